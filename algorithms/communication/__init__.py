@@ -1,0 +1,1 @@
+"""Communication policies: which transfers overlap."""

@@ -1,0 +1,43 @@
+"""At most n transfers on a link: the (n) of SRSF(n)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddlsched.compiled import CommunicationRule, CompiledRule
+from ddlsched.errors import InputError
+from ddlsched.views import NetworkView, TransferView
+
+__all__ = ["BoundedOverlap"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedOverlap:
+    """A transfer starts if each of its links carries fewer than ``limit``.
+
+    On a star the links are the servers' network cards, as in the paper.
+
+    Parameters
+    ----------
+    limit
+        1 never overlaps, 2 always accepts a second, and so on.
+
+    References
+    ----------
+    Wang, Shi, Wang, Chu, arXiv 2002.10105, SRSF(n).
+    """
+
+    limit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1")
+
+    @property
+    def compiled(self) -> CompiledRule:
+        """The engine's form of this policy."""
+        return CompiledRule(CommunicationRule.BOUNDED_OVERLAP, self.limit)
+
+    def admit(self, transfer: TransferView, network: NetworkView) -> bool:
+        """Return whether no link of the transfer is full."""
+        return network.most_on_links_of(transfer) < self.limit

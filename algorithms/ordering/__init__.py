@@ -1,0 +1,1 @@
+"""Ordering policies: which job goes first."""

@@ -1,0 +1,22 @@
+"""First in, first out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddlsched.compiled import CompiledRule, OrderRule
+from ddlsched.views import JobView
+
+__all__ = ["FirstInFirstOut"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstInFirstOut:
+    """The job that arrived first. One that does not fit is skipped, as under every order."""
+
+    compiled: ClassVar[CompiledRule] = CompiledRule(OrderRule.ARRIVAL)
+
+    def key(self, job: JobView, now_s: float) -> int:
+        """Return the arrival, nanoseconds."""
+        return job.arrival_ns

@@ -1,0 +1,1 @@
+"""Placement policies: on which GPUs a job runs."""

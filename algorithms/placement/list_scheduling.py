@@ -1,0 +1,23 @@
+"""List scheduling (LS): the least-loaded GPUs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddlsched.views import ClusterView, GpuId, JobView
+
+__all__ = ["ListScheduling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListScheduling:
+    """The least-loaded eligible GPUs; ties go to the lower number. Blind to servers, so jobs spread."""
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the least-loaded eligible GPUs."""
+        gpus = cluster.eligible_gpus(job)
+        if len(gpus) < job.num_gpus:
+            return None
+        loads_ns = cluster.loads_ns()
+        return sorted(gpus, key=lambda gpu: (loads_ns[gpu], gpu))[: job.num_gpus]

@@ -1,0 +1,50 @@
+"""Least-workload-first placement with consolidation (LWF-κ)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddlsched.errors import InputError
+from ddlsched.views import ClusterView, GpuId, JobView
+
+__all__ = ["LeastWorkloadFirst"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastWorkloadFirst:
+    """Small jobs on the least-loaded GPUs anywhere, large ones server by server, the least-loaded first.
+
+    Parameters
+    ----------
+    kappa
+        Jobs of up to this many GPUs are small.
+
+    References
+    ----------
+    Wang, Shi, Wang, Chu, arXiv 2002.10105, LWF-κ.
+    """
+
+    kappa: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kappa < 0:
+            raise InputError(f"lwf: kappa is {self.kappa}; expected a whole number from 0")
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the GPUs; ties of load go to the lower server, then the lower GPU."""
+        gpus = cluster.eligible_gpus(job)
+        if len(gpus) < job.num_gpus:
+            return None
+        loads_ns = cluster.loads_ns()
+        if job.num_gpus <= self.kappa:
+            ordered = sorted(gpus, key=lambda gpu: (loads_ns[gpu], gpu))
+        else:
+            server_loads_ns = cluster.server_loads_ns()
+
+            def consolidated(gpu: GpuId) -> tuple[object, ...]:
+                server = cluster.server_of(gpu)
+                return server_loads_ns[server], server, loads_ns[gpu], gpu
+
+            ordered = sorted(gpus, key=consolidated)
+        return ordered[: job.num_gpus]

@@ -1,0 +1,90 @@
+"""ddlsched: scheduling distributed deep-learning jobs on shared GPU clusters, simulated.
+
+>>> import ddlsched
+>>> workload = ddlsched.microsoft_160(seed=1)
+>>> result = ddlsched.simulate(workload, scheduler="ada-srsf")
+>>> result.summary()["average_jct_s"]  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddlsched.cluster import Cluster
+    from ddlsched.contention import EqualShare, Linear, MaxMin
+    from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+    from ddlsched.errors import (
+        DdlschedError,
+        InputError,
+        InvalidDecisionError,
+        PluginError,
+        SimulationError,
+        UnknownNameError,
+    )
+    from ddlsched.jobs import Job, Workload
+    from ddlsched.results.result import Result
+    from ddlsched.simulate import simulate
+    from ddlsched.workloads.microsoft import microsoft_160
+
+_HOME = {
+    "AllReduceTask": "dag",
+    "Cluster": "cluster",
+    "ComputeTask": "dag",
+    "DataParallelIteration": "dag",
+    "DdlschedError": "errors",
+    "EqualShare": "contention",
+    "InputError": "errors",
+    "InvalidDecisionError": "errors",
+    "IterationDag": "dag",
+    "Job": "jobs",
+    "Linear": "contention",
+    "MaxMin": "contention",
+    "PluginError": "errors",
+    "Result": "results.result",
+    "SimulationError": "errors",
+    "UnknownNameError": "errors",
+    "Workload": "jobs",
+    "microsoft_160": "workloads.microsoft",
+    "simulate": "simulate",
+}
+
+__all__ = [
+    "AllReduceTask",
+    "Cluster",
+    "ComputeTask",
+    "DataParallelIteration",
+    "DdlschedError",
+    "EqualShare",
+    "InputError",
+    "InvalidDecisionError",
+    "IterationDag",
+    "Job",
+    "Linear",
+    "MaxMin",
+    "PluginError",
+    "Result",
+    "SimulationError",
+    "UnknownNameError",
+    "Workload",
+    "microsoft_160",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``import ddlsched`` is quick."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ddlsched")
+    if name not in _HOME:
+        raise AttributeError(f"module 'ddlsched' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"ddlsched.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,172 @@
+"""Builds the engine's arrays from a workload and a cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.cluster import Cluster
+from ddlsched.dag import AllReduceTask, ComputeTask, Task
+from ddlsched.engine import kernel
+from ddlsched.engine.layout import Records, State, make_records
+from ddlsched.errors import InputError
+from ddlsched.jobs import Job, Workload
+from ddlsched.topology import Network
+
+__all__ = ["build_state"]
+
+_FIRST_RESIDENTS = 8
+_FIRST_ENTRIES = 1024
+
+
+def build_state(workload: Workload, cluster: Cluster, network: Network, num_slices: int) -> State:
+    """Return the state before the first event.
+
+    Raises
+    ------
+    InputError
+        A job that can never fit the cluster.
+    """
+    refuse_misfits(workload, cluster)
+    jobs = _jobs(workload)
+    tasks, successors = _tasks(workload, jobs)
+    transfers = _transfers(workload, jobs)
+    num_workers, num_gpus, num_items = int(jobs.num_gpus.sum()), cluster.num_gpus, cluster.num_gpus + len(transfers)
+    workers, num_flags = _workers(jobs, num_workers)
+    run = make_records("run", 1)
+    run.wake_placement_ns = run.wake_communication_ns = -1
+    run.num_gpus, run.num_jobs_left = num_gpus, len(workload)
+    longest = max(len(workload), len(transfers))
+    return State(
+        run=run,
+        jobs=jobs,
+        tasks=tasks,
+        workers=workers,
+        gpus=_gpus(cluster),
+        transfers=transfers,
+        links=_links(network),
+        entries=make_records("entry", _FIRST_ENTRIES),
+        slices=make_records("slice", num_slices),
+        successors=successors,
+        pending=_pending(jobs, tasks, num_flags),
+        ready=np.zeros(num_flags, np.uint8),
+        residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
+        heap=np.zeros(num_items, np.int64),
+        position=np.full(num_items, -1, np.int64),
+        end_ns=np.zeros(num_items, np.int64),
+        arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
+        queue=np.zeros(len(workload), np.int64),
+        waiting=np.zeros(len(transfers), np.int64),
+        active=np.zeros(len(transfers), np.int64),
+        work=np.zeros(len(workload) + len(transfers), np.int64),
+        finished=np.zeros(len(workload), np.int64),
+        touched_gpus=np.zeros(num_gpus, np.int64),
+        touched_links=np.zeros(len(network.links), np.int64),
+        items=np.zeros(longest, np.int64),
+        major=np.zeros(longest, np.int64),
+        minor=np.zeros(longest, np.float64),
+    )
+
+
+def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
+    """Raise InputError for the first job that no moment of the cluster could hold."""
+    for number, job in enumerate(workload):
+        if job.num_gpus > cluster.num_gpus:
+            raise InputError(
+                f"{workload.place(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs and can never fit; "
+                f"expected at most the cluster's {cluster.num_gpus}"
+            )
+        if job.gpu_memory_bytes > cluster.gpu_memory_bytes:
+            raise InputError(
+                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB a GPU "
+                f"and can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
+            )
+
+
+def _jobs(workload: Workload) -> Records:
+    jobs = make_records("job", len(workload))
+    columns: dict[str, list[int]] = {
+        "arrival_ns": [job.arrival_ns for job in workload],
+        "num_gpus": [job.num_gpus for job in workload],
+        "iterations": [job.iterations for job in workload],
+        "compute_ns": [job.compute_ns for job in workload],
+        "service_ns": [job.service_ns for job in workload],
+        "memory_bytes": [job.gpu_memory_bytes for job in workload],
+        "num_tasks": [len(job.dag.tasks) for job in workload],
+        "num_transfers": [_count(job, AllReduceTask) for job in workload],
+    }
+    for name, values in columns.items():
+        jobs[name] = values
+    jobs.iterations_left = jobs.iterations
+    jobs.remaining_service_ns = jobs.service_ns
+    jobs.state = kernel.FUTURE
+    for first, count in (("first_task", "num_tasks"), ("first_worker", "num_gpus"), ("first_transfer", "num_transfers")):
+        jobs[first] = np.cumsum(jobs[count]) - jobs[count]
+    return jobs
+
+
+def _count(job: Job, kind: type[Task]) -> int:
+    return sum(isinstance(task, kind) for task in job.dag.tasks)
+
+
+def _tasks(workload: Workload, jobs: Records) -> tuple[Records, np.ndarray]:
+    tasks = make_records("task", int(jobs.num_tasks.sum()))
+    tasks.transfer = -1
+    successors: list[int] = []
+    place = transfer = 0
+    for number, job in enumerate(workload):
+        kinds = {task.name: isinstance(task, ComputeTask) for task in job.dag.tasks}
+        for task, following in zip(job.dag.tasks, job.dag.successors(), strict=True):
+            record = tasks[place]
+            if isinstance(task, ComputeTask):
+                record.duration_ns = task.duration_ns
+            else:
+                record.transfer = transfer
+                transfer += 1
+            record.compute_predecessors = sum(kinds[name] for name in task.after)
+            record.reduce_predecessors = len(task.after) - record.compute_predecessors
+            record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+            record.first_successor, record.num_successors = len(successors), len(following)
+            successors += following
+            place += 1
+        sources = [i for i, task in enumerate(job.dag.tasks) if not task.after]
+        jobs[number].first_source, jobs[number].num_sources = len(successors), len(sources)
+        successors += sources
+    return tasks, np.array(successors, np.int64)
+
+
+def _transfers(workload: Workload, jobs: Records) -> Records:
+    transfers = make_records("transfer", int(jobs.num_transfers.sum()))
+    owners = [(n, t) for n, job in enumerate(workload) for t, task in enumerate(job.dag.tasks) if isinstance(task, AllReduceTask)]
+    if owners:
+        transfers["job"], transfers["task"] = np.array(owners, np.int64).T
+    return transfers
+
+
+def _workers(jobs: Records, num_workers: int) -> tuple[Records, int]:
+    workers = make_records("worker", num_workers)
+    workers.job = np.repeat(np.arange(len(jobs)), jobs.num_gpus)
+    workers.gpu = -1
+    flags = jobs.num_tasks[workers.job]
+    workers.first_flag = np.cumsum(flags) - flags
+    return workers, int(flags.sum())
+
+
+def _pending(jobs: Records, tasks: Records, num_flags: int) -> np.ndarray:
+    predecessors = tasks.compute_predecessors + tasks.reduce_predecessors
+    parts = [np.tile(predecessors[job.first_task : job.first_task + job.num_tasks], job.num_gpus) for job in jobs]
+    return np.concatenate(parts, dtype=np.int64) if parts else np.zeros(num_flags, np.int64)
+
+
+def _gpus(cluster: Cluster) -> Records:
+    gpus = make_records("gpu", cluster.num_gpus)
+    gpus.server = np.repeat(np.arange(cluster.num_servers), cluster.gpus_per_server)
+    gpus.worker = -1
+    gpus.free_bytes = cluster.gpu_memory_bytes
+    return gpus
+
+
+def _links(network: Network) -> Records:
+    links = make_records("link", len(network.links))
+    links.head = -1
+    links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
+    return links

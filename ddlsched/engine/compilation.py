@@ -1,0 +1,47 @@
+"""Compiles the event loop once after installation; later processes load it from numba's disk cache."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+
+from ddlsched.engine import kernel
+from ddlsched.engine.layout import State
+
+__all__ = ["ensure_compiled"]
+
+_SILENT_S = 2.0
+
+
+@functools.cache
+def _compile(state_type: object) -> None:
+    import numba
+
+    number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
+    kernel.advance.compile((state_type,))
+    kernel.place_job.compile((state_type, number, numbers, number, numbers, floats, floats, numbers))
+    kernel.fill_gpu_loads.compile((state_type, numbers))
+    kernel.gather_transfers.compile((state_type,))
+    kernel.start_transfer.compile((state_type, number))
+    kernel.pause_transfer.compile((state_type, number))
+    kernel.apply_rates.compile((state_type, floats))
+
+
+def ensure_compiled(state: State) -> None:
+    """Compile the event loop, or load it from the cache; say so on stderr if that takes long."""
+    import numba
+
+    if numba.config.DISABLE_JIT:
+        return
+    notice = threading.Timer(_SILENT_S, _say_compiling)
+    notice.daemon = True
+    notice.start()
+    try:
+        _compile(numba.typeof(state))
+    finally:
+        notice.cancel()
+
+
+def _say_compiling() -> None:
+    print("ddlsched: compiling the event loop (once after installation, up to 30 s) ...", file=sys.stderr, flush=True)

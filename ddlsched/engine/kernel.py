@@ -1,0 +1,1047 @@
+"""The event loop, compiled by numba; ``docs/semantics.md`` states what it computes.
+
+Kernel and helpers share this file because numba's disk cache does not notice changes in other files. With
+``NUMBA_DISABLE_JIT=1`` the same code runs as plain Python. The loop works on the records of
+:mod:`ddlsched.engine.layout` and returns to Python only where a plug-in must decide.
+
+One exact shortcut: a job that shares none of its GPUs runs *in lockstep*. All its workers do the same at the
+same times, so only the first is simulated, with the weight of all, until another job joins one of its GPUs.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
+from ddlsched.engine.layout import Records, State
+
+njit = numba.njit(cache=True, error_model="numpy")
+
+# What the loop asks of Python when it returns.
+DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTHING, STUCK, CLOCK_OVERFLOW = range(9)
+
+# Where in an instant the loop stands (steps 1-2, the keys of a Python order, steps 3, 4, rates, step 5).
+EVENTS, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(6)
+
+# States of a job, and of a transfer.
+FUTURE, QUEUED, RUNNING, FINISHED = range(4)
+IDLE, WAITING, ACTIVE = range(3)
+
+# Kinds of recorded slices.
+COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE = range(3)
+
+REMAINING_SERVICE = int(OrderRule.REMAINING_SERVICE)
+WITH_COMMUNICATION = int(OrderRule.REMAINING_SERVICE_AND_COMMUNICATION)
+PER_GPU = int(OrderRule.REMAINING_SERVICE_PER_GPU)
+ARRIVAL = int(OrderRule.ARRIVAL)
+ATTAINED = int(OrderRule.ATTAINED_SERVICE)
+PYTHON_ORDER = int(OrderRule.PYTHON)
+PYTHON_ADMIT = int(CommunicationRule.PYTHON_ADMIT)
+PYTHON_SELECT = int(CommunicationRule.PYTHON_SELECT)
+BOUNDED_OVERLAP = int(CommunicationRule.BOUNDED_OVERLAP)
+ADADUAL = int(CommunicationRule.ADADUAL)
+BY_SERVICE = int(CommunicationRule.PREEMPTIVE_BY_SERVICE)
+BY_SERVICE_PER_GPU = int(CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU)
+BY_BYTES = int(CommunicationRule.PREEMPTIVE_BY_BYTES)
+PYTHON_RATES = int(ContentionRule.PYTHON)
+LINEAR = int(ContentionRule.LINEAR)
+EQUAL_SHARE = int(ContentionRule.EQUAL_SHARE)
+MAX_MIN = int(ContentionRule.MAX_MIN)
+
+NEVER = np.int64(2**63 - 1)
+ROUNDS_BETWEEN_SIGNALS = 1_000_000
+"""The loop visits Python after so many rounds, so that Ctrl-C is heard."""
+
+
+# --- the event heap: the earliest end first; the order of equal ends does not matter (step 1 takes them all)
+
+
+@njit
+def sift_up(heap, position, end_ns, place):
+    item = heap[place]
+    end = end_ns[item]
+    while place > 0:
+        parent = (place - 1) >> 1
+        other = heap[parent]
+        if end_ns[other] <= end:
+            break
+        heap[place] = other
+        position[other] = place
+        place = parent
+    heap[place] = item
+    position[item] = place
+
+
+@njit
+def sift_down(heap, position, end_ns, size, place):
+    item = heap[place]
+    end = end_ns[item]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and end_ns[heap[child + 1]] < end_ns[heap[child]]:
+            child += 1
+        other = heap[child]
+        if end_ns[other] >= end:
+            break
+        heap[place] = other
+        position[other] = place
+        place = child
+    heap[place] = item
+    position[item] = place
+
+
+@njit
+def schedule(run, heap, position, end_ns, item, end):
+    """Insert an item, or move it to a new end."""
+    if position[item] < 0:
+        place = run.heap_size
+        run.heap_size += 1
+        end_ns[item] = end
+        heap[place] = item
+        sift_up(heap, position, end_ns, place)
+    elif end != end_ns[item]:
+        earlier = end < end_ns[item]
+        end_ns[item] = end
+        if earlier:
+            sift_up(heap, position, end_ns, position[item])
+        else:
+            sift_down(heap, position, end_ns, run.heap_size, position[item])
+
+
+@njit
+def unschedule(run, heap, position, end_ns, item):
+    place = position[item]
+    position[item] = -1
+    run.heap_size -= 1
+    last = heap[run.heap_size]
+    if last != item:
+        heap[place] = last
+        position[last] = place
+        sift_up(heap, position, end_ns, place)
+        sift_down(heap, position, end_ns, run.heap_size, position[last])
+
+
+@njit
+def take_first(run, heap, position, end_ns):
+    item = heap[0]
+    position[item] = -1
+    run.heap_size -= 1
+    if run.heap_size > 0:
+        heap[0] = heap[run.heap_size]
+        sift_down(heap, position, end_ns, run.heap_size, 0)
+    return item
+
+
+# --- order: (major, minor, number), smallest first; numbers are unique, so the order is total
+
+
+@njit
+def major_key(rule, job):
+    if rule == REMAINING_SERVICE:
+        return job.remaining_service_ns
+    if rule == WITH_COMMUNICATION:
+        return job.remaining_service_ns + job.iterations_left * job.communication_ns * job.num_gpus
+    if rule == PER_GPU:
+        return job.remaining_service_ns // job.num_gpus
+    if rule == ARRIVAL:
+        return job.arrival_ns
+    if rule == ATTAINED:
+        return job.service_ns - job.remaining_service_ns
+    return job.rank
+
+
+@njit
+def minor_key(rule, job):
+    """The fraction left by a division; exact, since fractions of fewer than 1e7 GPUs differ as floats."""
+    if rule == PER_GPU:
+        return (job.remaining_service_ns % job.num_gpus) / job.num_gpus
+    return 0.0
+
+
+@njit
+def sort_items(items, major, minor, count):
+    """Sort by (major, minor, item); Shell's sort with Ciura's gaps, which for short lists is insertion sort."""
+    gap = 1
+    while gap * 9 < count * 4:
+        gap = gap * 9 // 4 + 1
+    while gap > 0:
+        for place in range(gap, count):
+            item, a, b = items[place], major[place], minor[place]
+            hole = place
+            while hole >= gap:
+                left = hole - gap
+                if major[left] < a:
+                    break
+                if major[left] == a and (minor[left] < b or (minor[left] == b and items[left] < item)):
+                    break
+                items[hole], major[hole], minor[hole] = items[left], major[left], minor[left]
+                hole = left
+            items[hole], major[hole], minor[hole] = item, a, b
+        gap = gap * 4 // 9
+
+
+@njit
+def sort_queue(s):
+    """Bring the queue into the order's order."""
+    run = s.run[0]
+    for place in range(run.num_queued):
+        job = s.jobs[s.queue[place]]
+        s.major[place] = major_key(run.order_rule, job)
+        s.minor[place] = minor_key(run.order_rule, job)
+    sort_items(s.queue, s.major, s.minor, run.num_queued)
+
+
+@njit
+def gather_transfers(s):
+    """Sort the waiting transfers (for a preemptive rule: the active too) into ``items``; return how many."""
+    run = s.run[0]
+    preemptive = run.communication_rule >= BY_SERVICE or run.communication_rule == PYTHON_SELECT
+    count = 0
+    for place in range(run.num_waiting):
+        s.items[count] = s.waiting[place]
+        count += 1
+    if preemptive:
+        for place in range(run.num_active):
+            s.items[count] = s.active[place]
+            count += 1
+    for place in range(count):
+        transfer = s.transfers[s.items[place]]
+        job = s.jobs[transfer.job]
+        s.major[place], s.minor[place] = 0, 0.0
+        if run.communication_rule == BY_BYTES:
+            s.minor[place] = bytes_left_now(transfer, run.now_ns)
+        else:
+            rule = run.order_rule
+            if run.communication_rule == BY_SERVICE:
+                rule = REMAINING_SERVICE
+            elif run.communication_rule == BY_SERVICE_PER_GPU:
+                rule = PER_GPU
+            s.major[place] = major_key(rule, job)
+            s.minor[place] = minor_key(rule, job)
+    sort_items(s.items, s.major, s.minor, count)
+    return count
+
+
+# --- tasks
+
+
+@njit
+def touch_gpu(run, gpus, touched_gpus, gpu):
+    """Note that an idle GPU may have something to take in step 5."""
+    if gpus[gpu].touched == 0:
+        gpus[gpu].touched = 1
+        touched_gpus[run.num_touched_gpus] = gpu
+        run.num_touched_gpus += 1
+
+
+@njit
+def make_ready(s, number, task):
+    worker = s.workers[number]
+    s.ready[worker.first_flag + task] = 1
+    if worker.num_ready == 0 or task < worker.first_ready:
+        worker.first_ready = task
+    worker.num_ready += 1
+    touch_gpu(s.run[0], s.gpus, s.touched_gpus, worker.gpu)
+
+
+@njit
+def take_ready(s, worker):
+    """Take the worker's ready task of the smallest number."""
+    task = worker.first_ready
+    s.ready[worker.first_flag + task] = 0
+    worker.num_ready -= 1
+    if worker.num_ready > 0:
+        following = task + 1
+        while s.ready[worker.first_flag + following] == 0:
+            following += 1
+        worker.first_ready = following
+    return task
+
+
+@njit
+def push_work(s, code):
+    """Put off to step 2: a transfer's number, or minus one minus the number of a job whose iteration ended."""
+    run = s.run[0]
+    s.work[run.num_work] = code
+    run.num_work += 1
+
+
+@njit
+def predecessor_ended(s, number, task):
+    """One predecessor of a compute task has ended for this worker."""
+    worker = s.workers[number]
+    flag = worker.first_flag + task
+    s.pending[flag] -= 1
+    if s.pending[flag] == 0:
+        record = s.tasks[s.jobs[worker.job].first_task + task]
+        s.pending[flag] = record.compute_predecessors + record.reduce_predecessors
+        make_ready(s, number, task)
+
+
+@njit
+def predecessors_ended(s, job, task, weight):
+    """``weight`` predecessors (counting workers) of an all-reduce have ended."""
+    record = s.tasks[job.first_task + task]
+    record.pending -= weight
+    if record.pending == 0:
+        record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+        push_work(s, record.transfer)
+
+
+@njit
+def record_slice(s, kind, owner, task, iteration, start_ns, sharing, rate):
+    run = s.run[0]
+    if run.now_ns > run.record_from_ns and start_ns < run.record_to_ns:
+        record = s.slices[run.num_slices]
+        run.num_slices += 1
+        record.kind, record.owner, record.task, record.iteration = kind, owner, task, iteration
+        record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
+
+
+@njit
+def end_compute(s, gpu):
+    """Step 1: a GPU's task ends."""
+    run = s.run[0]
+    g = s.gpus[gpu]
+    number = g.worker
+    worker = s.workers[number]
+    job = s.jobs[worker.job]
+    task = s.tasks[job.first_task + g.task]
+    weight = job.num_gpus if job.lockstep == 1 else 1
+    job.remaining_service_ns -= task.duration_ns * weight
+    job.steps_left -= weight
+    worker.done_ns += task.duration_ns
+    run.events += weight
+    if run.record == 1:
+        kind = LOCKSTEP_SLICE if job.lockstep == 1 else COMPUTE_SLICE
+        iteration = job.iterations - job.iterations_left
+        record_slice(s, kind, number, g.task, iteration, run.now_ns - task.duration_ns, 0, 0.0)
+    g.worker = -1
+    touch_gpu(run, s.gpus, s.touched_gpus, gpu)
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            predecessor_ended(s, number, successor)
+        else:
+            predecessors_ended(s, job, successor, weight)
+    if job.steps_left == 0:
+        push_work(s, -1 - worker.job)
+
+
+@njit
+def end_all_reduce(s, number):
+    """An all-reduce is done: its successors may go."""
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    task = s.tasks[job.first_task + transfer.task]
+    job.steps_left -= 1
+    job.load_left_ns -= task.load_ns
+    simulated = 1 if job.lockstep == 1 else job.num_gpus
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            for worker in range(job.first_worker, job.first_worker + simulated):
+                predecessor_ended(s, worker, successor)
+        else:
+            predecessors_ended(s, job, successor, 1)
+    if job.steps_left == 0:
+        push_work(s, -1 - transfer.job)
+
+
+@njit
+def start_iteration(s, job):
+    job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
+    job.lockstep = 1 if job.shared_gpus == 0 else 0
+    simulated = 1 if job.lockstep == 1 else job.num_gpus
+    for place in range(job.first_source, job.first_source + job.num_sources):
+        task = s.successors[place]
+        transfer = s.tasks[job.first_task + task].transfer
+        if transfer >= 0:
+            push_work(s, transfer)
+        else:
+            for worker in range(job.first_worker, job.first_worker + simulated):
+                make_ready(s, worker, task)
+
+
+@njit
+def do_work(s):
+    """Step 2: all-reduces become ready (on one server: end), and iterations end."""
+    run = s.run[0]
+    while run.num_work > 0:
+        run.num_work -= 1
+        code = s.work[run.num_work]
+        if code >= 0:
+            transfer = s.transfers[code]
+            if s.jobs[transfer.job].num_servers == 1:
+                end_all_reduce(s, code)
+            else:
+                transfer.bytes_left = transfer.bytes
+                transfer.latency_left_ns = transfer.latency_ns
+                join_waiting(s, code)
+                run.communicate = 1
+            continue
+        job = s.jobs[-1 - code]
+        job.iterations_left -= 1
+        if job.iterations_left > 0:
+            start_iteration(s, job)
+        else:
+            job.state = FINISHED
+            job.finish_ns = run.now_ns
+            s.finished[run.num_finished] = -1 - code
+            run.num_finished += 1
+
+
+# --- transfers
+
+
+@njit
+def count_network_time(job, now_ns):
+    """Add the time since the last change to what the job was doing on the network."""
+    if job.active_transfers > 0:
+        job.communicating_ns += now_ns - job.network_since_ns
+    elif job.waiting_transfers > 0:
+        job.network_wait_ns += now_ns - job.network_since_ns
+    job.network_since_ns = now_ns
+
+
+@njit
+def join_waiting(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    count_network_time(job, run.now_ns)
+    job.waiting_transfers += 1
+    transfer.state = WAITING
+    transfer.rate = 0.0
+    transfer.position = run.num_waiting
+    s.waiting[run.num_waiting] = number
+    run.num_waiting += 1
+    run.rerate = 1
+
+
+@njit
+def leave_list(transfers, members, count, position):
+    """Take the member at a position out of a list of ``count`` and return its new length."""
+    last = members[count - 1]
+    members[position] = last
+    transfers[last].position = position
+    return count - 1
+
+
+@njit
+def touch_link(s, link):
+    if s.links[link].touched == 0:
+        s.links[link].touched = 1
+        run = s.run[0]
+        s.touched_links[run.num_touched_links] = link
+        run.num_touched_links += 1
+
+
+@njit
+def start_transfer(s, number):
+    """Step 4: a waiting transfer runs; its rate comes after the step."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    count_network_time(job, run.now_ns)
+    job.waiting_transfers -= 1
+    job.active_transfers += 1
+    run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+    transfer.state = ACTIVE
+    transfer.position = run.num_active
+    s.active[run.num_active] = number
+    run.num_active += 1
+    transfer.since_ns = run.now_ns
+    transfer.segment_ns = run.now_ns
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        link = s.links[entry.link]
+        if link.count == 0:
+            link.busy_since_ns = run.now_ns
+        link.count += 1
+        entry.previous = -1
+        entry.next = link.head
+        if link.head >= 0:
+            s.entries[link.head].previous = e
+        link.head = e
+        touch_link(s, entry.link)
+    run.rerate = 1
+
+
+@njit
+def stop_transfer(s, number):
+    """An active transfer ends or pauses: it leaves its links."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    if run.record == 1:
+        record_transfer(s, number)
+    count_network_time(job, run.now_ns)
+    job.active_transfers -= 1
+    run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
+    transfer.state = IDLE
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        link = s.links[entry.link]
+        link.count -= 1
+        if link.count == 0:
+            link.busy_ns += run.now_ns - link.busy_since_ns
+        if entry.previous >= 0:
+            s.entries[entry.previous].next = entry.next
+        else:
+            link.head = entry.next
+        if entry.next >= 0:
+            s.entries[entry.next].previous = entry.previous
+        touch_link(s, entry.link)
+    run.rerate = 1
+
+
+@njit
+def record_transfer(s, number):
+    """Record the time since the transfer's last change of rate."""
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    iteration = job.iterations - job.iterations_left
+    record_slice(
+        s, TRANSFER_SLICE, number, transfer.task, iteration, transfer.segment_ns, transfer.sharing, transfer.rate
+    )
+
+
+@njit
+def pause_transfer(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if transfer.rate > 0.0:
+        settle(transfer, run.now_ns)
+        unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number)
+    stop_transfer(s, number)
+    join_waiting(s, number)
+
+
+@njit
+def end_transfer(s, number):
+    """Step 1: an active transfer has sent its last byte."""
+    run = s.run[0]
+    run.events += 1
+    run.communicate = 1
+    stop_transfer(s, number)
+    s.transfers[number].bytes_left = 0.0
+    end_all_reduce(s, number)
+
+
+@njit
+def bytes_left_now(transfer, now_ns):
+    """Bytes left at ``now_ns``, without changing the transfer."""
+    if transfer.state != ACTIVE or transfer.rate == 0.0:
+        return transfer.bytes_left
+    sending_ns = now_ns - transfer.since_ns - transfer.latency_left_ns
+    if sending_ns <= 0.0:
+        return transfer.bytes_left
+    return max(transfer.bytes_left - sending_ns / transfer.ns_per_byte, 0.0)
+
+
+@njit
+def settle(transfer, now_ns):
+    """Subtract what was sent since the last change of rate."""
+    transfer.bytes_left = bytes_left_now(transfer, now_ns)
+    transfer.latency_left_ns = max(transfer.latency_left_ns - (now_ns - transfer.since_ns), 0.0)
+    transfer.since_ns = now_ns
+
+
+@njit
+def set_rate(s, number, rate, sharing):
+    """Give an active transfer its rate; only if that is a change, settle it and predict its end anew."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if run.record == 1 and (rate != transfer.rate or sharing != transfer.sharing):
+        if transfer.segment_ns < run.now_ns:
+            record_transfer(s, number)
+        transfer.segment_ns = run.now_ns
+    transfer.sharing = sharing
+    if rate == transfer.rate:
+        return
+    if transfer.rate > 0.0:
+        settle(transfer, run.now_ns)
+    transfer.rate = rate
+    transfer.ns_per_byte = 1e9 / rate
+    after_ns = np.ceil(transfer.latency_left_ns + transfer.bytes_left * transfer.ns_per_byte - 0.001)
+    if after_ns > 9.2e18 - run.now_ns:
+        run.clock_overflow = 1
+        after_ns = 0.0
+    end = run.now_ns + max(np.int64(after_ns), 0)
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number, end)
+
+
+@njit
+def most_sharing(s, transfer):
+    """The most transfers on any one of the transfer's links."""
+    most = 0
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        most = max(most, s.links[s.entries[e].link].count)
+    return most
+
+
+# --- step 4: the communication rules
+
+
+@njit
+def adadual_admits(s, transfer):
+    run = s.run[0]
+    most = most_sharing(s, transfer)
+    if most != 1:
+        return most == 0
+    cost = transfer.bytes * 2.0 * (run.per_byte_s + run.penalty_per_byte_s)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        head = s.links[s.entries[e].link].head
+        if head >= 0:
+            old = s.transfers[s.entries[head].transfer]
+            if cost > bytes_left_now(old, run.now_ns) * run.per_byte_s * (1 + 1e-9):
+                return False
+    return True
+
+
+@njit
+def admit_transfers(s):
+    run = s.run[0]
+    count = gather_transfers(s)
+    for place in range(count):
+        number = s.items[place]
+        transfer = s.transfers[number]
+        if run.communication_rule == ADADUAL:
+            admitted = adadual_admits(s, transfer)
+        else:
+            admitted = most_sharing(s, transfer) < run.overlap_limit
+        if admitted:
+            start_transfer(s, number)
+
+
+@njit
+def blocked(s, transfer):
+    stamp = s.run[0].stamp
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        if s.links[s.entries[e].link].stamp == stamp:
+            return True
+    return False
+
+
+@njit
+def select_transfers(s):
+    """Preemptive shortest-first: a greedy set without a shared link."""
+    run = s.run[0]
+    run.stamp += 1
+    count = gather_transfers(s)
+    for place in range(count):
+        number = s.items[place]
+        transfer = s.transfers[number]
+        if blocked(s, transfer):
+            if transfer.state == ACTIVE:
+                pause_transfer(s, number)
+            continue
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            s.links[s.entries[e].link].stamp = run.stamp
+        if transfer.state == WAITING:
+            start_transfer(s, number)
+
+
+# --- rates, after step 4
+
+
+@njit
+def local_rate(s, transfer):
+    """Rate of a transfer under a model that needs only the counts on its links."""
+    run = s.run[0]
+    worst = 0.0
+    first = True
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        count = link.count
+        if run.contention_rule == LINEAR:
+            value = (count * run.per_byte_s + (count - 1) * run.penalty_per_byte_s) / link.relative_bandwidth
+            worst = value if first else max(worst, value)
+        else:
+            value = 1.0 / run.per_byte_s * link.relative_bandwidth / count
+            worst = value if first else min(worst, value)
+        first = False
+    return 1.0 / worst if run.contention_rule == LINEAR else worst
+
+
+@njit
+def rerate_neighbours(s):
+    """Rate every transfer on a link whose transfers have changed."""
+    run = s.run[0]
+    run.stamp += 1
+    for place in range(run.num_touched_links):
+        e = s.links[s.touched_links[place]].head
+        while e >= 0:
+            entry = s.entries[e]
+            transfer = s.transfers[entry.transfer]
+            if transfer.stamp != run.stamp:
+                transfer.stamp = run.stamp
+                set_rate(s, entry.transfer, local_rate(s, transfer), most_sharing(s, transfer))
+            e = entry.next
+
+
+@njit
+def collect_component(s):
+    """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
+    run = s.run[0]
+    run.stamp += 1
+    count = 0
+    place = 0
+    while place < run.num_touched_links:
+        e = s.links[s.touched_links[place]].head
+        while e >= 0:
+            entry = s.entries[e]
+            transfer = s.transfers[entry.transfer]
+            if transfer.stamp != run.stamp:
+                transfer.stamp = run.stamp
+                s.items[count] = entry.transfer
+                count += 1
+                for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                    touch_link(s, s.entries[other].link)
+            e = entry.next
+        place += 1
+    return count
+
+
+@njit
+def rerate_max_min(s):
+    """Progressive filling over the touched component; ``minor`` holds the rates found."""
+    run = s.run[0]
+    count = collect_component(s)
+    for place in range(count):
+        s.minor[place] = 0.0
+        s.transfers[s.items[place]].place = place
+    for place in range(run.num_touched_links):
+        link = s.links[s.touched_links[place]]
+        link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
+        link.unfilled = link.count
+    left = count
+    while left > 0:
+        left -= fill_tightest_link(s)
+    for place in range(count):
+        transfer = s.transfers[s.items[place]]
+        set_rate(s, s.items[place], s.minor[place], most_sharing(s, transfer))
+
+
+@njit
+def fill_tightest_link(s):
+    """Freeze the transfers on the link with the least share (ties: lower number); return how many."""
+    tightest, least = -1, 0.0
+    for place in range(s.run[0].num_touched_links):
+        number = s.touched_links[place]
+        link = s.links[number]
+        if link.unfilled > 0:
+            share = link.free / link.unfilled
+            if tightest < 0 or share < least or (share == least and number < tightest):
+                tightest, least = number, share
+    frozen = 0
+    e = s.links[tightest].head
+    while e >= 0:
+        transfer = s.transfers[s.entries[e].transfer]
+        if s.minor[transfer.place] == 0.0:
+            s.minor[transfer.place] = least
+            frozen += 1
+            for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                link = s.links[s.entries[other].link]
+                link.free = max(link.free - least, 0.0)
+                link.unfilled -= 1
+        e = s.entries[e].next
+    return frozen
+
+
+@njit
+def forget_touched_links(s):
+    run = s.run[0]
+    for place in range(run.num_touched_links):
+        s.links[s.touched_links[place]].touched = 0
+    run.num_touched_links = 0
+    run.rerate = 0
+
+
+@njit
+def apply_rates(s, rates):
+    """Give the active transfers the rates that a Python model answered, in the order of ``active``."""
+    for place in range(s.run[0].num_active):
+        number = s.active[place]
+        set_rate(s, number, rates[place], most_sharing(s, s.transfers[number]))
+    forget_touched_links(s)
+
+
+# --- placement (called from Python) and departure
+
+
+@njit
+def expand(s, job):
+    """End a job's lockstep: give every worker the state of the first."""
+    run = s.run[0]
+    first = s.workers[job.first_worker]
+    running = s.gpus[first.gpu].worker == job.first_worker
+    for number in range(job.first_worker + 1, job.first_worker + job.num_gpus):
+        worker = s.workers[number]
+        worker.done_ns, worker.first_ready, worker.num_ready = first.done_ns, first.first_ready, first.num_ready
+        for task in range(job.num_tasks):
+            s.pending[worker.first_flag + task] = s.pending[first.first_flag + task]
+            s.ready[worker.first_flag + task] = s.ready[first.first_flag + task]
+        if running:
+            s.gpus[worker.gpu].worker = number
+            s.gpus[worker.gpu].task = s.gpus[first.gpu].task
+            schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[first.gpu])
+        elif worker.num_ready > 0:
+            touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
+    job.lockstep = 0
+
+
+@njit
+def place_job(s, number, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns):
+    """Step 3: put a job on the GPUs ``chosen``.
+
+    ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry for each of the job's all-reduces.
+    """
+    run = s.run[0]
+    job = s.jobs[number]
+    job.state = RUNNING
+    job.start_ns = run.now_ns
+    job.network_since_ns = run.now_ns
+    job.num_servers = num_servers
+    for i in range(job.num_gpus):
+        join_gpu(s, job, job.first_worker + i, chosen[i])
+    for i in range(job.num_transfers):
+        transfer = s.transfers[job.first_transfer + i]
+        transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
+        transfer.first_entry, transfer.num_entries = run.num_entries, len(ring_links)
+        for link in ring_links:
+            s.entries[run.num_entries].link = link
+            s.entries[run.num_entries].transfer = job.first_transfer + i
+            run.num_entries += 1
+        s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
+        job.load_left_ns += load_ns[i] * job.iterations
+    start_iteration(s, job)
+    do_work(s)
+    if run.num_finished > 0:
+        run.again = 1
+
+
+@njit
+def join_gpu(s, job, number, gpu):
+    s.workers[number].gpu = gpu
+    g = s.gpus[gpu]
+    g.free_bytes -= job.memory_bytes
+    if g.num_residents > 0:
+        job.shared_gpus += 1
+    if g.num_residents == 1:
+        other = s.jobs[s.workers[s.residents[gpu, 0]].job]
+        other.shared_gpus += 1
+        if other.lockstep == 1:
+            expand(s, other)
+    s.residents[gpu, g.num_residents] = number
+    g.num_residents += 1
+
+
+@njit
+def leave_gpu(s, job, number):
+    gpu = s.workers[number].gpu
+    g = s.gpus[gpu]
+    g.free_bytes += job.memory_bytes
+    g.num_residents -= 1
+    place = 0
+    while s.residents[gpu, place] != number:
+        place += 1
+    s.residents[gpu, place] = s.residents[gpu, g.num_residents]
+    if g.num_residents == 1:
+        s.jobs[s.workers[s.residents[gpu, 0]].job].shared_gpus -= 1
+
+
+@njit
+def remove_finished(s):
+    run = s.run[0]
+    for place in range(run.num_finished):
+        job = s.jobs[s.finished[place]]
+        for number in range(job.first_worker, job.first_worker + job.num_gpus):
+            leave_gpu(s, job, number)
+        run.num_jobs_left -= 1
+        run.place = 1
+    run.num_finished = 0
+
+
+@njit
+def fill_gpu_loads(s, load_ns):
+    """Fill ``load_ns`` with the load of each GPU: its residents' remaining compute and communication."""
+    for gpu in range(len(s.gpus)):
+        load_ns[gpu] = 0
+        for place in range(s.gpus[gpu].num_residents):
+            worker = s.workers[s.residents[gpu, place]]
+            job = s.jobs[worker.job]
+            done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
+            load_ns[gpu] += job.compute_ns * job.iterations - done_ns + job.load_left_ns
+
+
+# --- step 5, and the loop
+
+
+@njit
+def resident_to_run(s, gpu):
+    """The worker whose ready task the GPU takes next, or -1."""
+    rule = s.run[0].order_rule
+    best, best_job = -1, -1
+    best_major, best_minor = 0, 0.0
+    for place in range(s.gpus[gpu].num_residents):
+        number = s.residents[gpu, place]
+        worker = s.workers[number]
+        if worker.num_ready == 0:
+            continue
+        job = s.jobs[worker.job]
+        major = major_key(rule, job)
+        minor = minor_key(rule, job)
+        if best >= 0:
+            if major > best_major or (major == best_major and minor > best_minor):
+                continue
+            if major == best_major and minor == best_minor and worker.job > best_job:
+                continue
+        best, best_job, best_major, best_minor = number, worker.job, major, minor
+    return best
+
+
+@njit
+def dispatch(s):
+    """Step 5: every idle GPU takes a ready task."""
+    run = s.run[0]
+    for place in range(run.num_touched_gpus):
+        gpu = s.touched_gpus[place]
+        g = s.gpus[gpu]
+        g.touched = 0
+        if g.worker >= 0:
+            continue
+        number = resident_to_run(s, gpu)
+        if number < 0:
+            continue
+        worker = s.workers[number]
+        g.worker = number
+        g.task = take_ready(s, worker)
+        end = run.now_ns + s.tasks[s.jobs[worker.job].first_task + g.task].duration_ns
+        if end < run.now_ns:
+            run.clock_overflow = 1
+            end = run.now_ns
+        schedule(run, s.heap, s.position, s.end_ns, gpu, end)
+    run.num_touched_gpus = 0
+
+
+@njit
+def has_rivals(s):
+    """Whether step 5 will have to choose between ready tasks."""
+    for place in range(s.run[0].num_touched_gpus):
+        gpu = s.touched_gpus[place]
+        if s.gpus[gpu].worker < 0:
+            ready = 0
+            for i in range(s.gpus[gpu].num_residents):
+                ready += s.workers[s.residents[gpu, i]].num_ready > 0
+            if ready > 1:
+                return True
+    return False
+
+
+@njit
+def next_instant_ns(s):
+    run = s.run[0]
+    if run.again == 1:
+        return run.now_ns
+    instant = NEVER
+    if run.heap_size > 0:
+        instant = s.end_ns[s.heap[0]]
+    if run.next_arrival < len(s.arrivals):
+        instant = min(instant, s.jobs[s.arrivals[run.next_arrival]].arrival_ns)
+    if run.wake_placement_ns >= 0:
+        instant = min(instant, run.wake_placement_ns)
+    if run.wake_communication_ns >= 0:
+        instant = min(instant, run.wake_communication_ns)
+    return instant
+
+
+@njit
+def take_events(s):
+    """Steps 1 and 2 of the instant ``now_ns``."""
+    run = s.run[0]
+    run.again = 0
+    while run.heap_size > 0 and s.end_ns[s.heap[0]] == run.now_ns:
+        item = take_first(run, s.heap, s.position, s.end_ns)
+        if item < run.num_gpus:
+            end_compute(s, item)
+        else:
+            end_transfer(s, item - run.num_gpus)
+    while run.next_arrival < len(s.arrivals) and s.jobs[s.arrivals[run.next_arrival]].arrival_ns == run.now_ns:
+        number = s.arrivals[run.next_arrival]
+        run.next_arrival += 1
+        s.jobs[number].state = QUEUED
+        s.queue[run.num_queued] = number
+        run.num_queued += 1
+        run.place = 1
+    if run.wake_placement_ns == run.now_ns:
+        run.wake_placement_ns = -1
+        run.place = 1
+    if run.wake_communication_ns == run.now_ns:
+        run.wake_communication_ns = -1
+        run.communicate = 1
+    do_work(s)
+
+
+@njit
+def advance(s):
+    """Run until Python is needed, and return what for."""
+    run = s.run[0]
+    while True:
+        if run.stage == EVENTS:
+            if run.clock_overflow == 1:
+                return CLOCK_OVERFLOW
+            if run.record == 1 and run.num_slices + 2 * run.heap_size + 2 * run.num_active + 16 > len(s.slices):
+                return ASK_FLUSH
+            if run.num_jobs_left == 0:
+                return DONE
+            instant = next_instant_ns(s)
+            if instant == NEVER:
+                return STUCK
+            run.now_ns = instant
+            take_events(s)
+            run.stage = KEYS
+        if run.stage == KEYS:
+            run.stage = PLACEMENT
+            if run.order_rule == PYTHON_ORDER:
+                placing = (run.place == 1 or run.num_finished > 0) and run.num_queued > 0
+                if placing or run.communicate == 1 or has_rivals(s):
+                    return ASK_KEYS
+        if run.stage == PLACEMENT:
+            run.stage = COMMUNICATION
+            remove_finished(s)
+            placing = run.place == 1 and run.num_queued > 0
+            run.place = 0
+            if placing:
+                sort_queue(s)
+                return ASK_PLACEMENT
+        if run.stage == COMMUNICATION:
+            run.stage = RATES
+            if run.communicate == 1:
+                run.communicate = 0
+                if run.communication_rule <= PYTHON_SELECT:
+                    return ASK_COMMUNICATION
+                if run.communication_rule >= BY_SERVICE:
+                    select_transfers(s)
+                else:
+                    admit_transfers(s)
+        if run.stage == RATES:
+            run.stage = DISPATCH
+            if run.rerate == 1:
+                if run.contention_rule == PYTHON_RATES:
+                    if run.num_active > 0:
+                        return ASK_RATES
+                elif run.contention_rule == MAX_MIN:
+                    rerate_max_min(s)
+                else:
+                    rerate_neighbours(s)
+                forget_touched_links(s)
+        dispatch(s)
+        run.stage = EVENTS
+        run.rounds += 1
+        if run.rounds % ROUNDS_BETWEEN_SIGNALS == 0:
+            return ASK_NOTHING

@@ -1,0 +1,100 @@
+"""The engine's state: one flat array of records for each kind of thing.
+
+Everything the event loop reads or writes is here, as 64-bit whole numbers and floats, so that compiled code
+can run on it and a Python policy's view can read it live. Field names carry their unit; a field without
+one is a count, a number (place in an array) or a flag.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+__all__ = ["Records", "State", "make_records"]
+
+Records: TypeAlias = Any
+"""A numpy record array; its fields are known to numba, not to a type checker."""
+
+_INTEGERS = {
+    "run": (
+        # where the run stands
+        "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
+        "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
+        # what this instant must still do
+        "place communicate rerate again clock_overflow "
+        # when a policy wants to be woken; -1 for never
+        "wake_placement_ns wake_communication_ns "
+        # what was configured
+        "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns"
+    ),
+    "job": (
+        # fixed
+        "arrival_ns num_gpus iterations compute_ns service_ns memory_bytes first_task num_tasks "
+        "first_worker first_transfer num_transfers first_source num_sources "
+        # fixed at placement
+        "num_servers communication_ns start_ns finish_ns "
+        # progress
+        "state iterations_left remaining_service_ns steps_left load_left_ns lockstep shared_gpus rank "
+        # time on the network
+        "active_transfers waiting_transfers network_since_ns communicating_ns network_wait_ns"
+    ),
+    "task": "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns",
+    "worker": "job gpu done_ns first_ready num_ready first_flag",
+    "gpu": "server worker task touched num_residents free_bytes",
+    "transfer": "job task state since_ns first_entry num_entries stamp position place segment_ns sharing",
+    "link": "head count touched stamp busy_since_ns busy_ns unfilled",
+    "entry": "link transfer next previous",
+    "slice": "kind owner task iteration start_ns end_ns sharing",
+}
+_FLOATS = {
+    "run": "per_byte_s penalty_per_byte_s",
+    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte",
+    "link": "relative_bandwidth free",
+    "slice": "rate",
+}
+
+
+def make_records(kind: str, count: int) -> Records:
+    """Return ``count`` zeroed records of a kind: run, job, task, worker, gpu, transfer, link, entry or slice."""
+    fields = [(name, np.int64) for name in _INTEGERS[kind].split()]
+    fields += [(name, np.float64) for name in _FLOATS.get(kind, "").split()]
+    return np.zeros(count, dtype=np.dtype(fields)).view(np.recarray)
+
+
+class State(NamedTuple):
+    """All arrays of a run.
+
+    Of the plain arrays, ``successors`` holds task numbers within a job; ``pending`` and ``ready`` hold, for
+    each worker and task, the predecessors still to end and whether the task is ready; ``heap``, ``position``
+    and ``end_ns`` are the event heap, its items a GPU's number or the number of GPUs plus a transfer's; the
+    others are lists whose lengths are in ``run``.
+    """
+
+    run: Records
+    jobs: Records
+    tasks: Records
+    workers: Records
+    gpus: Records
+    transfers: Records
+    links: Records
+    entries: Records
+    slices: Records
+    successors: np.ndarray
+    pending: np.ndarray
+    ready: np.ndarray
+    residents: np.ndarray
+    heap: np.ndarray
+    position: np.ndarray
+    end_ns: np.ndarray
+    arrivals: np.ndarray
+    queue: np.ndarray
+    waiting: np.ndarray
+    active: np.ndarray
+    work: np.ndarray
+    finished: np.ndarray
+    touched_gpus: np.ndarray
+    touched_links: np.ndarray
+    items: np.ndarray
+    major: np.ndarray
+    minor: np.ndarray

@@ -1,0 +1,138 @@
+"""Asks policies and models, and refuses answers that are none: who, which job, when, and what was wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddlsched.contention import ContentionModel
+from ddlsched.errors import InvalidDecisionError, PluginError
+from ddlsched.topology import Link
+from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
+
+__all__ = ["Asker"]
+
+
+class Asker:
+    """The run's policies behind checks."""
+
+    def __init__(self, *, placement: Any, order: Any, communication: Any, contention: ContentionModel) -> None:
+        self.placement, self.order = placement, order
+        self.communication, self.contention = communication, contention
+
+    def label(self, kind: str) -> str:
+        """Return the name of the policy of a kind, for messages."""
+        policy = getattr(self, kind)
+        text = repr(policy)
+        return text if not text.startswith("<") else type(policy).__name__
+
+    def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Exception as error:
+            raise PluginError(
+                f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}"
+            ) from error
+
+    def _nonsense(self, kind: str, about: str, now_s: float, what: str) -> PluginError:
+        return PluginError(f"{kind} {self.label(kind)} at {now_s} s{about}: {what}")
+
+    def key(self, job: JobView, now_s: float) -> Any:
+        """Return an ordering policy's key of a job."""
+        about = f", job {job.job_id!r}"
+        key = self._ask("order", about, now_s, lambda: self.order.key(job, now_s))
+        for part in key if isinstance(key, tuple) else (key,):
+            if part is None or part != part:
+                raise self._nonsense("order", about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
+        return key
+
+    def sort(self, numbers: list[int], keys: dict[int, Any], jobs: Sequence[JobView], now_s: float) -> list[int]:
+        """Return job numbers by ascending (key, number)."""
+        try:
+            return sorted(numbers, key=lambda number: (keys[number], number))
+        except TypeError as error:
+            some = ", ".join(repr(keys[n]) for n in numbers[:3])
+            about = f", job {jobs[numbers[0]].job_id!r} and others"
+            raise self._nonsense("order", about, now_s, f"its keys {some} cannot be compared ({error})") from error
+
+    def place(self, job: JobView, cluster: ClusterView) -> list[int] | None:
+        """Return the GPUs that a placement policy chose, checked, or None."""
+        about = f", job {job.job_id!r}"
+        chosen = self._ask("placement", about, cluster.now_s, lambda: self.placement.place(job, cluster))
+        if chosen is None:
+            return None
+        wrong = _what_is_wrong(chosen, job, cluster)
+        if wrong:
+            place = f"placement {self.label('placement')} at {cluster.now_s} s{about}"
+            raise InvalidDecisionError(f"{place}: {wrong}")
+        return [int(gpu) for gpu in chosen]
+
+    def admit(self, transfer: TransferView, network: NetworkView) -> bool:
+        """Return whether a communication policy starts a transfer."""
+        about = f", job {transfer.job.job_id!r}"
+        question = lambda: self.communication.admit(transfer, network)  # noqa: E731
+        answer = self._ask("communication", about, network.now_s, question)
+        if not isinstance(answer, bool | np.bool_):
+            raise self._nonsense("communication", about, network.now_s, f"admit answered {answer!r}; expected True or False")
+        return bool(answer)
+
+    def select(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
+        """Return the numbers of the transfers that a preemptive policy lets run."""
+        question = lambda: list(self.communication.select(transfers, network))  # noqa: E731
+        answer = self._ask("communication", f", {len(transfers)} transfers", network.now_s, question)
+        known = {transfer.number for transfer in transfers}
+        for chosen in answer:
+            if not isinstance(chosen, TransferView) or chosen.number not in known:
+                what = f"select answered {chosen!r}; expected some of the transfers that it was given"
+                raise self._nonsense("communication", "", network.now_s, what)
+        return {chosen.number for chosen in answer}
+
+    def rates(
+        self, active: Sequence[TransferView], waiting: Sequence[TransferView], links: Sequence[Link], now_s: float
+    ) -> np.ndarray:
+        """Return a contention model's rates, bytes per second."""
+        about = f", {len(active)} transfers"
+        answer = self._ask("contention", about, now_s, lambda: self.contention.rates(active, waiting, links))
+        try:
+            rates = np.array(answer, dtype=np.float64)
+        except (TypeError, ValueError):
+            rates = np.zeros(0)
+        if rates.shape != (len(active),) or not np.all((rates > 0) & (rates < math.inf)):
+            what = f"rates answered {answer!r}; expected {len(active)} finite numbers > 0"
+            raise self._nonsense("contention", about, now_s, what)
+        return rates
+
+    def wake_s(self, kind: str, now_s: float) -> float | None:
+        """Return when a policy wants to be asked again, seconds, or None."""
+        policy = getattr(self, kind)
+        if not hasattr(policy, "wake_s"):
+            return None
+        answer = self._ask(kind, "", now_s, lambda: policy.wake_s(now_s))
+        if answer is None:
+            return None
+        if not isinstance(answer, int | float | np.number) or not now_s < answer < MAX_NS / NS_PER_S:
+            raise self._nonsense(kind, "", now_s, f"wake_s answered {answer!r}; expected a later time in seconds, or None")
+        return float(answer)
+
+
+def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | None:
+    try:
+        gpus = list(chosen)
+    except TypeError:
+        return f"place answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
+    for gpu in gpus:
+        if isinstance(gpu, bool) or not isinstance(gpu, int | np.integer) or not 0 <= gpu < cluster.num_gpus:
+            return f"place answered GPU {gpu!r}; expected whole numbers from 0 to {cluster.num_gpus - 1}"
+    if len(gpus) != job.num_gpus:
+        return f"place answered {len(gpus)} GPUs {gpus[:8]}; expected {job.num_gpus}"
+    for place, gpu in enumerate(gpus):
+        if gpu in gpus[:place]:
+            return f"place answered GPU {gpu} twice; expected {job.num_gpus} different ones"
+        if not cluster.fits(job, gpu):
+            free = f"{cluster.free_memory_mb(gpu):g} MB free"
+            return f"place answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"
+    return None

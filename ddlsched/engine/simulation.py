@@ -1,0 +1,302 @@
+"""One run: drives the compiled event loop and asks the policies where it stops."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster import Cluster
+from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
+from ddlsched.contention import ContentionModel
+from ddlsched.engine import kernel
+from ddlsched.engine.build import build_state
+from ddlsched.engine.compilation import ensure_compiled
+from ddlsched.engine.layout import Records, State, make_records
+from ddlsched.engine.questions import Asker
+from ddlsched.errors import InputError, SimulationError
+from ddlsched.jobs import Workload
+from ddlsched.policies import PreemptivePolicy
+from ddlsched.topology import Network
+from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
+from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
+
+__all__ = ["Finished", "Simulation", "Window"]
+
+_SLICES = 1 << 16
+_IDLE_WAKES = 100_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a run to record, seconds."""
+
+    from_s: float = 0.0
+    to_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_s < self.to_s:
+            raise InputError(f"timeline window {self.from_s}:{self.to_s}; expected 0 <= FROM < TO, seconds")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves behind: its records, each job's GPUs, the recorded slices, and the wall time."""
+
+    state: State
+    network: Network
+    gpus: dict[int, tuple[int, ...]]
+    slices: Records
+    engine_s: float
+
+
+class Simulation:
+    """A run of a workload on a cluster under given policies (instances, not names).
+
+    Raises
+    ------
+    InputError
+        A job that can never fit, or more service with communication than the clock holds.
+    PluginError, InvalidDecisionError
+        A policy or model raised, or answered what cannot be.
+    SimulationError
+        Jobs remain and nothing will ever happen, or the clock would overflow.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        *,
+        network: Network,
+        placement: Any,
+        order: Any,
+        communication: Any,
+        contention: ContentionModel,
+        load_per_byte_s: float | None,
+        seed: int,
+        window: Window | None,
+    ) -> None:
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3)]
+        self._workload, self._cluster, self._network = workload, cluster, network
+        self._contention = contention
+        self._asker = Asker(
+            placement=_begun(placement, cluster, streams[0]),
+            order=_begun(order, cluster, streams[1]),
+            communication=_begun(communication, cluster, streams[2]),
+            contention=contention,
+        )
+        self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
+        self._state = build_state(workload, cluster, network, _SLICES if window else 0)
+        self._configure(window)
+        self._refuse_too_much_service()
+        self._views = [JobView(job, number, self._state.jobs[number]) for number, job in enumerate(workload)]
+        self._transfers: dict[int, TransferView] = {}
+        self._gpus: dict[int, tuple[int, ...]] = {}
+        self._load_ns = np.zeros(cluster.num_gpus, np.int64)
+        self._flushed: list[Records] = []
+        self._idle_wakes = 0
+
+    def _configure(self, window: Window | None) -> None:
+        run, asker = self._run, self._asker
+        preemptive = isinstance(asker.communication, PreemptivePolicy)
+        python = CommunicationRule.PYTHON_SELECT if preemptive else CommunicationRule.PYTHON_ADMIT
+        run.order_rule = compiled_rule(asker.order, OrderRule.PYTHON).rule
+        run.communication_rule, run.overlap_limit = compiled_rule(asker.communication, python)
+        run.contention_rule = compiled_rule(self._contention, ContentionRule.PYTHON).rule
+        run.per_byte_s = self._contention.alone_per_byte_s
+        run.penalty_per_byte_s = self._contention.penalty_per_byte_s
+        if window is not None:
+            run.record = 1
+            run.record_from_ns = ns_from_s(window.from_s)
+            run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
+
+    def _refuse_too_much_service(self) -> None:
+        for number, job in enumerate(self._workload):
+            reduces_ns = sum(self._reduce_ns(job.num_gpus, m, 0.0) for m in self._messages(number))
+            if job.num_gpus > 1 and job.service_ns + reduces_ns * job.iterations * job.num_gpus > MAX_NS:
+                raise InputError(
+                    f"{self._workload.place(number)}: job {job.job_id!r} has more compute and communication x GPUs than "
+                    f"the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
+                )
+
+    def _messages(self, number: int) -> list[float]:
+        return [task.message_bytes for task in self._workload[number].dag.tasks if hasattr(task, "message_bytes")]
+
+    def _reduce_ns(self, num_servers: int, message_bytes: float, ring_latency_s: float) -> int:
+        model = self._contention
+        wire = model.wire_bytes(message_bytes, num_servers)
+        return ns_from_s(model.latency_s + ring_latency_s + model.alone_per_byte_s * wire)
+
+    @property
+    def _run(self) -> Records:
+        return self._state.run[0]
+
+    @property
+    def _now_s(self) -> float:
+        return s_from_ns(int(self._run.now_ns))
+
+    def run(self) -> Finished:
+        """Run to the end of the last job."""
+        ensure_compiled(self._state)
+        answers = {
+            kernel.ASK_KEYS: self._rank,
+            kernel.ASK_PLACEMENT: self._place,
+            kernel.ASK_COMMUNICATION: self._communicate,
+            kernel.ASK_RATES: self._rate,
+            kernel.ASK_FLUSH: self._flush,
+            kernel.ASK_NOTHING: lambda: None,
+        }
+        begin = time.perf_counter()
+        while (question := kernel.advance(self._state)) in answers:
+            answers[question]()
+        engine_s = time.perf_counter() - begin
+        if question == kernel.STUCK:
+            raise SimulationError(self._why_stuck())
+        if question == kernel.CLOCK_OVERFLOW:
+            raise SimulationError(f"at {self._now_s} s: a task would end beyond the clock's {MAX_NS / NS_PER_S:.4g} s")
+        self._flush()
+        return Finished(self._state, self._network, self._gpus, np.concatenate(self._flushed), engine_s)
+
+    def _why_stuck(self) -> str:
+        run = self._run
+        queued = [self._views[n].job_id for n in self._state.queue[: run.num_queued]]
+        waiting = [self._transfers[n].job.job_id for n in self._state.waiting[: run.num_waiting]]
+        why = f"at {self._now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
+        if queued:
+            why += f" placement {self._asker.label('placement')} keeps waiting with jobs {', '.join(queued[:5])}"
+        if waiting:
+            why += f" communication {self._asker.label('communication')} starts none of the transfers of jobs "
+            why += ", ".join(waiting[:5])
+        return why
+
+    # --- answers to the event loop's questions
+
+    def _rank(self) -> None:
+        """Rank all jobs of the system by a Python order's keys."""
+        records = self._state.jobs
+        present = np.flatnonzero((records.state == kernel.QUEUED) | (records.state == kernel.RUNNING)).tolist()
+        keys = {n: self._asker.key(self._views[n], self._now_s) for n in present}
+        records.rank[self._asker.sort(present, keys, self._views, self._now_s)] = np.arange(len(present))
+        self._set_wake("wake_placement_ns", "order")
+
+    def _place(self) -> None:
+        state, run = self._state, self._run
+        kernel.fill_gpu_loads(state, self._load_ns)
+        view = ClusterView(state.gpus, self._cluster.gpus_per_server, self._load_ns, self._now_s)
+        kept = []
+        for number in state.queue[: run.num_queued].tolist():
+            job = self._views[number]
+            fitting = np.count_nonzero(state.gpus.free_bytes >= job.memory_bytes)
+            chosen = self._asker.place(job, view) if fitting >= job.num_gpus else None
+            if chosen is None:
+                kept.append(number)
+            else:
+                self._put(number, chosen)
+        self._refuse_endless_waking(len(kept) == run.num_queued)
+        state.queue[: len(kept)] = kept
+        run.num_queued = len(kept)
+        self._set_wake("wake_placement_ns", "placement")
+        if run.order_rule == OrderRule.PYTHON:
+            self._rank()
+
+    def _refuse_endless_waking(self, placed_none: bool) -> None:
+        run = self._run
+        idle = placed_none and run.heap_size == 0 and run.next_arrival == len(self._workload)
+        self._idle_wakes = self._idle_wakes + 1 if idle else 0
+        if self._idle_wakes > _IDLE_WAKES:
+            raise SimulationError(self._why_stuck() + f" (asked {_IDLE_WAKES} times on an idle cluster)")
+
+    def _put(self, number: int, chosen: list[int]) -> None:
+        job = self._workload[number]
+        servers = tuple(dict.fromkeys(gpu // self._cluster.gpus_per_server for gpu in chosen))
+        ring = self._network.ring(servers)
+        messages = self._messages(number)
+        wire = [self._contention.wire_bytes(message, len(servers)) for message in messages]
+        latency_s = self._contention.latency_s + ring.latency_s
+        load_ns = [ns_from_s(self._load_per_byte_s * w) if len(servers) > 1 else 0 for w in wire]
+        self._make_room(chosen, len(ring.links) * len(messages))
+        record = self._state.jobs[number]
+        if len(servers) > 1:
+            record.communication_ns = sum(self._reduce_ns(len(servers), m, ring.latency_s) for m in messages)
+        kernel.place_job(
+            self._state,
+            number,
+            np.array(chosen, np.int64),
+            len(servers),
+            np.array(ring.links, np.int64),
+            np.array(wire, np.float64),
+            np.full(len(wire), latency_s * NS_PER_S),
+            np.array(load_ns, np.int64),
+        )
+        self._load_ns[chosen] += (record.compute_ns + sum(load_ns)) * job.iterations
+        self._gpus[number] = tuple(chosen)
+        self._views[number]._servers = servers
+        for i in range(len(messages)):
+            t = int(record.first_transfer) + i
+            self._transfers[t] = TransferView(t, self._views[number], ring.links, self._state.transfers[t], self._run)
+
+    def _make_room(self, chosen: Sequence[int], num_entries: int) -> None:
+        """Double the arrays that the next placement would overfill."""
+        state = self._state
+        if max(state.gpus.num_residents[list(chosen)]) == state.residents.shape[1]:
+            residents = np.concatenate([state.residents, np.zeros_like(state.residents)], axis=1)
+            self._state = state = state._replace(residents=residents)
+        needed = int(state.run[0].num_entries) + num_entries
+        if needed > len(state.entries):
+            entries = make_records("entry", max(needed, 2 * len(state.entries)))
+            entries[: len(state.entries)] = state.entries
+            self._state = state._replace(entries=entries)
+
+    def _network_view(self) -> tuple[NetworkView, list[TransferView], list[TransferView]]:
+        run = self._run
+        active = [self._transfers[n] for n in self._state.active[: run.num_active].tolist()]
+        waiting = [self._transfers[n] for n in self._state.waiting[: run.num_waiting].tolist()]
+        b, eta = float(run.per_byte_s), float(run.penalty_per_byte_s)
+        return NetworkView(self._network.links, active, waiting, b, eta, self._now_s), active, waiting
+
+    def _communicate(self) -> None:
+        state = self._state
+        count = kernel.gather_transfers(state)
+        candidates = [self._transfers[n] for n in state.items[:count].tolist()]
+        network, _, _ = self._network_view()
+        if self._run.communication_rule == CommunicationRule.PYTHON_ADMIT:
+            for transfer in candidates:
+                if self._asker.admit(transfer, network):
+                    network._admit(transfer)
+                    kernel.start_transfer(state, transfer.number)
+        else:
+            selected = self._asker.select(candidates, network)
+            for transfer in candidates:
+                active = state.transfers[transfer.number].state == kernel.ACTIVE
+                if active and transfer.number not in selected:
+                    kernel.pause_transfer(state, transfer.number)
+                elif not active and transfer.number in selected:
+                    kernel.start_transfer(state, transfer.number)
+        self._set_wake("wake_communication_ns", "communication")
+
+    def _rate(self) -> None:
+        _, active, waiting = self._network_view()
+        rates = self._asker.rates(active, waiting, self._network.links, self._now_s)
+        kernel.apply_rates(self._state, rates)
+
+    def _flush(self) -> None:
+        run = self._run
+        self._flushed.append(self._state.slices[: run.num_slices].copy())
+        run.num_slices = 0
+        if run.record and len(self._state.slices) < 4 * run.heap_size + 1024:
+            self._state = self._state._replace(slices=make_records("slice", 8 * int(run.heap_size) + 2048))
+
+    def _set_wake(self, field: str, kind: str) -> None:
+        wake_s = self._asker.wake_s(kind, self._now_s)
+        if wake_s is not None:
+            wake_ns = max(ns_from_s(wake_s), int(self._run.now_ns) + 1)
+            self._run[field] = min(wake_ns, self._run[field]) if self._run[field] >= 0 else wake_ns
+
+
+def _begun(policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+    return policy.begin(cluster, rng) if hasattr(policy, "begin") else policy

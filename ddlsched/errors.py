@@ -1,0 +1,56 @@
+"""Every error that ddlsched raises on purpose; each says what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "DdlschedError",
+    "InputError",
+    "InvalidDecisionError",
+    "PluginError",
+    "SimulationError",
+    "UnknownNameError",
+    "did_you_mean",
+]
+
+
+class DdlschedError(Exception):
+    """The root of this package's errors."""
+
+
+class InputError(DdlschedError, ValueError):
+    """A file, a flag or an argument holds what cannot be used.
+
+    The message is one line that names the place, the value found and the value expected.
+    """
+
+
+class UnknownNameError(InputError):
+    """A policy, topology, model, bundle or parameter that nobody has registered."""
+
+
+class PluginError(DdlschedError, RuntimeError):
+    """A plug-in raised, or answered with something that is not an answer.
+
+    The message names the plug-in, the job and the simulated time; ``__cause__`` is the plug-in's own
+    exception, if it raised one.
+    """
+
+
+class InvalidDecisionError(PluginError):
+    """A decision that cannot be carried out: a GPU twice, too few GPUs, no memory left."""
+
+
+class SimulationError(DdlschedError, RuntimeError):
+    """A run that cannot go on: jobs remain and nothing will ever happen, or the clock would overflow."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" with the nearest known names, or the whole list if none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return " Did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return f" Known: {', '.join(names)}." if names else ""

@@ -1,0 +1,187 @@
+"""Jobs and workloads, in memory; :mod:`ddlsched.workload_files` reads and writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlsched.dag import DataParallelIteration, IterationDag
+from ddlsched.errors import InputError
+from ddlsched.units import MAX_NS, NS_PER_S, bytes_from_mb, ns_from_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Job", "Workload"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training job: the same iteration, many times, on a fixed number of GPUs.
+
+    Parameters
+    ----------
+    job_id
+        Unique within a workload.
+    arrival_s
+        Time of submission, seconds from the start of the simulation.
+    num_gpus
+        Workers, one a GPU, all or nothing until the job ends.
+    iterations
+        How often the iteration runs, at least 1.
+    iteration
+        The work of one iteration; :class:`DataParallelIteration` for the usual forward, backward,
+        all-reduce, or any :class:`IterationDag`.
+    gpu_memory_mb
+        Memory taken on each of its GPUs, MB (1e6 B).
+    model, user
+        Labels for tables and charts.
+
+    Raises
+    ------
+    InputError
+        A value out of range, or more service than a 64-bit count of nanoseconds holds.
+    """
+
+    job_id: str
+    arrival_s: float
+    num_gpus: int
+    iterations: int
+    iteration: DataParallelIteration | IterationDag
+    gpu_memory_mb: float
+    model: str | None = None
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        limit_s = MAX_NS / NS_PER_S
+        _check(self, "arrival_s", self.arrival_s, 0 <= self.arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
+        _check(self, "num_gpus", self.num_gpus, 1 <= self.num_gpus <= MAX_NS, "a whole number from 1")
+        _check(self, "iterations", self.iterations, 1 <= self.iterations <= MAX_NS, "a whole number from 1")
+        memory = self.gpu_memory_mb
+        _check(self, "gpu_memory_mb", memory, 0 <= memory <= MAX_NS / 1e6, "a finite number of MB from 0")
+        if isinstance(self.iteration, DataParallelIteration):
+            self._check_iteration(self.iteration, limit_s)
+        if self.service_ns > MAX_NS:
+            raise InputError(
+                f"job {self.job_id!r}: compute time x iterations x GPUs is {self.service_ns / NS_PER_S:.4g} s; "
+                f"expected at most {limit_s:.4g} s of service in all"
+            )
+
+    def _check_iteration(self, iteration: DataParallelIteration, limit_s: float) -> None:
+        for name in ("forward_s", "backward_s"):
+            value = getattr(iteration, name)
+            _check(self, name, value, 0 <= value < limit_s, f"seconds from 0 to below {limit_s:.6g}")
+        message = iteration.message_bytes
+        _check(self, "message_bytes", message, 0 <= message < math.inf, "a finite number of bytes from 0")
+        _check(self, "buckets", iteration.buckets, 1 <= iteration.buckets <= 10_000, "a whole number from 1 to 10000")
+
+    @cached_property
+    def dag(self) -> IterationDag:
+        """The graph of one iteration's tasks."""
+        return self.iteration.dag() if isinstance(self.iteration, DataParallelIteration) else self.iteration
+
+    @property
+    def arrival_ns(self) -> int:
+        """Time of submission, nanoseconds."""
+        return ns_from_s(self.arrival_s)
+
+    @property
+    def gpu_memory_bytes(self) -> int:
+        """Memory taken on each GPU, bytes."""
+        return bytes_from_mb(self.gpu_memory_mb)
+
+    @property
+    def compute_ns(self) -> int:
+        """Compute time of one iteration on one worker, nanoseconds."""
+        if isinstance(self.iteration, DataParallelIteration):
+            return ns_from_s(self.iteration.forward_s) + ns_from_s(self.iteration.backward_s)
+        return self.iteration.compute_ns
+
+    @property
+    def service_ns(self) -> int:
+        """Total compute of the job: compute time x iterations x GPUs, nanoseconds."""
+        return self.compute_ns * self.iterations * self.num_gpus
+
+
+def _check(job: Job, name: str, value: float, good: bool, expected: str) -> None:
+    if not good:
+        raise InputError(f"job {job.job_id!r}: {name} is {value}; expected {expected}")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs in the order of their file; a job's number is its place here.
+
+    Parameters
+    ----------
+    jobs
+        At least one, with unique ``job_id``.
+    source
+        The file they were read from, for error messages.
+    """
+
+    jobs: tuple[Job, ...]
+    source: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        seen: dict[str, int] = {}
+        for number, job in enumerate(self.jobs):
+            if job.job_id in seen:
+                raise InputError(
+                    f"{self.place(number)}: job_id {job.job_id!r} is already that of row {seen[job.job_id] + 1}; "
+                    "expected a unique id"
+                )
+            seen[job.job_id] = number
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __getitem__(self, number: int) -> Job:
+        return self.jobs[number]
+
+    def place(self, number: int) -> str:
+        """Return where job ``number`` stands: its file, if it came from one, and its row (the first job is row 1)."""
+        return f"{self.source or 'workload'}, row {number + 1}"
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job]) -> Workload:
+        """Build from any sequence of jobs."""
+        return cls(tuple(jobs))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Workload:
+        """Read a workload from CSV, Parquet or JSON, told apart by the file's suffix.
+
+        Raises
+        ------
+        InputError
+            With file, row, column, value and what is expected.
+        """
+        from ddlsched.workload_files import read_workload
+
+        return read_workload(Path(path))
+
+    def write(self, path: str | Path) -> None:
+        """Write to CSV, Parquet or JSON, told apart by the suffix.
+
+        Raises
+        ------
+        InputError
+            The suffix is unknown, or a job's iteration is a general DAG, which only JSON can hold.
+        """
+        from ddlsched.workload_files import write_workload
+
+        write_workload(self, Path(path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with a row a job, in the columns of a workload file."""
+        from ddlsched.workload_files import to_frame
+
+        return to_frame(self)

@@ -1,0 +1,94 @@
+"""The one way to run a simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddlsched.cluster import Cluster
+from ddlsched.contention import ContentionModel
+from ddlsched.engine.simulation import Simulation, Window
+from ddlsched.errors import InputError
+from ddlsched.jobs import Workload
+from ddlsched.plugins import resolve, resolve_bundle
+from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
+from ddlsched.results.result import Result
+from ddlsched.topology import Network
+
+__all__ = ["DEFAULT_BUNDLE", "simulate"]
+
+DEFAULT_BUNDLE = "ada-srsf"
+
+
+def simulate(
+    workload: Workload,
+    cluster: Cluster | None = None,
+    *,
+    scheduler: str | None = None,
+    placement: PlacementPolicy | str | None = None,
+    order: OrderingPolicy | str | None = None,
+    communication: CommunicationPolicy | str | None = None,
+    contention: ContentionModel | str = "10gbe",
+    load_per_byte_s: float | None = None,
+    seed: int = 0,
+    timeline: bool | tuple[float, float] = False,
+) -> Result:
+    """Simulate a workload on a cluster to the end of its last job.
+
+    Parameters
+    ----------
+    workload
+        The jobs.
+    cluster
+        By default the 64-GPU experiment's: 16 servers of 4 GPUs on a star.
+    scheduler
+        A bundle of placement, order and communication, by default ``"ada-srsf"``.
+    placement, order, communication
+        Instances, or names such as ``"lwf:kappa=1"``; each replaces the bundle's.
+    contention
+        The model of transfers that share links; an instance or a name.
+    load_per_byte_s
+        Seconds a byte of communication counts in a GPU's load; by default the contention model's own.
+    seed
+        Of the policies' randomness; the same seed gives the same run to the bit.
+    timeline
+        Record tasks and transfers: all of them, or those of a window (from, to) in seconds.
+
+    Returns
+    -------
+    Result
+        Tables of jobs, GPUs and links, the summary, and the timeline.
+
+    Raises
+    ------
+    InputError
+        A job that can never fit, or a bad argument.
+    UnknownNameError
+        A name that nobody has registered.
+    PluginError, InvalidDecisionError
+        A policy or model raised, or answered what cannot be.
+    SimulationError
+        Jobs remain that nothing will ever let finish.
+    """
+    cluster = cluster or Cluster()
+    if load_per_byte_s is not None and not 0 <= load_per_byte_s < float("inf"):
+        raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a finite number >= 0")
+    if isinstance(seed, bool) or seed < 0:
+        raise InputError(f"seed is {seed}; expected a whole number >= 0")
+    names: dict[str, Any] = dict(resolve_bundle(scheduler or DEFAULT_BUNDLE))
+    given = {"placement": placement, "order": order, "communication": communication}
+    names |= {kind: policy for kind, policy in given.items() if policy is not None}
+    network = Network(resolve("topology", cluster.topology), cluster.num_servers)
+    window = None if timeline is False else Window() if timeline is True else Window(*timeline)
+    simulation = Simulation(
+        workload,
+        cluster,
+        network=network,
+        placement=resolve("placement", names["placement"]),
+        order=resolve("order", names["order"]),
+        communication=resolve("communication", names["communication"]),
+        contention=resolve("contention", contention).bound_to(network),
+        load_per_byte_s=load_per_byte_s,
+        seed=seed,
+        window=window,
+    )
+    return Result(workload, cluster, simulation.run())

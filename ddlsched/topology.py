@@ -1,0 +1,142 @@
+"""Networks: what a topology must offer, and the links that a ring all-reduce crosses in it.
+
+A topology is a networkx graph of servers (nodes ``0 .. num_servers - 1``) and switches (any other node).
+Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in each direction) and
+``latency_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["Link", "Network", "Node", "Ring", "Topology", "bytes_per_s_from_gbps"]
+
+Node: TypeAlias = Hashable
+
+
+def bytes_per_s_from_gbps(gbps: float) -> float:
+    """Return bytes per second of a bandwidth in Gbit/s (1e9 bits)."""
+    return gbps * 1e9 / 8
+
+
+@runtime_checkable
+class Topology(Protocol):
+    """What a class in ``topologies/`` offers; its fields are its parameters."""
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; every edge has ``bandwidth_bytes_per_s`` and ``latency_s``.
+
+        Raises
+        ------
+        InputError
+            The topology cannot hold this many servers.
+        """
+        ...
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the nodes from one server to another, both ends included."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """Something that transfers share: a server's network card, or one direction of a cable between switches.
+
+    A ring enters and leaves each of its servers once, so both directions of a server's cable always carry
+    the same transfers and count as one link.
+
+    Parameters
+    ----------
+    name
+        For tables and timelines.
+    bandwidth_bytes_per_s
+        In one direction.
+    relative_bandwidth
+        Bandwidth over that of the fastest server's network card.
+    """
+
+    name: str
+    bandwidth_bytes_per_s: float
+    relative_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The ring over some servers: numbers of the links crossed, one entry a crossing, and its latency.
+
+    ``latency_s`` is that of the 2 (n - 1) steps of a ring all-reduce over n servers, each as long as the
+    slowest hop.
+    """
+
+    links: tuple[int, ...]
+    latency_s: float
+
+
+class Network:
+    """The links of a topology with a given number of servers; rings over them are computed once."""
+
+    def __init__(self, topology: Topology, num_servers: int) -> None:
+        self._topology = topology
+        self._graph = topology.graph(num_servers)
+        self._numbers: dict[tuple[Node, Node], int] = {}
+        self._rings: dict[tuple[int, ...], Ring] = {}
+        self._check(num_servers)
+        nics = [self._cable(server) for server in range(num_servers)]
+        self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
+        """Bandwidth of the fastest server's network card."""
+        self.links: tuple[Link, ...] = self._enumerate(num_servers, nics)
+        """All links, those of the servers first, in server order."""
+
+    def _check(self, num_servers: int) -> None:
+        name = type(self._topology).__name__
+        for server in range(num_servers):
+            if server not in self._graph or self._graph.degree(server) != 1:
+                raise InputError(f"topology {name}: server {server} must be a node with exactly one cable")
+        for a, b, data in self._graph.edges(data=True):
+            if not data.get("bandwidth_bytes_per_s", 0) > 0 or not data.get("latency_s", -1) >= 0:
+                raise InputError(f"topology {name}: edge {a}-{b} needs bandwidth_bytes_per_s > 0 and latency_s >= 0")
+
+    def _cable(self, server: int) -> tuple[Node, float]:
+        ((neighbour, data),) = self._graph.adj[server].items()
+        return neighbour, data["bandwidth_bytes_per_s"]
+
+    def _enumerate(self, num_servers: int, nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
+        links = []
+        for server, (neighbour, bandwidth) in enumerate(nics):
+            self._numbers[server, neighbour] = self._numbers[neighbour, server] = len(links)
+            links.append(self._link(f"server {server}", bandwidth))
+        for a, b, data in self._graph.edges(data=True):
+            for source, target in ((a, b), (b, a)):
+                if (source, target) not in self._numbers:
+                    self._numbers[source, target] = len(links)
+                    links.append(self._link(f"{source} to {target}", data["bandwidth_bytes_per_s"]))
+        return tuple(links)
+
+    def _link(self, name: str, bandwidth: float) -> Link:
+        return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
+
+    def ring(self, servers: Sequence[int]) -> Ring:
+        """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
+        key = tuple(sorted(servers))
+        if key not in self._rings:
+            self._rings[key] = self._compute_ring(key)
+        return self._rings[key]
+
+    def _compute_ring(self, servers: tuple[int, ...]) -> Ring:
+        if len(servers) < 2:
+            return Ring((), 0.0)
+        links: list[int] = list(servers)
+        slowest_hop_s = 0.0
+        for source, target in zip(servers, servers[1:] + servers[:1], strict=True):
+            route = self._topology.route(self._graph, source, target)
+            cables = list(zip(route, route[1:], strict=False))
+            links += [self._numbers[cable] for cable in cables[1:-1]]
+            slowest_hop_s = max(slowest_hop_s, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
+        return Ring(tuple(links), 2 * (len(servers) - 1) * slowest_hop_s)

@@ -1,0 +1,297 @@
+"""What policies see: read-only views of jobs, cluster, transfers and network at one instant.
+
+A view is live: it reads the engine's records when asked, so it costs nothing to hand out. Keep what you
+need of it by value; do not keep the view itself from one decision to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+
+from ddlsched.engine.layout import Records
+from ddlsched.jobs import Job
+from ddlsched.topology import Link
+from ddlsched.units import s_from_ns
+
+__all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
+
+GpuId: TypeAlias = int
+"""A GPU's number, counted server by server."""
+
+
+class JobView:
+    """A job, and how far it has come."""
+
+    __slots__ = ("_job", "_record", "_servers", "number")
+
+    def __init__(self, job: Job, number: int, record: Records) -> None:
+        self._job = job
+        self._record = record
+        self._servers: tuple[int, ...] = ()
+        self.number = number
+        """Row in the workload file, from 0; every tie is broken by it."""
+
+    def __repr__(self) -> str:
+        return f"<job {self._job.job_id} of {self.num_gpus} GPUs>"
+
+    @property
+    def job_id(self) -> str:
+        """Its name in the workload file."""
+        return self._job.job_id
+
+    @property
+    def model(self) -> str | None:
+        """The model it trains, if the workload says."""
+        return self._job.model
+
+    @property
+    def user(self) -> str | None:
+        """Who submitted it, if the workload says."""
+        return self._job.user
+
+    @property
+    def num_gpus(self) -> int:
+        """Workers, one a GPU."""
+        return self._job.num_gpus
+
+    @property
+    def gpu_memory_mb(self) -> float:
+        """Memory taken on each of its GPUs, MB."""
+        return self._job.gpu_memory_mb
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory taken on each of its GPUs, bytes."""
+        return int(self._record.memory_bytes)
+
+    @property
+    def iterations(self) -> int:
+        """Iterations in all."""
+        return self._job.iterations
+
+    @property
+    def iterations_left(self) -> int:
+        """Iterations not ended yet."""
+        return int(self._record.iterations_left)
+
+    @property
+    def arrival_s(self) -> float:
+        """Time of submission, seconds."""
+        return self._job.arrival_s
+
+    @property
+    def arrival_ns(self) -> int:
+        """Time of submission, nanoseconds."""
+        return int(self._record.arrival_ns)
+
+    @property
+    def start_s(self) -> float | None:
+        """Time of placement, seconds; None while it is queued."""
+        return s_from_ns(int(self._record.start_ns)) if self._servers else None
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Servers it runs on, in placement order; empty while it is queued."""
+        return self._servers
+
+    @property
+    def service_ns(self) -> int:
+        """Compute time x iterations x GPUs of the whole job, nanoseconds."""
+        return int(self._record.service_ns)
+
+    @property
+    def remaining_service_ns(self) -> int:
+        """What is left of the service; falls by a task's time as each worker ends it, nanoseconds."""
+        return int(self._record.remaining_service_ns)
+
+    @property
+    def attained_service_ns(self) -> int:
+        """What has been done of the service, nanoseconds."""
+        return self.service_ns - self.remaining_service_ns
+
+    @property
+    def remaining_service_per_gpu_ns(self) -> Fraction:
+        """Remaining service / GPUs, exact."""
+        return Fraction(self.remaining_service_ns, self.num_gpus)
+
+    @property
+    def communication_ns(self) -> int:
+        """Time of an iteration's all-reduces without contention; 0 while queued and on one server."""
+        return int(self._record.communication_ns)
+
+    @property
+    def remaining_communication_ns(self) -> int:
+        """Iterations left x :attr:`communication_ns` x GPUs, nanoseconds."""
+        return self.iterations_left * self.communication_ns * self.num_gpus
+
+
+class ClusterView:
+    """The GPUs as a placement policy sees them: memory, load, residents."""
+
+    __slots__ = ("_gpus", "_gpus_per_server", "_load_ns", "now_s")
+
+    def __init__(self, gpus: Records, gpus_per_server: int, load_ns: np.ndarray, now_s: float) -> None:
+        self._gpus = gpus
+        self._gpus_per_server = gpus_per_server
+        self._load_ns = load_ns
+        self.now_s = now_s
+        """Simulated time, seconds."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the cluster."""
+        return len(self._gpus)
+
+    @property
+    def num_servers(self) -> int:
+        """Servers of the cluster."""
+        return len(self._gpus) // self._gpus_per_server
+
+    def server_of(self, gpu: GpuId) -> int:
+        """Return the server that holds a GPU."""
+        return gpu // self._gpus_per_server
+
+    def gpus_of(self, server: int) -> range:
+        """Return the GPUs of a server."""
+        return range(server * self._gpus_per_server, (server + 1) * self._gpus_per_server)
+
+    def eligible_gpus(self, job: JobView) -> list[GpuId]:
+        """Return the GPUs with enough free memory for a worker of the job, ascending."""
+        eligible: list[GpuId] = np.flatnonzero(self._gpus.free_bytes >= job.memory_bytes).tolist()
+        return eligible
+
+    def fits(self, job: JobView, gpu: GpuId) -> bool:
+        """Return whether a GPU has enough free memory for a worker of the job."""
+        return bool(self._gpus.free_bytes[gpu] >= job.memory_bytes)
+
+    def free_memory_mb(self, gpu: GpuId) -> float:
+        """Return the free memory of a GPU, MB."""
+        return float(self._gpus.free_bytes[gpu]) / 1e6
+
+    def num_residents(self, gpu: GpuId) -> int:
+        """Return how many jobs share a GPU."""
+        return int(self._gpus.num_residents[gpu])
+
+    def load_ns(self, gpu: GpuId) -> int:
+        """Return a GPU's load: its residents' remaining compute and, across servers, communication, nanoseconds."""
+        return int(self._load_ns[gpu])
+
+    def loads_ns(self) -> list[int]:
+        """Return the load of every GPU, nanoseconds."""
+        loads: list[int] = self._load_ns.tolist()
+        return loads
+
+    def server_loads_ns(self) -> list[Fraction]:
+        """Return the mean load over all GPUs of every server, exact, nanoseconds."""
+        sums = self._load_ns.reshape(-1, self._gpus_per_server).sum(axis=1).tolist()
+        return [Fraction(total, self._gpus_per_server) for total in sums]
+
+
+class TransferView:
+    """An all-reduce that runs or waits, between servers."""
+
+    __slots__ = ("_now", "_record", "_wire", "job", "links", "number")
+
+    def __init__(self, number: int, job: JobView, links: tuple[int, ...], record: Records, now: Records) -> None:
+        self.number = number
+        """Unique; ascending by job number, then by task number."""
+        self.job = job
+        """The job it belongs to."""
+        self.links = links
+        """Numbers of the links of its ring, one entry a crossing."""
+        self._record = record
+        self._now = now
+        self._wire = float(record.bytes)
+
+    def __repr__(self) -> str:
+        return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Servers of the job, in placement order."""
+        return self.job.servers
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes it moves over each link, by the contention model's account."""
+        return self._wire
+
+    @property
+    def bytes_left(self) -> float:
+        """Bytes not yet sent at this instant."""
+        record = self._record
+        if record.rate == 0.0:
+            return float(record.bytes_left)
+        sending_ns = self._now.now_ns - record.since_ns - record.latency_left_ns
+        if sending_ns <= 0.0:
+            return float(record.bytes_left)
+        return max(float(record.bytes_left - sending_ns / record.ns_per_byte), 0.0)
+
+
+class NetworkView:
+    """The links, who runs on them and who waits; an admitted transfer counts at once."""
+
+    __slots__ = ("_active", "_count", "_waiting", "links", "now_s", "penalty_per_byte_s", "per_byte_s")
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        active: Sequence[TransferView],
+        waiting: Sequence[TransferView],
+        per_byte_s: float,
+        penalty_per_byte_s: float,
+        now_s: float,
+    ) -> None:
+        self.links = links
+        """All links of the network, by number."""
+        self.per_byte_s = per_byte_s
+        """b: time of a byte of a transfer that shares nothing, seconds."""
+        self.penalty_per_byte_s = penalty_per_byte_s
+        """η: extra time of a byte for each further transfer, seconds."""
+        self.now_s = now_s
+        """Simulated time, seconds."""
+        self._active = {transfer.number: transfer for transfer in active}
+        self._waiting = {transfer.number: transfer for transfer in waiting}
+        self._count: dict[int, int] = {}
+        for transfer in active:
+            self._add(transfer)
+
+    def _add(self, transfer: TransferView) -> None:
+        for link in transfer.links:
+            self._count[link] = self._count.get(link, 0) + 1
+
+    def _admit(self, transfer: TransferView) -> None:
+        """Count a transfer as running."""
+        self._active[transfer.number] = self._waiting.pop(transfer.number)
+        self._add(transfer)
+
+    @property
+    def active(self) -> tuple[TransferView, ...]:
+        """The transfers that run, by number."""
+        return tuple(self._active[number] for number in sorted(self._active))
+
+    @property
+    def waiting(self) -> tuple[TransferView, ...]:
+        """The transfers that are ready or paused, by number."""
+        return tuple(self._waiting[number] for number in sorted(self._waiting))
+
+    def is_active(self, transfer: TransferView) -> bool:
+        """Return whether a transfer runs."""
+        return transfer.number in self._active
+
+    def num_on(self, link: int) -> int:
+        """Return how many transfers run on a link."""
+        return self._count.get(link, 0)
+
+    def most_on_links_of(self, transfer: TransferView) -> int:
+        """Return the most transfers on any one link of a transfer (on a star: on any one of its servers)."""
+        return max((self.num_on(link) for link in transfer.links), default=0)
+
+    def met_by(self, transfer: TransferView) -> list[TransferView]:
+        """Return the running transfers that share a link with a transfer."""
+        mine = set(transfer.links)
+        return [other for other in self.active if other.number != transfer.number and not mine.isdisjoint(other.links)]

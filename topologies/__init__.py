@@ -1,0 +1,1 @@
+"""Every concrete topology, one file each, each building a networkx graph."""

@@ -1,0 +1,95 @@
+"""The k-ary fat-tree of commodity switches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ddlsched.errors import InputError
+from ddlsched.topology import Node, bytes_per_s_from_gbps
+
+__all__ = ["FatTree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FatTree:
+    """k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches, k^3/4 places for servers.
+
+    Routes are destination-based, as in the paper's two-level tables: a transfer to place p of its edge
+    switch goes over aggregation switch p and, between pods, over core switch (edge number of the target).
+
+    Parameters
+    ----------
+    k
+        Ports of a switch, even; 0 takes the smallest that holds the servers.
+    nic_gbps
+        Bandwidth of each server's network card, Gbit/s.
+    oversubscription
+        Bandwidth of an edge switch's servers over that of its cables upwards; the tiers above add none.
+    latency_s
+        Of each cable, seconds.
+
+    References
+    ----------
+    Al-Fares, Loukissas, Vahdat, "A scalable, commodity data center network architecture", SIGCOMM 2008.
+    """
+
+    k: int = 0
+    nic_gbps: float = 10.0
+    oversubscription: float = 1.0
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.k < 0 or self.k % 2:
+            raise InputError(f"fat-tree: k is {self.k}; expected an even number, or 0 for the smallest that fits")
+        if not self.nic_gbps > 0 or not self.oversubscription > 0 or not self.latency_s >= 0:
+            raise InputError("fat-tree: nic_gbps and oversubscription must be > 0 and latency_s >= 0")
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; its attribute ``half`` is k/2.
+
+        Raises
+        ------
+        InputError
+            More servers than k^3/4.
+        """
+        half = self.k // 2 or next(half for half in range(1, num_servers + 1) if 2 * half**3 >= num_servers)
+        if num_servers > 2 * half**3:
+            raise InputError(f"fat-tree: k={2 * half} holds {2 * half**3} servers, not {num_servers}; give a larger k")
+        nic = bytes_per_s_from_gbps(self.nic_gbps)
+        graph: nx.Graph[Any] = nx.Graph(half=half)
+        for server in range(num_servers):
+            graph.add_edge(server, _edge(server, half), bandwidth_bytes_per_s=nic, latency_s=self.latency_s)
+        upward = {"bandwidth_bytes_per_s": nic / self.oversubscription, "latency_s": self.latency_s}
+        for first in range(0, num_servers, half):
+            graph.add_edges_from((_edge(first, half), _aggregation(first, half, i)) for i in range(half))
+        for first in range(0, num_servers, half * half):
+            for i in range(half):
+                graph.add_edges_from((_aggregation(first, half, i), f"core {i}.{c}") for c in range(half))
+        for a, b, data in graph.edges(data=True):
+            if not data:
+                graph.edges[a, b].update(upward)
+        return graph
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route, as high up as the two servers need."""
+        half = graph.graph["half"]
+        first, last = _edge(source, half), _edge(target, half)
+        if first == last:
+            return source, first, target
+        up, down = _aggregation(source, half, target % half), _aggregation(target, half, target % half)
+        if up == down:
+            return source, first, up, last, target
+        core = f"core {target % half}.{target // half % half}"
+        return source, first, up, core, down, last, target
+
+
+def _edge(server: int, half: int) -> str:
+    return f"edge {server // half**2}.{server // half % half}"
+
+
+def _aggregation(server: int, half: int, number: int) -> str:
+    return f"aggregation {server // half**2}.{number}"

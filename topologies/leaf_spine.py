@@ -1,0 +1,67 @@
+"""Leaf-spine: servers on leaf switches, every leaf on every spine (a two-tier Clos network)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ddlsched.errors import InputError
+from ddlsched.topology import Node, bytes_per_s_from_gbps
+
+__all__ = ["LeafSpine"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafSpine:
+    """Leaves of ``servers_per_leaf`` servers under ``spines`` spine switches.
+
+    A transfer to server d takes spine d mod ``spines`` (destination-based routing).
+
+    Parameters
+    ----------
+    servers_per_leaf, spines
+        Counts, at least 1.
+    nic_gbps
+        Bandwidth of each server's network card, Gbit/s.
+    oversubscription
+        Bandwidth of a leaf's servers over that of its cables to the spines.
+    latency_s
+        Of each cable, seconds.
+    """
+
+    servers_per_leaf: int = 4
+    spines: int = 2
+    nic_gbps: float = 10.0
+    oversubscription: float = 1.0
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.servers_per_leaf < 1 or self.spines < 1:
+            raise InputError("leaf-spine: servers_per_leaf and spines must be at least 1")
+        if not self.nic_gbps > 0 or not self.oversubscription > 0 or not self.latency_s >= 0:
+            raise InputError("leaf-spine: nic_gbps and oversubscription must be > 0 and latency_s >= 0")
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; leaves are nodes ``"leaf i"``, spines ``"spine i"``."""
+        graph: nx.Graph[Any] = nx.Graph()
+        nic = bytes_per_s_from_gbps(self.nic_gbps)
+        uplink = nic * self.servers_per_leaf / (self.spines * self.oversubscription)
+        for server in range(num_servers):
+            graph.add_edge(server, self._leaf(server), bandwidth_bytes_per_s=nic, latency_s=self.latency_s)
+        for first in range(0, num_servers, self.servers_per_leaf):
+            for spine in range(self.spines):
+                ends = self._leaf(first), f"spine {spine}"
+                graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
+        return graph
+
+    def _leaf(self, server: int) -> str:
+        return f"leaf {server // self.servers_per_leaf}"
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route, over a spine only between leaves."""
+        if self._leaf(source) == self._leaf(target):
+            return source, self._leaf(source), target
+        return source, self._leaf(source), f"spine {target % self.spines}", self._leaf(target), target

@@ -1,0 +1,46 @@
+"""The star: one network card a server, one switch that never limits (the 64-GPU experiment's network)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ddlsched.errors import InputError
+from ddlsched.topology import Node, bytes_per_s_from_gbps
+
+__all__ = ["Star"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Star:
+    """All servers on one switch.
+
+    Parameters
+    ----------
+    nic_gbps
+        Bandwidth of each server's network card, Gbit/s.
+    latency_s
+        Of each cable, seconds.
+    """
+
+    nic_gbps: float = 10.0
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.nic_gbps > 0 or not self.latency_s >= 0:
+            raise InputError(f"star: nic_gbps must be > 0 and latency_s >= 0, not {self.nic_gbps} and {self.latency_s}")
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; the switch is the node ``"switch"``."""
+        graph: nx.Graph[Any] = nx.Graph()
+        bandwidth = bytes_per_s_from_gbps(self.nic_gbps)
+        for server in range(num_servers):
+            graph.add_edge(server, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
+        return graph
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route through the switch."""
+        return source, "switch", target

@@ -16,7 +16,7 @@ import numpy as np
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
 from ddlsched.engine.layout import Records, State
 
-njit = numba.njit(cache=True, error_model="numpy")
+njit = numba.njit(cache=True, error_model="numpy", _nrt=False)
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTHING, STUCK, CLOCK_OVERFLOW = range(9)

@@ -16,7 +16,11 @@ import numpy as np
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
 from ddlsched.engine.layout import Records, State
 
-njit = numba.njit(cache=True, error_model="numpy", _nrt=False)
+# Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
+_OPTIONS = {"cache": True, "error_model": "numpy", "_nrt": False}
+njit = numba.njit(**_OPTIONS)
+# For what runs at every instant: a call with the whole state copies some two hundred words.
+inlined = numba.njit(inline="always", **_OPTIONS)
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTHING, STUCK, CLOCK_OVERFLOW = range(9)
@@ -301,7 +305,7 @@ def record_slice(s, kind, owner, task, iteration, start_ns, sharing, rate):
         record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
 
 
-@njit
+@inlined
 def end_compute(s, gpu):
     """Step 1: a GPU's task ends."""
     run = s.run[0]
@@ -331,7 +335,7 @@ def end_compute(s, gpu):
         push_work(s, -1 - worker.job)
 
 
-@njit
+@inlined
 def end_all_reduce(s, number):
     """An all-reduce is done: its successors may go."""
     transfer = s.transfers[number]
@@ -366,7 +370,7 @@ def start_iteration(s, job):
                 make_ready(s, worker, task)
 
 
-@njit
+@inlined
 def do_work(s):
     """Step 2: all-reduces become ready (on one server: end), and iterations end."""
     run = s.run[0]
@@ -521,7 +525,7 @@ def pause_transfer(s, number):
     join_waiting(s, number)
 
 
-@njit
+@inlined
 def end_transfer(s, number):
     """Step 1: an active transfer has sent its last byte."""
     run = s.run[0]
@@ -603,7 +607,7 @@ def adadual_admits(s, transfer):
     return True
 
 
-@njit
+@inlined
 def admit_transfers(s):
     run = s.run[0]
     count = gather_transfers(s)
@@ -627,7 +631,7 @@ def blocked(s, transfer):
     return False
 
 
-@njit
+@inlined
 def select_transfers(s):
     """Preemptive shortest-first: a greedy set without a shared link."""
     run = s.run[0]
@@ -668,7 +672,7 @@ def local_rate(s, transfer):
     return 1.0 / worst if run.contention_rule == LINEAR else worst
 
 
-@njit
+@inlined
 def rerate_neighbours(s):
     """Rate every transfer on a link whose transfers have changed."""
     run = s.run[0]
@@ -905,7 +909,7 @@ def resident_to_run(s, gpu):
     return best
 
 
-@njit
+@inlined
 def dispatch(s):
     """Step 5: every idle GPU takes a ready task."""
     run = s.run[0]
@@ -960,7 +964,7 @@ def next_instant_ns(s):
     return instant
 
 
-@njit
+@inlined
 def take_events(s):
     """Steps 1 and 2 of the instant ``now_ns``."""
     run = s.run[0]

@@ -1,0 +1,496 @@
+"""The oracle: the simulator's semantics once more, deliberately slow and simple.
+
+It shares no code with the engine: plain objects, linear scans instead of heaps, sets of ended tasks
+instead of counters, exact fractions, and every policy written out here again. :meth:`Simulation.round` is
+the five steps of the engine's documentation, in order. Meant for small workloads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeAlias
+
+from ddlsched.cluster import Cluster
+from ddlsched.contention import ContentionModel
+from ddlsched.dag import AllReduceTask, ComputeTask
+from ddlsched.jobs import Job, Workload
+from ddlsched.topology import Network, Topology
+
+__all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
+
+NS_PER_S = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceOutcome:
+    """When a job was placed and finished, and its GPUs in placement order."""
+
+    start_ns: int
+    finish_ns: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeInterval:
+    """A compute task of one worker on its GPU; ``task`` is its number in the DAG."""
+
+    gpu: int
+    job_id: str
+    task: int
+    iteration: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferSegment:
+    """A stretch of time in which a transfer kept one rate; pauses and stretches of length 0 are left out.
+
+    ``sent_bytes`` is rate x time not spent in latency, uncapped: the segments of a transfer add up to its
+    ``wire_bytes`` and at most what the last rate sends in a nanosecond more.
+    """
+
+    job_id: str
+    task: int
+    iteration: int
+    links: tuple[int, ...]
+    wire_bytes: float
+    start_ns: int
+    end_ns: int
+    rate_bytes_per_s: float
+    sent_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceRun:
+    """Everything that happened; ``events`` counts the ends of compute tasks and of transfers between servers."""
+
+    jobs: dict[str, ReferenceOutcome]
+    compute: list[ComputeInterval]
+    transfers: list[TransferSegment]
+    events: int
+
+
+class RunningJob:
+    """A job, queued or placed, and how far it has come.
+
+    A worker is named by its GPU. What a worker has begun and done of the current iteration are sets of
+    (task, gpu); an all-reduce is begun and done by all workers at once.
+    """
+
+    def __init__(self, job: Job, number: int) -> None:
+        self.job, self.number = job, number
+        tasks = job.dag.tasks
+        self.durations_ns = {i: task.duration_ns for i, task in enumerate(tasks) if isinstance(task, ComputeTask)}
+        self.messages = {i: task.message_bytes for i, task in enumerate(tasks) if isinstance(task, AllReduceTask)}
+        self.loads_ns = self.durations_ns | dict.fromkeys(self.messages, 0)  # across servers, all-reduces have load too
+        numbers = {task.name: i for i, task in enumerate(tasks)}
+        self.predecessors = [[numbers[name] for name in task.after] for task in tasks]
+        self.gpus: tuple[int, ...] = ()  # in placement order, as the servers
+        self.servers: tuple[int, ...] = ()
+        self.links: tuple[int, ...] = ()
+        self.latency_ns = 0.0
+        self.communication_ns = 0  # of one iteration, without contention; 0 while queued and on one server
+        self.remaining_service_ns = job.service_ns
+        self.iteration = 0  # also the number of iterations that have ended
+        self.begun: set[tuple[int, int]] = set()
+        self.done: set[tuple[int, int]] = set()
+        self.start_ns = self.finish_ns = -1
+
+    @property
+    def iterations_left(self) -> int:
+        return self.job.iterations - self.iteration
+
+    @property
+    def finished(self) -> bool:
+        return self.iterations_left == 0
+
+    def everywhere(self, task: int) -> set[tuple[int, int]]:
+        return {(task, gpu) for gpu in self.gpus}
+
+    def is_ready(self, task: int, gpu: int) -> bool:
+        return (task, gpu) not in self.begun and all((before, gpu) in self.done for before in self.predecessors[task])
+
+    def ready_compute(self, gpu: int) -> list[int]:
+        return [] if self.finished else [task for task in self.durations_ns if self.is_ready(task, gpu)]
+
+    def ready_reduces(self) -> list[int]:
+        return [task for task in self.messages if all(self.is_ready(task, gpu) for gpu in self.gpus)]
+
+    def iteration_is_over(self) -> bool:
+        return len(self.done) == len(self.predecessors) * len(self.gpus)
+
+    def load_on(self, gpu: int) -> int:
+        """What is left of the job on one GPU: compute, and communication across servers."""
+        done_ns = sum(self.loads_ns[task] for task, worker in self.done if worker == gpu)
+        return self.iterations_left * sum(self.loads_ns.values()) - done_ns
+
+
+@dataclass(kw_only=True, eq=False)
+class Transfer:
+    """An all-reduce between servers; its rate is 0 while it waits or is paused."""
+
+    job: RunningJob
+    task: int
+    wire_bytes: float
+    bytes_left: float  # this and the next are those of since_ns, when the rate last changed
+    latency_left_ns: float
+    since_ns: int = 0
+    runs: bool = False
+    rate: float = 0.0
+    end_ns: int | None = None
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        return self.job.servers
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        return self.job.links
+
+    @property
+    def number(self) -> tuple[int, int]:
+        return self.job.number, self.task
+
+    def sent_since(self, now_ns: int) -> float:
+        """Bytes sent since the rate last changed, not capped by what there was to send."""
+        if self.rate == 0.0:
+            return 0.0
+        return max(0.0, now_ns - self.since_ns - self.latency_left_ns) / (NS_PER_S / self.rate)
+
+    def bytes_left_at(self, now_ns: int) -> float:
+        return max(0.0, self.bytes_left - self.sent_since(now_ns))
+
+    def change_rate(self, rate: float, now_ns: int) -> None:
+        self.bytes_left = self.bytes_left_at(now_ns)
+        if self.rate > 0.0:
+            self.latency_left_ns = max(0.0, self.latency_left_ns - (now_ns - self.since_ns))
+        self.rate, self.since_ns, self.end_ns = rate, now_ns, None
+        if rate > 0.0:
+            rest_ns = self.latency_left_ns + self.bytes_left * (NS_PER_S / rate)
+            self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
+
+
+OrderKey: TypeAlias = Callable[[RunningJob], int | Fraction]
+
+
+def parse(name: str) -> tuple[str, dict[str, str]]:
+    """Split ``name:parameter=value``."""
+    first, *parameters = name.split(":")
+    return first, dict(parameter.split("=") for parameter in parameters)
+
+
+def order_key(order: str) -> OrderKey:
+    name, parameters = parse(order)
+    communication = parameters.get("communication") == "true"
+    keys: dict[str, OrderKey] = {
+        "srsf": lambda s: s.remaining_service_ns + communication * s.iterations_left * s.communication_ns * len(s.gpus),
+        "srtf": lambda s: Fraction(s.remaining_service_ns, s.job.num_gpus),
+        "fifo": lambda s: s.job.arrival_ns,
+        "las": lambda s: s.job.service_ns - s.remaining_service_ns,
+    }
+    return keys[name]
+
+
+def preemption_key(by: str, transfer: Transfer, now_ns: int) -> float | Fraction:
+    service_ns = transfer.job.remaining_service_ns
+    keys: dict[str, float | Fraction] = {
+        "service": service_ns,
+        "service-per-gpu": Fraction(service_ns, transfer.job.job.num_gpus),
+        "bytes": transfer.bytes_left_at(now_ns),
+    }
+    return keys[by]
+
+
+def most_on_links_of(transfer: Transfer, running: Sequence[Transfer]) -> int:
+    return max(sum(other.links.count(link) for other in running) for link in transfer.links)
+
+
+def meet(one: Transfer, other: Transfer) -> bool:
+    return not set(one.links).isdisjoint(other.links)
+
+
+def adadual_admits(transfer: Transfer, running: Sequence[Transfer], model: ContentionModel, now_ns: int) -> bool:
+    most = most_on_links_of(transfer, running)
+    if most != 1:
+        return most == 0
+    b, eta = model.alone_per_byte_s, model.penalty_per_byte_s
+    met = [other for other in running if meet(transfer, other)]
+    return all(transfer.wire_bytes * 2 * (b + eta) <= old.bytes_left_at(now_ns) * b * (1 + 1e-9) for old in met)
+
+
+@dataclass(kw_only=True)
+class Simulation:
+    """One run; the steps read the instant from ``now_ns`` and note in two flags what later steps must redo."""
+
+    cluster: Cluster
+    network: Network
+    model: ContentionModel
+    load_per_byte_s: float
+    placement: str
+    key: OrderKey
+    communication: str
+    to_come: list[RunningJob]
+    now_ns: int = 0
+    queue: list[RunningJob] = field(default_factory=list)
+    residents: list[RunningJob] = field(default_factory=list)
+    computing: list[tuple[RunningJob, ComputeInterval]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)  # waiting, paused and running
+    jobs_changed: bool = False
+    transfers_changed: bool = False
+    compute: list[ComputeInterval] = field(default_factory=list)
+    segments: list[TransferSegment] = field(default_factory=list)
+    events: int = 0
+
+    def run(self) -> None:
+        while (instant := self.next_instant()) is not None:
+            self.now_ns = instant
+            self.round()
+        if self.queue or self.residents:
+            stuck = [state.job.job_id for state in self.queue + self.residents]
+            raise RuntimeError(f"these jobs can never be placed or never finish: {stuck}")
+
+    def next_instant(self) -> int | None:
+        """The next arrival or end; now, once more, if a job finished after step 3 and has yet to leave."""
+        arrivals = [state.job.arrival_ns for state in self.to_come]
+        ends = [task.end_ns for _, task in self.computing] + [t.end_ns for t in self.transfers if t.end_ns is not None]
+        leaves = [self.now_ns for state in self.residents if state.finished]
+        return min(arrivals + ends + leaves, default=None)
+
+    def round(self) -> None:
+        self.jobs_changed = self.transfers_changed = False
+        self.end_compute_tasks()  # step 1
+        self.end_transfers()
+        self.take_in_arrivals()
+        for state in self.residents:  # step 2
+            self.advance(state)
+        self.let_finished_jobs_leave()  # step 3
+        if self.jobs_changed:
+            self.place_queue()
+        if self.transfers_changed:  # step 4
+            self.choose_transfers()
+        self.ask_rates()
+        self.fill_idle_gpus()  # step 5
+
+    # Step 1
+
+    def end_compute_tasks(self) -> None:
+        for state, task in [pair for pair in self.computing if pair[1].end_ns == self.now_ns]:
+            self.computing.remove((state, task))
+            state.done.add((task.task, task.gpu))
+            state.remaining_service_ns -= state.durations_ns[task.task]
+            self.events += 1
+
+    def end_transfers(self) -> None:
+        for transfer in [t for t in self.transfers if t.end_ns == self.now_ns]:
+            self.record_segment(transfer)
+            self.transfers.remove(transfer)
+            transfer.job.done |= transfer.job.everywhere(transfer.task)
+            self.transfers_changed = True
+            self.events += 1
+
+    def take_in_arrivals(self) -> None:
+        for state in [s for s in self.to_come if s.job.arrival_ns == self.now_ns]:
+            self.to_come.remove(state)
+            self.queue.append(state)
+            self.jobs_changed = True
+
+    # Step 2
+
+    def advance(self, state: RunningJob) -> None:
+        """Take a job as far as it gets without time passing: all-reduces become ready, iterations end."""
+        while not state.finished:
+            if reduces := state.ready_reduces():
+                for task in reduces:
+                    self.reduce_is_ready(state, task)
+            elif state.iteration_is_over():
+                state.begun, state.done = set(), set()
+                state.iteration += 1
+                state.finish_ns = self.now_ns
+            else:
+                return
+
+    def reduce_is_ready(self, state: RunningJob, task: int) -> None:
+        state.begun |= state.everywhere(task)
+        if len(state.servers) == 1:
+            state.done |= state.everywhere(task)
+            return
+        wire = self.wire_bytes(state, task)
+        self.transfers.append(
+            Transfer(job=state, task=task, wire_bytes=wire, bytes_left=wire, latency_left_ns=state.latency_ns)
+        )
+        self.transfers_changed = True
+
+    def wire_bytes(self, state: RunningJob, task: int) -> float:
+        return self.model.wire_bytes(state.messages[task], len(state.servers))
+
+    # Step 3
+
+    def let_finished_jobs_leave(self) -> None:
+        for state in [s for s in self.residents if s.finished]:
+            self.residents.remove(state)
+            self.jobs_changed = True
+
+    def place_queue(self) -> None:
+        for state in sorted(self.queue, key=lambda s: (self.key(s), s.number)):
+            gpus = self.gpus_for(state)
+            if len(gpus) == state.job.num_gpus:
+                self.queue.remove(state)
+                self.place(state, gpus)
+
+    def gpus_for(self, state: RunningJob) -> list[int]:
+        """The first eligible GPUs in the placement policy's order; too few if the job does not fit."""
+        name, parameters = parse(self.placement)
+        gpus = [gpu for gpu in range(self.cluster.num_gpus) if self.free_bytes(gpu) >= state.job.gpu_memory_bytes]
+        if name == "list-scheduling" or (name == "lwf" and state.job.num_gpus <= int(parameters["kappa"])):
+            gpus.sort(key=lambda gpu: (self.load_ns(gpu), gpu))
+        elif name == "lwf":
+            gpus.sort(key=lambda gpu: (self.server_load_ns(self.server(gpu)), self.server(gpu), self.load_ns(gpu), gpu))
+        elif name != "first-fit":
+            raise ValueError(f"unknown placement {self.placement!r}")
+        return gpus[: state.job.num_gpus]
+
+    def free_bytes(self, gpu: int) -> int:
+        return self.cluster.gpu_memory_bytes - sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
+
+    def load_ns(self, gpu: int) -> int:
+        return sum(state.load_on(gpu) for state in self.residents if gpu in state.gpus)
+
+    def server_load_ns(self, server: int) -> Fraction:
+        loads = [self.load_ns(gpu) for gpu in range(self.cluster.num_gpus) if self.server(gpu) == server]
+        return Fraction(sum(loads), len(loads))
+
+    def server(self, gpu: int) -> int:
+        return gpu // self.cluster.gpus_per_server
+
+    def place(self, state: RunningJob, gpus: list[int]) -> None:
+        state.gpus = tuple(gpus)
+        state.servers = tuple(dict.fromkeys(self.server(gpu) for gpu in gpus))
+        state.start_ns = self.now_ns
+        if len(state.servers) > 1:
+            self.connect(state)
+        self.residents.append(state)
+        self.advance(state)
+
+    def connect(self, state: RunningJob) -> None:
+        ring = self.network.ring(sorted(state.servers))
+        latency_s = self.model.latency_s + ring.latency_s
+        state.links, state.latency_ns = ring.links, latency_s * NS_PER_S
+        for task in state.messages:
+            wire = self.wire_bytes(state, task)
+            state.communication_ns += round((latency_s + self.model.alone_per_byte_s * wire) * NS_PER_S)
+            state.loads_ns[task] = round(self.load_per_byte_s * wire * NS_PER_S)
+
+    # Step 4
+
+    def choose_transfers(self) -> None:
+        name, parameters = parse(self.communication)
+        if name == "preemptive":
+            self.select(parameters["by"])
+            return
+        waiting = [t for t in self.transfers if not t.runs]
+        for transfer in sorted(waiting, key=lambda t: (self.key(t.job), t.number)):
+            running = [t for t in self.transfers if t.runs]
+            if name == "adadual":
+                transfer.runs = adadual_admits(transfer, running, self.model, self.now_ns)
+            elif name == "bounded-overlap":
+                transfer.runs = most_on_links_of(transfer, running) <= int(parameters["limit"]) - 1
+            else:
+                raise ValueError(f"unknown communication {self.communication!r}")
+
+    def select(self, by: str) -> None:
+        taken: list[Transfer] = []
+        for transfer in sorted(self.transfers, key=lambda t: (preemption_key(by, t, self.now_ns), t.number)):
+            transfer.runs = not any(meet(transfer, other) for other in taken)
+            if transfer.runs:
+                taken.append(transfer)
+
+    def ask_rates(self) -> None:
+        """Ask the model every time: it is a pure function, so nothing changes unless the transfers did."""
+        transfers = sorted(self.transfers, key=lambda t: t.number)
+        active = [t for t in transfers if t.runs]
+        waiting = [t for t in transfers if not t.runs]
+        rates = [*self.model.rates(active, waiting, self.network.links), *(0.0 for _ in waiting)]
+        for transfer, rate in zip(active + waiting, rates, strict=True):
+            if rate != transfer.rate:
+                self.record_segment(transfer)
+                transfer.change_rate(rate, self.now_ns)
+
+    def record_segment(self, transfer: Transfer) -> None:
+        if transfer.rate == 0.0 or transfer.since_ns == self.now_ns:
+            return
+        self.segments.append(
+            TransferSegment(
+                job_id=transfer.job.job.job_id,
+                task=transfer.task,
+                iteration=transfer.job.iteration,
+                links=transfer.links,
+                wire_bytes=transfer.wire_bytes,
+                start_ns=transfer.since_ns,
+                end_ns=self.now_ns,
+                rate_bytes_per_s=transfer.rate,
+                sent_bytes=transfer.sent_since(self.now_ns),
+            )
+        )
+
+    # Step 5
+
+    def fill_idle_gpus(self) -> None:
+        idle = set(range(self.cluster.num_gpus)) - {task.gpu for _, task in self.computing}
+        for gpu in sorted(idle):
+            ready = [(s, task) for s in self.residents if gpu in s.gpus for task in s.ready_compute(gpu)]
+            if ready:
+                self.start(gpu, *min(ready, key=lambda pair: (self.key(pair[0]), pair[0].number, pair[1])))
+
+    def start(self, gpu: int, state: RunningJob, task: int) -> None:
+        state.begun.add((task, gpu))
+        interval = ComputeInterval(
+            gpu=gpu,
+            job_id=state.job.job_id,
+            task=task,
+            iteration=state.iteration,
+            start_ns=self.now_ns,
+            end_ns=self.now_ns + state.durations_ns[task],
+        )
+        self.computing.append((state, interval))
+        self.compute.append(interval)
+
+
+def reference_simulate(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    placement: str,
+    order: str,
+    communication: str,
+    contention: ContentionModel,
+    topology: Topology,
+    load_per_byte_s: float | None = None,
+) -> ReferenceRun:
+    """Run a workload to its end on ``topology``, whatever topology the cluster names.
+
+    ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order`` is srsf, srsf:communication=true,
+    srtf, fifo or las; ``communication`` is bounded-overlap:limit=N, adadual or preemptive:by=KEY with KEY
+    service-per-gpu, service or bytes.
+    """
+    network = Network(topology, cluster.num_servers)
+    model = contention.bound_to(network)
+    jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
+    simulation = Simulation(
+        cluster=cluster,
+        network=network,
+        model=model,
+        load_per_byte_s=model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s,
+        placement=placement,
+        key=order_key(order),
+        communication=communication,
+        to_come=list(jobs),
+    )
+    simulation.run()
+    outcomes = {s.job.job_id: ReferenceOutcome(start_ns=s.start_ns, finish_ns=s.finish_ns, gpus=s.gpus) for s in jobs}
+    return ReferenceRun(
+        jobs=outcomes, compute=simulation.compute, transfers=simulation.segments, events=simulation.events
+    )

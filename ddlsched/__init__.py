@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from ddlsched.jobs import Job, Workload
     from ddlsched.results.result import Result
-    from ddlsched.simulate import simulate
+    from ddlsched.simulation import simulate
     from ddlsched.workloads.microsoft import microsoft_160
 
 _HOME = {
@@ -47,7 +47,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "Workload": "jobs",
     "microsoft_160": "workloads.microsoft",
-    "simulate": "simulate",
+    "simulate": "simulation",
 }
 
 __all__ = [

@@ -1,0 +1,37 @@
+"""For authors of plug-ins: views made by hand, and conformance classes to subclass, one a door.
+
+    from ddlsched.testing import PlacementConformance
+
+    class TestMine(PlacementConformance):
+        def make(self):
+            return MyPolicy(alpha=0.5)
+
+pytest then runs every check of the door on the policy.
+"""
+
+from __future__ import annotations
+
+from ddlsched.testing.conformance import (
+    CommunicationConformance,
+    ContentionConformance,
+    OrderingConformance,
+    PlacementConformance,
+    TopologyConformance,
+)
+from ddlsched.testing.examples import example_network, example_workload, python_form
+from ddlsched.testing.handmade import cluster_view, job_view, network_view, transfer_view
+
+__all__ = [
+    "CommunicationConformance",
+    "ContentionConformance",
+    "OrderingConformance",
+    "PlacementConformance",
+    "TopologyConformance",
+    "cluster_view",
+    "example_network",
+    "example_workload",
+    "job_view",
+    "network_view",
+    "python_form",
+    "transfer_view",
+]

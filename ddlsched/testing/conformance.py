@@ -1,0 +1,268 @@
+"""Conformance classes: what every plug-in of a door must do. Subclass one and give it ``make``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster import Cluster
+from ddlsched.contention import ContentionModel, Linear
+from ddlsched.results.result import Result
+from ddlsched.simulation import simulate
+from ddlsched.testing.examples import example_flows, example_network, example_workload, python_form
+from ddlsched.testing.handmade import cluster_view, job_view, network_view, transfer_view
+from ddlsched.topology import Network, Topology
+
+__all__ = [
+    "CommunicationConformance",
+    "ContentionConformance",
+    "OrderingConformance",
+    "PlacementConformance",
+    "TopologyConformance",
+]
+
+_SEEDS = range(4)
+_CLUSTER = Cluster(num_servers=4, gpus_per_server=3)
+
+
+def _run(seed: int, **plugins: Any) -> Result:
+    return simulate(example_workload(seed), _CLUSTER, seed=seed, **plugins)
+
+
+def _finishes(result: Result) -> list[int]:
+    finishes: list[int] = result.finished.state.jobs.finish_ns.tolist()
+    return finishes
+
+
+def _assert_frozen_dataclass(plugin: object) -> None:
+    assert dataclasses.is_dataclass(plugin), "a plug-in is a dataclass: its parameters are its fields"
+    parameters = type(plugin).__dataclass_params__  # type: ignore[attr-defined]
+    assert parameters.frozen, "a plug-in is frozen: nothing may change between runs"
+    assert all(field.kw_only for field in dataclasses.fields(plugin)), "parameters are keyword-only"
+    hash(plugin)
+
+
+def _assert_runs_alike(door: str, plugin: object) -> None:
+    """Same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
+    for seed in _SEEDS:
+        finishes = _finishes(_run(seed, **{door: plugin}))
+        assert all(finish > 0 for finish in finishes), "every job finishes"
+        assert finishes == _finishes(_run(seed, **{door: plugin})), "the same seed gives the same run"
+        if "compiled" in type(plugin).__dict__:
+            assert finishes == _finishes(_run(seed, **{door: python_form(plugin)})), "both forms agree"
+
+
+class PlacementConformance:
+    """Checks of a placement policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def _begun(self) -> Any:
+        policy = self.make()
+        return policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_answers_none_or_that_many_fitting_gpus(self) -> None:
+        """GPUs are different, as many as asked for, and have the memory."""
+        rng = np.random.default_rng(7)
+        policy = self._begun()
+        for _ in range(50):
+            cluster = cluster_view(free_memory_mb=rng.choice([500.0, 4000.0], 16), load_s=rng.choice([0.0, 1.5, 7.0], 16))
+            job = job_view(num_gpus=int(rng.integers(1, 9)), gpu_memory_mb=1000.0)
+            answer = policy.place(job, cluster)
+            if answer is not None:
+                assert len(answer) == len(set(answer)) == job.num_gpus
+                assert all(cluster.fits(job, gpu) for gpu in answer)
+
+    def test_waits_when_no_gpu_has_the_memory(self) -> None:
+        """A job that does not fit now is answered None."""
+        assert self._begun().place(job_view(), cluster_view(free_memory_mb=10.0)) is None
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run."""
+        _assert_runs_alike("placement", self.make())
+
+
+class OrderingConformance:
+    """Checks of an ordering policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_keys_are_totally_ordered(self) -> None:
+        """Any two keys compare one way only, and a key equals itself."""
+        policy = self.make()
+        policy = policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+        jobs = [job_view(number=n, num_gpus=n % 5 + 1, iterations_left=9 * n % 100) for n in range(20)]
+        keys = [policy.key(job, 3.0) for job in jobs]
+        for a in keys:
+            assert a == a
+            assert all((a < b) + (b < a) + (a == b) == 1 for b in keys)
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run; both forms agree."""
+        _assert_runs_alike("order", self.make())
+
+
+class CommunicationConformance:
+    """Checks of a communication policy, preemptive or not."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_is_preemptive_or_not(self) -> None:
+        """A policy has ``admit`` or ``select``, not both."""
+        policy = self.make()
+        assert hasattr(policy, "admit") != hasattr(policy, "select")
+
+    def test_lets_a_lone_transfer_run(self) -> None:
+        """On an empty network nothing waits for ever."""
+        policy = self.make()
+        transfer = transfer_view(job_view(num_gpus=8, servers=(0, 1)))
+        network = network_view(waiting=[transfer])
+        if hasattr(policy, "admit"):
+            assert policy.admit(transfer, network) is True
+        else:
+            assert list(policy.select([transfer], network)) == [transfer]
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run; both forms agree."""
+        _assert_runs_alike("communication", self.make())
+
+    def test_conserves_bytes(self) -> None:
+        """Over a run, the recorded rates x times are the bytes of the all-reduces."""
+        for seed in _SEEDS:
+            result = simulate(example_workload(seed), _CLUSTER, communication=self.make(), timeline=True)
+            _assert_bytes_conserved(result)
+
+
+def _assert_bytes_conserved(result: Result) -> None:
+    state = result.finished.state
+    sent = np.zeros(len(state.transfers))
+    slices = result.finished.slices
+    slices = slices[slices["kind"] == 2]
+    np.add.at(sent, slices["owner"], (slices["end_ns"] - slices["start_ns"]) * slices["rate"] / 1e9)
+    for transfer, bytes_sent in zip(state.transfers, sent, strict=True):
+        iterations = int(state.jobs[transfer.job].iterations)
+        expected = transfer.bytes * iterations if transfer.num_entries else 0.0
+        # An end falls on the next whole nanosecond, in which less than 2 bytes go at 1.25e9 B/s.
+        assert abs(bytes_sent - expected) <= 2.0 * iterations + 1e-9 * expected
+
+
+class ContentionConformance:
+    """Checks of a contention model on a star of equal servers."""
+
+    def make(self) -> ContentionModel:
+        """Return the model to test, bound to a network or in need of none."""
+        raise NotImplementedError("give the conformance class a make() that returns the model")
+
+    def _bound(self) -> ContentionModel:
+        from ddlsched.plugins import resolve
+
+        return self.make().bound_to(Network(resolve("topology", "star"), 6))
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_a_lone_transfer_has_its_stated_rate(self) -> None:
+        """Alone, a byte takes ``alone_per_byte_s``."""
+        model, links = self._bound(), example_network()
+        flow = example_flows(np.random.default_rng(0), links, 1)
+        (rate,) = model.rates(flow, [], links)
+        assert abs(rate * model.alone_per_byte_s - 1) < 1e-12
+
+    def test_rates_are_finite_and_within_the_links(self) -> None:
+        """If bytes are conserved, the rates on a link never add up to more than it carries alone."""
+        model, links, rng = self._bound(), example_network(), np.random.default_rng(1)
+        for count in range(1, 12):
+            flows = example_flows(rng, links, count)
+            rates = list(model.rates(flows, [], links))
+            assert len(rates) == count
+            assert all(0 < rate < float("inf") for rate in rates)
+            for link in range(len(links)) if model.conserves_bytes else ():
+                total = sum(rate for rate, flow in zip(rates, flows, strict=True) if link in flow.links)
+                assert total * model.alone_per_byte_s <= 1 + 1e-9
+
+    def test_does_not_depend_on_the_order_of_transfers(self) -> None:
+        """A pure function of the sets: shuffling the transfers shuffles the rates."""
+        model, links, rng = self._bound(), example_network(), np.random.default_rng(2)
+        flows = example_flows(rng, links, 9)
+        rates = list(model.rates(flows, [], links))
+        order = rng.permutation(len(flows)).tolist()
+        assert list(model.rates([flows[i] for i in order], [], links)) == [rates[i] for i in order]
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run; both forms agree."""
+        _assert_runs_alike("contention", self.make())
+
+
+class TopologyConformance:
+    """Checks of a topology."""
+
+    num_servers = (1, 2, 5, 16)
+
+    def make(self) -> Topology:
+        """Return the topology to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the topology")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_routes_follow_cables(self) -> None:
+        """Every route runs from source to target over edges of the graph, without a detour through a server."""
+        topology = self.make()
+        for count in self.num_servers:
+            graph = topology.graph(count)
+            for source in range(count):
+                for target in set(range(count)) - {source}:
+                    route = list(topology.route(graph, source, target))
+                    assert route[0] == source
+                    assert route[-1] == target
+                    assert all(graph.has_edge(a, b) for a, b in zip(route, route[1:], strict=False))
+                    assert not set(route[1:-1]) & set(range(count))
+
+    def test_makes_a_network(self) -> None:
+        """Every server has one cable, and cables have bandwidth and latency."""
+        for count in self.num_servers:
+            network = Network(self.make(), count)
+            assert len(network.links) >= count
+            ring = network.ring(range(count))
+            assert len(ring.links) == 0 if count == 1 else set(range(count)) <= set(ring.links)
+
+    def test_no_transfer_is_faster_than_its_links(self) -> None:
+        """Under the linear model, the rates on a link add up to at most its share of the network card's pace."""
+        network, rng = Network(self.make(), max(self.num_servers)), np.random.default_rng(3)
+        model = Linear()
+        flows = [
+            _flow(network, rng.choice(max(self.num_servers), int(rng.integers(2, 6)), replace=False).tolist())
+            for _ in range(12)
+        ]
+        rates = model.rates(flows, [], network.links)
+        for number, link in enumerate(network.links):
+            carried = sum(rate * flow.links.count(number) for rate, flow in zip(rates, flows, strict=True))
+            assert carried * model.alone_per_byte_s <= link.relative_bandwidth * (1 + 1e-9)
+
+
+def _flow(network: Network, servers: list[int]) -> Any:
+    from ddlsched.testing.examples import ExampleFlow
+
+    return ExampleFlow(servers=tuple(servers), links=network.ring(servers).links)

@@ -1,0 +1,75 @@
+"""Small random workloads and networks that the conformance classes run plug-ins on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ddlsched.dag import DataParallelIteration
+from ddlsched.jobs import Job, Workload
+from ddlsched.topology import Link
+
+__all__ = ["ExampleFlow", "example_flows", "example_network", "example_workload", "python_form"]
+
+Plugin = TypeVar("Plugin")
+
+
+def example_workload(seed: int, *, num_jobs: int = 12, most_gpus: int = 9) -> Workload:
+    """Return jobs with ties of every kind: equal arrivals, equal times, buckets, and messages of 0 bytes."""
+    rng = np.random.default_rng(seed)
+    return Workload(tuple(_job(rng, number, most_gpus) for number in range(num_jobs)))
+
+
+def _job(rng: np.random.Generator, number: int, most_gpus: int) -> Job:
+    iteration = DataParallelIteration(
+        forward_s=float(rng.choice([0.0, 0.01, 0.025])),
+        backward_s=float(rng.choice([0.02, 0.037, 0.05])),
+        message_bytes=float(rng.choice([0.0, 1e6, 99.2e6, 526.4e6])),
+        buckets=int(rng.choice([1, 1, 3])),
+    )
+    return Job(
+        job_id=f"j{number}",
+        arrival_s=float(rng.choice([0.0, 0.1, 0.5, float(rng.uniform(0, 2))])),
+        num_gpus=int(rng.integers(1, most_gpus, endpoint=True)),
+        iterations=int(rng.integers(1, 12, endpoint=True)),
+        iteration=iteration,
+        gpu_memory_mb=float(rng.choice([3000.0, 9000.5, 17000.0])),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExampleFlow:
+    """A transfer as a contention model sees it."""
+
+    servers: tuple[int, ...]
+    links: tuple[int, ...]
+
+
+def example_network(num_servers: int = 6) -> list[Link]:
+    """Return the links of a star of equal servers."""
+    return [
+        Link(name=f"server {server}", bandwidth_bytes_per_s=1.25e9, relative_bandwidth=1.0)
+        for server in range(num_servers)
+    ]
+
+
+def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -> list[ExampleFlow]:
+    """Return transfers between random servers of a star."""
+    flows = []
+    for _ in range(count):
+        size = int(rng.integers(2, len(links), endpoint=True))
+        servers = tuple(int(s) for s in rng.choice(len(links), size, replace=False))
+        flows.append(ExampleFlow(servers=servers, links=tuple(sorted(servers))))
+    return flows
+
+
+def python_form(plugin: Plugin) -> Plugin:
+    """Return the same plug-in without its compiled form, so that the engine asks its Python methods."""
+    kind: Any = type(plugin)
+    plain = type(kind.__name__, (kind,), {})
+    values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind)}
+    made: Plugin = plain(**values)
+    return made

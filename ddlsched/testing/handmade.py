@@ -1,0 +1,99 @@
+"""Views with given contents, so that a policy is tested without a simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ddlsched.dag import DataParallelIteration
+from ddlsched.engine.layout import make_records
+from ddlsched.jobs import Job
+from ddlsched.topology import Link
+from ddlsched.units import bytes_from_mb, ns_from_s
+from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
+
+__all__ = ["cluster_view", "job_view", "network_view", "transfer_view"]
+
+_NIC_BYTES_PER_S = 1.25e9
+
+
+def job_view(
+    *,
+    number: int = 0,
+    num_gpus: int = 1,
+    arrival_s: float = 0.0,
+    iterations: int = 100,
+    compute_s: float = 0.1,
+    message_bytes: float = 100e6,
+    gpu_memory_mb: float = 1000.0,
+    iterations_left: int | None = None,
+    servers: Sequence[int] = (),
+    model: str | None = None,
+    user: str | None = None,
+) -> JobView:
+    """Return the view of a job of which whole iterations are done; placed if ``servers`` are given."""
+    iteration = DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=message_bytes)
+    job = Job(
+        job_id=f"job-{number}",
+        arrival_s=arrival_s,
+        num_gpus=num_gpus,
+        iterations=iterations,
+        iteration=iteration,
+        gpu_memory_mb=gpu_memory_mb,
+        model=model,
+        user=user,
+    )
+    record = make_records("job", 1)[0]
+    record.arrival_ns, record.num_gpus, record.iterations = job.arrival_ns, num_gpus, iterations
+    record.memory_bytes, record.service_ns, record.compute_ns = job.gpu_memory_bytes, job.service_ns, job.compute_ns
+    record.iterations_left = iterations if iterations_left is None else iterations_left
+    record.remaining_service_ns = job.compute_ns * record.iterations_left * num_gpus
+    view = JobView(job, number, record)
+    view._servers = tuple(servers)
+    return view
+
+
+def cluster_view(
+    *,
+    num_servers: int = 4,
+    gpus_per_server: int = 4,
+    free_memory_mb: Sequence[float] | float = 32768.0,
+    load_s: Sequence[float] | float = 0.0,
+    now_s: float = 0.0,
+) -> ClusterView:
+    """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
+    num_gpus = num_servers * gpus_per_server
+    gpus = make_records("gpu", num_gpus)
+    gpus.server = np.repeat(np.arange(num_servers), gpus_per_server)
+    gpus.free_bytes = [bytes_from_mb(float(mb)) for mb in np.broadcast_to(free_memory_mb, num_gpus)]
+    load_ns = np.array([ns_from_s(float(s)) for s in np.broadcast_to(load_s, num_gpus)], np.int64)
+    return ClusterView(gpus, gpus_per_server, load_ns, now_s)
+
+
+def transfer_view(
+    job: JobView, *, bytes_left: float | None = None, message_bytes: float = 100e6, links: Sequence[int] | None = None
+) -> TransferView:
+    """Return the view of a job's all-reduce; on a star the links are the job's servers, which is the default."""
+    record = make_records("transfer", 1)[0]
+    record.bytes = message_bytes
+    record.bytes_left = message_bytes if bytes_left is None else bytes_left
+    now = make_records("run", 1)[0]
+    return TransferView(job.number, job, tuple(sorted(job.servers) if links is None else links), record, now)
+
+
+def network_view(
+    *,
+    active: Sequence[TransferView] = (),
+    waiting: Sequence[TransferView] = (),
+    num_links: int = 4,
+    per_byte_s: float = 8.56e-10,
+    penalty_per_byte_s: float = 2.35e-10,
+    now_s: float = 0.0,
+) -> NetworkView:
+    """Return the view of a network of equal links."""
+    links = [
+        Link(name=f"server {number}", bandwidth_bytes_per_s=_NIC_BYTES_PER_S, relative_bandwidth=1.0)
+        for number in range(num_links)
+    ]
+    return NetworkView(links, active, waiting, per_byte_s, penalty_per_byte_s, now_s)

@@ -1,0 +1,136 @@
+"""The engine against the reference simulator, to the nanosecond, and against the golden cases."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from reference_simulator import ReferenceRun, reference_simulate
+from strategies import Setting, settings
+
+import ddlsched
+from ddlsched.plugins import resolve
+from ddlsched.results.result import Result
+from ddlsched.testing import python_form
+
+GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+
+
+def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
+    """Run the engine, by its compiled rules or by calling every policy and model in Python."""
+    plugins = {kind: resolve(kind, getattr(setting, kind)) for kind in ("placement", "order", "communication")}
+    plugins["contention"] = setting.contention
+    if python:
+        plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
+    cluster = dataclasses.replace(setting.cluster, topology=setting.topology)
+    return ddlsched.simulate(
+        setting.workload, cluster, load_per_byte_s=setting.load_per_byte_s, timeline=timeline, **plugins
+    )
+
+
+def run_reference(setting: Setting) -> ReferenceRun:
+    return reference_simulate(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)})
+
+
+def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    records = result.finished.state.jobs
+    return {
+        job.job_id: (int(records[n].start_ns), int(records[n].finish_ns), result.finished.gpus[n])
+        for n, job in enumerate(result.workload)
+    }
+
+
+def assert_agrees(result: Result, reference: ReferenceRun) -> None:
+    assert outcomes(result) == {job_id: (o.start_ns, o.finish_ns, o.gpus) for job_id, o in reference.jobs.items()}
+    assert result.summary()["events"] == reference.events
+
+
+@given(settings())
+@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 250))
+def test_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 80))
+def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
+    assert_agrees(run_engine(setting, python=True), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 40))
+def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
+    assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
+
+
+def golden_runs() -> dict[tuple[str, ...], dict[str, tuple[str, str]]]:
+    if not GOLDEN.is_dir():
+        return {}
+    runs: dict[tuple[str, ...], dict[str, tuple[str, str]]] = defaultdict(dict)
+    with (GOLDEN / "expected.csv").open() as file:
+        for row in csv.DictReader(file):
+            key = tuple(row[name] for name in ("workload", "servers", "latency_s", "placement", "communication"))
+            runs[key][row["job_id"]] = (row["start_s"], row["finish_s"])
+    return dict(runs)
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden cases at {GOLDEN}")
+def test_agrees_with_every_golden_case() -> None:
+    runs = golden_runs()
+    for (workload, servers, latency_s, placement, communication), expected in runs.items():
+        result = ddlsched.simulate(
+            ddlsched.Workload.read(GOLDEN / f"{workload}.csv"),
+            ddlsched.Cluster(num_servers=int(servers)),
+            placement=placement,
+            order="srsf",
+            communication=communication,
+            contention=ddlsched.Linear(latency_s=float(latency_s)),
+        )
+        found = {
+            job_id: (f"{start_ns / 1e9:.9f}", f"{finish_ns / 1e9:.9f}")
+            for job_id, (start_ns, finish_ns, _) in outcomes(result).items()
+        }
+        assert found == expected, (workload, placement, communication)
+    assert len(runs) == 224
+
+
+def test_agrees_with_itself_without_compilation() -> None:
+    """NUMBA_DISABLE_JIT=1 runs the same code as plain Python."""
+    program = (
+        "import ddlsched\n"
+        "for scheduler in ('srsf-1', 'ada-srsf'):\n"
+        "    result = ddlsched.simulate(ddlsched.microsoft_160(seed=3, scale=0.001), scheduler=scheduler)\n"
+        "    print(result.finished.state.jobs.finish_ns.tolist())\n"
+    )
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"NUMBA_DISABLE_JIT": disable},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for disable in ("0", "1")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0]) > 1000
+
+
+def test_a_plugin_in_lockstep_is_asked_as_often_as_any() -> None:
+    """A job alone on its GPUs takes the shortcut of simulating one worker; its times are those of all."""
+    iteration = ddlsched.DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e6)
+    jobs = [
+        ddlsched.Job(job_id=str(n), arrival_s=0.005 * n, num_gpus=3, iterations=4, iteration=iteration, gpu_memory_mb=1)
+        for n in range(2)
+    ]
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=1)
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement="first-fit", timeline=True)
+    assert result.finished.state.run[0].events == 2 * 4 * (2 * 3 + 1)

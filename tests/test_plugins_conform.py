@@ -1,0 +1,62 @@
+"""Every plug-in that ships passes the conformance class of its door."""
+
+from __future__ import annotations
+
+from algorithms.communication.adadual import AdaDual
+from algorithms.communication.bounded_overlap import BoundedOverlap
+from algorithms.communication.preemptive import PreemptiveShortestFirst
+from algorithms.ordering.fifo import FirstInFirstOut
+from algorithms.ordering.las import LeastAttainedService
+from algorithms.ordering.srsf import ShortestRemainingServiceFirst
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst
+from algorithms.placement.first_fit import FirstFit
+from algorithms.placement.list_scheduling import ListScheduling
+from algorithms.placement.lwf import LeastWorkloadFirst
+from algorithms.placement.random_fit import RandomFit
+from ddlsched.contention import EqualShare, Linear, MaxMin
+from ddlsched.testing import (
+    CommunicationConformance,
+    ContentionConformance,
+    OrderingConformance,
+    PlacementConformance,
+    TopologyConformance,
+)
+from topologies.fat_tree import FatTree
+from topologies.leaf_spine import LeafSpine
+from topologies.star import Star
+
+
+def conformance(base: type, plugin: object) -> type:
+    """Return the conformance class of a door for one plug-in."""
+    return type(f"Test{type(plugin).__name__}", (base,), {"make": lambda self: plugin})  # noqa: ARG005
+
+
+TestFirstFit = conformance(PlacementConformance, FirstFit())
+TestListScheduling = conformance(PlacementConformance, ListScheduling())
+TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))
+TestLwf4 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=4))
+TestRandomFit = conformance(PlacementConformance, RandomFit())
+
+TestFifo = conformance(OrderingConformance, FirstInFirstOut())
+TestLas = conformance(OrderingConformance, LeastAttainedService())
+TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
+TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
+TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
+
+TestAdaDual = conformance(CommunicationConformance, AdaDual())
+TestBoundedOverlap1 = conformance(CommunicationConformance, BoundedOverlap(limit=1))
+TestBoundedOverlap3 = conformance(CommunicationConformance, BoundedOverlap(limit=3))
+TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortestFirst(by="bytes"))
+TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
+TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
+
+TestLinear = conformance(ContentionConformance, Linear())
+TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69e-4))
+TestEqualShare = conformance(ContentionConformance, EqualShare())
+TestMaxMin = conformance(ContentionConformance, MaxMin())
+
+TestStar = conformance(TopologyConformance, Star())
+TestLeafSpine = conformance(TopologyConformance, LeafSpine())
+TestOversubscribedLeafSpine = conformance(TopologyConformance, LeafSpine(servers_per_leaf=3, spines=3, oversubscription=4))
+TestFatTree = conformance(TopologyConformance, FatTree())
+TestOversubscribedFatTree = conformance(TopologyConformance, FatTree(k=6, oversubscription=4))

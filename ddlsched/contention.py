@@ -16,13 +16,13 @@ from ddlsched.errors import InputError
 from ddlsched.topology import Link, Network
 
 __all__ = [
+    "ONE_GBE",
+    "TEN_GBE",
     "ContentionModel",
     "EqualShare",
     "Flow",
     "Linear",
     "MaxMin",
-    "ONE_GBE",
-    "TEN_GBE",
     "count_per_link",
     "gigabit_ethernet",
     "ten_gigabit_ethernet",
@@ -48,21 +48,17 @@ class Flow(Protocol):
 
 @runtime_checkable
 class ContentionModel(Protocol):
-    """What a contention model offers; see :class:`Linear` for the shortest one.
-
-    Attributes
-    ----------
-    latency_s
-        Time before the first byte, not stretched by contention.
-    conserves_bytes
-        False for an accounting that lets a transfer move more than its bytes.
-    """
+    """What a contention model offers; see :class:`Linear` for the shortest one."""
 
     @property
-    def latency_s(self) -> float: ...
+    def latency_s(self) -> float:
+        """Time before the first byte, not stretched by contention, seconds."""
+        ...
 
     @property
-    def conserves_bytes(self) -> bool: ...
+    def conserves_bytes(self) -> bool:
+        """False for an accounting that lets a transfer move more than its bytes."""
+        ...
 
     @property
     def alone_per_byte_s(self) -> float:

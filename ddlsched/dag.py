@@ -139,7 +139,10 @@ class IterationDag:
     def from_networkx(cls, graph: nx.DiGraph[Any]) -> IterationDag:
         """Build from a graph as :meth:`to_networkx` gives; tasks are numbered in the graph's node order."""
         return cls.from_dicts(
-            [{"name": str(n), **data, "after": [str(p) for p in graph.predecessors(n)]} for n, data in graph.nodes(data=True)]
+            [
+                {"name": str(n), **data, "after": [str(p) for p in graph.predecessors(n)]}
+                for n, data in graph.nodes(data=True)
+            ]
         )
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -163,7 +166,12 @@ _FIELD_OF_KIND = {"compute": "duration_s", "all-reduce": "message_bytes"}
 
 def _task_to_dict(task: Task) -> dict[str, Any]:
     if isinstance(task, ComputeTask):
-        return {"name": task.name, "kind": "compute", "duration_s": s_from_ns(task.duration_ns), "after": list(task.after)}
+        return {
+            "name": task.name,
+            "kind": "compute",
+            "duration_s": s_from_ns(task.duration_ns),
+            "after": list(task.after),
+        }
     return {"name": task.name, "kind": "all-reduce", "message_bytes": task.message_bytes, "after": list(task.after)}
 
 

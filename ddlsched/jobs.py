@@ -58,7 +58,8 @@ class Job:
 
     def __post_init__(self) -> None:
         limit_s = MAX_NS / NS_PER_S
-        _check(self, "arrival_s", self.arrival_s, 0 <= self.arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
+        arrival_s = self.arrival_s
+        _check(self, "arrival_s", arrival_s, 0 <= arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
         _check(self, "num_gpus", self.num_gpus, 1 <= self.num_gpus <= MAX_NS, "a whole number from 1")
         _check(self, "iterations", self.iterations, 1 <= self.iterations <= MAX_NS, "a whole number from 1")
         memory = self.gpu_memory_mb

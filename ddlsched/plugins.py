@@ -117,9 +117,8 @@ def _parse_parameters(kind: Kind, label: str, maker: Callable[..., Any], text: s
 
 
 def _parameter_types(maker: Callable[..., Any]) -> dict[str, Any]:
-    target = maker.__init__ if inspect.isclass(maker) else maker  # type: ignore[misc]
-    hints = typing.get_type_hints(target)
-    return {name: hints.get(name, str) for name in inspect.signature(maker).parameters}
+    parameters = inspect.signature(maker, eval_str=True).parameters.values()
+    return {parameter.name: parameter.annotation for parameter in parameters}
 
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

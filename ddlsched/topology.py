@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError
@@ -108,7 +109,7 @@ class Network:
         return neighbour, data["bandwidth_bytes_per_s"]
 
     def _enumerate(self, num_servers: int, nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
-        links = []
+        links: list[Link] = []
         for server, (neighbour, bandwidth) in enumerate(nics):
             self._numbers[server, neighbour] = self._numbers[neighbour, server] = len(links)
             links.append(self._link(f"server {server}", bandwidth))
@@ -136,7 +137,7 @@ class Network:
         slowest_hop_s = 0.0
         for source, target in zip(servers, servers[1:] + servers[:1], strict=True):
             route = self._topology.route(self._graph, source, target)
-            cables = list(zip(route, route[1:], strict=False))
+            cables = list(pairwise(route))
             links += [self._numbers[cable] for cable in cables[1:-1]]
             slowest_hop_s = max(slowest_hop_s, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
         return Ring(tuple(links), 2 * (len(servers) - 1) * slowest_hop_s)

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddlsched.dag import DataParallelIteration, IterationDag
 from ddlsched.errors import InputError, did_you_mean
@@ -26,6 +26,7 @@ __all__ = ["read_workload", "to_frame", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 OPTIONAL = ("model", "user", "buckets")
+Made = TypeVar("Made")
 _LIMIT_S = MAX_NS / NS_PER_S
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
@@ -134,7 +135,7 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _located(where: str, make: Callable[[], Any]) -> Any:
+def _located(where: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
     except InputError as error:

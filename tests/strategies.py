@@ -55,7 +55,9 @@ def general_dags(draw: st.DrawFn) -> IterationDag:
             duration_ns = round(draw(st.sampled_from(DURATIONS_S)) * 1e9)
             tasks.append(ComputeTask(name=f"t{number}", duration_ns=duration_ns, after=after))
         else:
-            tasks.append(AllReduceTask(name=f"t{number}", message_bytes=draw(st.sampled_from(MESSAGES_BYTES)), after=after))
+            tasks.append(
+                AllReduceTask(name=f"t{number}", message_bytes=draw(st.sampled_from(MESSAGES_BYTES)), after=after)
+            )
     return IterationDag(tuple(draw(st.permutations(tasks))))
 
 
@@ -95,7 +97,13 @@ def topologies() -> st.SearchStrategy[Topology]:
     return st.one_of(
         st.builds(Star, latency_s=latency),
         st.builds(Star, latency_s=latency),
-        st.builds(LeafSpine, servers_per_leaf=st.integers(1, 3), spines=st.integers(1, 2), oversubscription=st.sampled_from((1.0, 4.0)), latency_s=latency),
+        st.builds(
+            LeafSpine,
+            servers_per_leaf=st.integers(1, 3),
+            spines=st.integers(1, 2),
+            oversubscription=st.sampled_from((1.0, 4.0)),
+            latency_s=latency,
+        ),
         st.builds(FatTree, oversubscription=st.sampled_from((1.0, 4.0)), latency_s=latency),
     )
 

@@ -57,6 +57,8 @@ TestMaxMin = conformance(ContentionConformance, MaxMin())
 
 TestStar = conformance(TopologyConformance, Star())
 TestLeafSpine = conformance(TopologyConformance, LeafSpine())
-TestOversubscribedLeafSpine = conformance(TopologyConformance, LeafSpine(servers_per_leaf=3, spines=3, oversubscription=4))
+TestOversubscribedLeafSpine = conformance(
+    TopologyConformance, LeafSpine(servers_per_leaf=3, spines=3, oversubscription=4)
+)
 TestFatTree = conformance(TopologyConformance, FatTree())
 TestOversubscribedFatTree = conformance(TopologyConformance, FatTree(k=6, oversubscription=4))

@@ -37,7 +37,9 @@ class PreemptiveShortestFirst:
 
     def __post_init__(self) -> None:
         if self.by not in _RULES:
-            raise InputError(f"preemptive: by is {self.by!r}; expected one of {', '.join(_RULES)}.{did_you_mean(self.by, _RULES)}")
+            raise InputError(
+                f"preemptive: by is {self.by!r}; expected one of {', '.join(_RULES)}.{did_you_mean(self.by, _RULES)}"
+            )
 
     @property
     def compiled(self) -> CompiledRule:

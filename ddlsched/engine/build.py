@@ -72,13 +72,13 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     for number, job in enumerate(workload):
         if job.num_gpus > cluster.num_gpus:
             raise InputError(
-                f"{workload.place(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs and can never fit; "
-                f"expected at most the cluster's {cluster.num_gpus}"
+                f"{workload.place(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
+                f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
         if job.gpu_memory_bytes > cluster.gpu_memory_bytes:
             raise InputError(
-                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB a GPU "
-                f"and can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
+                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs "
+                f"{job.gpu_memory_mb:g} MB a GPU, so it can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
             )
 
 
@@ -99,7 +99,11 @@ def _jobs(workload: Workload) -> Records:
     jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
     jobs.state = kernel.FUTURE
-    for first, count in (("first_task", "num_tasks"), ("first_worker", "num_gpus"), ("first_transfer", "num_transfers")):
+    for first, count in (
+        ("first_task", "num_tasks"),
+        ("first_worker", "num_gpus"),
+        ("first_transfer", "num_transfers"),
+    ):
         jobs[first] = np.cumsum(jobs[count]) - jobs[count]
     return jobs
 
@@ -136,7 +140,12 @@ def _tasks(workload: Workload, jobs: Records) -> tuple[Records, np.ndarray]:
 
 def _transfers(workload: Workload, jobs: Records) -> Records:
     transfers = make_records("transfer", int(jobs.num_transfers.sum()))
-    owners = [(n, t) for n, job in enumerate(workload) for t, task in enumerate(job.dag.tasks) if isinstance(task, AllReduceTask)]
+    owners = [
+        (n, t)
+        for n, job in enumerate(workload)
+        for t, task in enumerate(job.dag.tasks)
+        if isinstance(task, AllReduceTask)
+    ]
     if owners:
         transfers["job"], transfers["task"] = np.array(owners, np.int64).T
     return transfers

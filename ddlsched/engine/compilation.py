@@ -30,15 +30,15 @@ def _compile(state_type: object) -> None:
 
 def ensure_compiled(state: State) -> None:
     """Compile the event loop, or load it from the cache; say so on stderr if that takes long."""
-    import numba
+    from numba import typeof
 
-    if numba.config.DISABLE_JIT:
+    if not hasattr(kernel.advance, "compile"):  # NUMBA_DISABLE_JIT=1
         return
     notice = threading.Timer(_SILENT_S, _say_compiling)
     notice.daemon = True
     notice.start()
     try:
-        _compile(numba.typeof(state))
+        _compile(typeof(state))
     finally:
         notice.cancel()
 

@@ -10,17 +10,18 @@ same times, so only the first is simulated, with the weight of all, until anothe
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
-from ddlsched.engine.layout import Records, State
 
 # Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
-_OPTIONS = {"cache": True, "error_model": "numpy", "_nrt": False}
-njit = numba.njit(**_OPTIONS)
+_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+njit: Any = numba.njit(**_OPTIONS)
 # For what runs at every instant: a call with the whole state copies some two hundred words.
-inlined = numba.njit(inline="always", **_OPTIONS)
+inlined: Any = numba.njit(inline="always", **_OPTIONS)
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTHING, STUCK, CLOCK_OVERFLOW = range(9)

@@ -39,7 +39,9 @@ _INTEGERS = {
         # time on the network
         "active_transfers waiting_transfers network_since_ns communicating_ns network_wait_ns"
     ),
-    "task": "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns",
+    "task": (
+        "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns"
+    ),
     "worker": "job gpu done_ns first_ready num_ready first_flag",
     "gpu": "server worker task touched num_residents free_bytes",
     "transfer": "job task state since_ns first_entry num_entries stamp position place segment_ns sharing",
@@ -57,7 +59,7 @@ _FLOATS = {
 
 def make_records(kind: str, count: int) -> Records:
     """Return ``count`` zeroed records of a kind: run, job, task, worker, gpu, transfer, link, entry or slice."""
-    fields = [(name, np.int64) for name in _INTEGERS[kind].split()]
+    fields: list[tuple[str, type]] = [(name, np.int64) for name in _INTEGERS[kind].split()]
     fields += [(name, np.float64) for name in _FLOATS.get(kind, "").split()]
     return np.zeros(count, dtype=np.dtype(fields)).view(np.recarray)
 

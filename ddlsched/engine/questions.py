@@ -77,7 +77,9 @@ class Asker:
         question = lambda: self.communication.admit(transfer, network)  # noqa: E731
         answer = self._ask("communication", about, network.now_s, question)
         if not isinstance(answer, bool | np.bool_):
-            raise self._nonsense("communication", about, network.now_s, f"admit answered {answer!r}; expected True or False")
+            raise self._nonsense(
+                "communication", about, network.now_s, f"admit answered {answer!r}; expected True or False"
+            )
         return bool(answer)
 
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
@@ -115,7 +117,9 @@ class Asker:
         if answer is None:
             return None
         if not isinstance(answer, int | float | np.number) or not now_s < answer < MAX_NS / NS_PER_S:
-            raise self._nonsense(kind, "", now_s, f"wake_s answered {answer!r}; expected a later time in seconds, or None")
+            raise self._nonsense(
+                kind, "", now_s, f"wake_s answered {answer!r}; expected a later time in seconds, or None"
+            )
         return float(answer)
 
 

@@ -120,8 +120,8 @@ class Simulation:
             reduces_ns = sum(self._reduce_ns(job.num_gpus, m, 0.0) for m in self._messages(number))
             if job.num_gpus > 1 and job.service_ns + reduces_ns * job.iterations * job.num_gpus > MAX_NS:
                 raise InputError(
-                    f"{self._workload.place(number)}: job {job.job_id!r} has more compute and communication x GPUs than "
-                    f"the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
+                    f"{self._workload.place(number)}: job {job.job_id!r} has more compute and communication "
+                    f"x GPUs than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
                 )
 
     def _messages(self, number: int) -> list[float]:

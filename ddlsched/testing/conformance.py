@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,14 +39,14 @@ def _finishes(result: Result) -> list[int]:
 
 def _assert_frozen_dataclass(plugin: object) -> None:
     assert dataclasses.is_dataclass(plugin), "a plug-in is a dataclass: its parameters are its fields"
-    parameters = type(plugin).__dataclass_params__  # type: ignore[attr-defined]
+    parameters = getattr(type(plugin), "__dataclass_params__")  # noqa: B009
     assert parameters.frozen, "a plug-in is frozen: nothing may change between runs"
     assert all(field.kw_only for field in dataclasses.fields(plugin)), "parameters are keyword-only"
     hash(plugin)
 
 
 def _assert_runs_alike(door: str, plugin: object) -> None:
-    """Same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
+    """Assert: same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
     for seed in _SEEDS:
         finishes = _finishes(_run(seed, **{door: plugin}))
         assert all(finish > 0 for finish in finishes), "every job finishes"
@@ -74,7 +75,8 @@ class PlacementConformance:
         rng = np.random.default_rng(7)
         policy = self._begun()
         for _ in range(50):
-            cluster = cluster_view(free_memory_mb=rng.choice([500.0, 4000.0], 16), load_s=rng.choice([0.0, 1.5, 7.0], 16))
+            free_mb, load_s = rng.choice([500.0, 4000.0], 16).tolist(), rng.choice([0.0, 1.5, 7.0], 16).tolist()
+            cluster = cluster_view(free_memory_mb=free_mb, load_s=load_s)
             job = job_view(num_gpus=int(rng.integers(1, 9)), gpu_memory_mb=1000.0)
             answer = policy.place(job, cluster)
             if answer is not None:
@@ -237,7 +239,7 @@ class TopologyConformance:
                     route = list(topology.route(graph, source, target))
                     assert route[0] == source
                     assert route[-1] == target
-                    assert all(graph.has_edge(a, b) for a, b in zip(route, route[1:], strict=False))
+                    assert all(graph.has_edge(a, b) for a, b in pairwise(route))
                     assert not set(route[1:-1]) & set(range(count))
 
     def test_makes_a_network(self) -> None:

@@ -1,0 +1,97 @@
+"""Iteration DAGs, jobs and workloads in memory."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from strategies import general_dags
+
+import ddlsched
+from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.errors import InputError
+
+
+@given(general_dags())
+def test_networkx_and_back_is_the_same(dag):
+    graph = dag.to_networkx()
+    assert nx.is_directed_acyclic_graph(graph)
+    again = IterationDag.from_networkx(graph)
+    assert [(t.name, set(t.after)) for t in again.tasks] == [(t.name, set(t.after)) for t in dag.tasks]
+    assert again.compute_ns == dag.compute_ns
+
+
+@given(general_dags())
+def test_dictionaries_and_back_is_the_same(dag):
+    assert IterationDag.from_dicts(dag.to_dicts()) == dag
+
+
+def test_buckets_split_backward_and_message():
+    dag = DataParallelIteration(forward_s=0.01, backward_s=0.01, message_bytes=90e6, buckets=3).dag()
+    compute = [task for task in dag.tasks if isinstance(task, ComputeTask)]
+    reduce = [task for task in dag.tasks if isinstance(task, AllReduceTask)]
+    # 10 ms in three parts of whole nanoseconds: the remainder is on the last.
+    assert [task.duration_ns for task in compute] == [10_000_000, 3_333_333, 3_333_333, 3_333_334]
+    assert [task.message_bytes for task in reduce] == [30e6] * 3
+    assert reduce[0].after == ("backward-1",)
+    assert compute[2].after == ("backward-1",)
+
+
+def test_durations_round_halves_to_even():
+    dag = DataParallelIteration(forward_s=2.5e-9, backward_s=3.5e-9, message_bytes=0).dag()
+    assert [task.duration_ns for task in dag.tasks if isinstance(task, ComputeTask)] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "fault"),
+    [
+        ((), "at least one task"),
+        ((ComputeTask(name="a", duration_ns=1), ComputeTask(name="a", duration_ns=1)), "same name"),
+        ((ComputeTask(name="a", duration_ns=1, after=("b",)),), "no task of the iteration"),
+        ((ComputeTask(name="a", duration_ns=1, after=("a",)),), "cycle"),
+        (
+            (ComputeTask(name="a", duration_ns=1, after=("b",)), AllReduceTask(name="b", message_bytes=1, after=("a",))),
+            "cycle",
+        ),
+    ],
+)
+def test_graphs_that_are_none_are_refused(tasks, fault):
+    with pytest.raises(InputError, match=fault):
+        IterationDag(tasks)
+
+
+def job(**changes):
+    values = {
+        "job_id": "a",
+        "arrival_s": 0.0,
+        "num_gpus": 1,
+        "iterations": 1,
+        "iteration": DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=1.0),
+        "gpu_memory_mb": 1.0,
+    }
+    return ddlsched.Job(**values | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arrival_s": -1.0},
+        {"arrival_s": float("nan")},
+        {"arrival_s": 1e10},
+        {"num_gpus": 0},
+        {"iterations": 0},
+        {"gpu_memory_mb": float("inf")},
+        {"iteration": DataParallelIteration(forward_s=-1.0, backward_s=0.1, message_bytes=1.0)},
+        {"iteration": DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=float("nan"))},
+        {"iteration": DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=1.0, buckets=0)},
+        {"iterations": 10**12, "num_gpus": 10**6},
+    ],
+)
+def test_jobs_out_of_range_are_refused(changes):
+    with pytest.raises(InputError, match="job 'a'"):
+        job(**changes)
+
+
+def test_two_jobs_of_one_id_are_refused():
+    with pytest.raises(InputError, match="job_id 'a' is already that of row 1"):
+        ddlsched.Workload.of([job(), job()])

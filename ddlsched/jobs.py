@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +59,14 @@ class Job:
     user: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_texts()
         limit_s = MAX_NS / NS_PER_S
         arrival_s = self.arrival_s
         _check(self, "arrival_s", arrival_s, 0 <= arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
-        _check(self, "num_gpus", self.num_gpus, 1 <= self.num_gpus <= MAX_NS, "a whole number from 1")
-        _check(self, "iterations", self.iterations, 1 <= self.iterations <= MAX_NS, "a whole number from 1")
+        for name in ("num_gpus", "iterations"):
+            count = getattr(self, name)
+            _check(self, name, count, _is_whole(count, MAX_NS), "a whole number from 1")
+            object.__setattr__(self, name, int(count))  # One of numpy's would overflow in the products below.
         memory = self.gpu_memory_mb
         _check(self, "gpu_memory_mb", memory, 0 <= memory <= MAX_NS / 1e6, "a finite number of MB from 0")
         if isinstance(self.iteration, DataParallelIteration):
@@ -72,13 +77,23 @@ class Job:
                 f"expected at most {limit_s:.4g} s of service in all"
             )
 
+    def _check_texts(self) -> None:
+        for name in ("job_id", "model", "user"):
+            value = getattr(self, name)
+            if value is None and name != "job_id":
+                continue
+            good = isinstance(value, str) and value == value.strip() != "" and not _CONTROL.search(value)
+            expected = "a text, not empty, without control characters or space around it"
+            _check(self, name, repr(value), good, expected)
+
     def _check_iteration(self, iteration: DataParallelIteration, limit_s: float) -> None:
         for name in ("forward_s", "backward_s"):
             value = getattr(iteration, name)
             _check(self, name, value, 0 <= value < limit_s, f"seconds from 0 to below {limit_s:.6g}")
         message = iteration.message_bytes
         _check(self, "message_bytes", message, 0 <= message < math.inf, "a finite number of bytes from 0")
-        _check(self, "buckets", iteration.buckets, 1 <= iteration.buckets <= 10_000, "a whole number from 1 to 10000")
+        buckets = iteration.buckets
+        _check(self, "buckets", buckets, _is_whole(buckets, 10_000), "a whole number from 1 to 10000")
 
     @cached_property
     def dag(self) -> IterationDag:
@@ -108,7 +123,15 @@ class Job:
         return self.compute_ns * self.iterations * self.num_gpus
 
 
-def _check(job: Job, name: str, value: float, good: bool, expected: str) -> None:
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that break lines, tables or encodings."""
+
+
+def _is_whole(value: object, at_most: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= at_most
+
+
+def _check(job: Job, name: str, value: object, good: bool, expected: str) -> None:
     if not good:
         raise InputError(f"job {job.job_id!r}: {name} is {value}; expected {expected}")
 
@@ -129,6 +152,8 @@ class Workload:
     source: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if not self.jobs:
+            raise InputError(f"{self.source or 'workload'}: holds no jobs; expected at least one")
         seen: dict[str, int] = {}
         for number, job in enumerate(self.jobs):
             if job.job_id in seen:

@@ -17,6 +17,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -46,14 +47,17 @@ def resolve(kind: Kind, given: object) -> Any:
     UnknownNameError
         No such name or parameter; the message has the near matches.
     InputError
-        A parameter's value has the wrong type or is refused by the plug-in.
+        A parameter is missing, has the wrong type or is refused by the plug-in, or the class is not of this kind.
     PluginError
-        The user's file cannot be imported.
+        The plug-in cannot be imported or made.
     """
     if not isinstance(given, str):
+        _refuse_other_kind(kind, type(given).__name__, given)
         return given
     maker, label, parameters = _find(kind, given)
-    return _make(kind, label, maker, _parse_parameters(kind, label, maker, parameters))
+    plugin = _make(kind, label, maker, _parse_parameters(kind, label, maker, parameters))
+    _refuse_other_kind(kind, label, plugin)
+    return plugin
 
 
 def resolve_bundle(name: str) -> dict[str, str]:
@@ -61,8 +65,39 @@ def resolve_bundle(name: str) -> dict[str, str]:
     point = _registered("bundle").get(name)
     if point is None:
         raise UnknownNameError(f"no bundle is named {name!r}.{did_you_mean(name, names('bundle'))}")
-    bundle: dict[str, str] = dict(point.load())
+    bundle: dict[str, str] = dict(_load("bundle", point))
     return bundle
+
+
+def _load(kind: Kind, point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        what = f"{point.value} cannot be imported ({type(error).__name__}: {error})"
+        raise PluginError(f"{kind} {point.name}: {what}") from error
+
+
+_METHODS: dict[Kind, tuple[str, ...]] = {
+    "placement": ("place",),
+    "order": ("key",),
+    "communication": ("admit or select",),
+    "contention": ("alone_per_byte_s", "penalty_per_byte_s", "latency_s", "bound_to", "wire_bytes", "rates"),
+    "topology": ("graph", "route"),
+}
+
+
+def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
+    if inspect.isclass(plugin):
+        raise InputError(f"{kind} {plugin.__name__}: is a class; expected an instance of it")
+    # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
+    if kind in _METHODS and not (_has(plugin, "begin") or _has(plugin, "__getattr__")):
+        for needed in _METHODS[kind]:
+            if not any(_has(plugin, name) for name in needed.split(" or ")):
+                raise InputError(f"{kind} {label}: has no {needed}, which every {kind} plug-in must have")
+
+
+def _has(plugin: object, name: str) -> bool:
+    return inspect.getattr_static(plugin, name, None) is not None
 
 
 def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
@@ -75,7 +110,7 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     if point is None:
         hint = did_you_mean(name, names(kind))
         raise UnknownNameError(f"no {kind} is named {name!r}.{hint} A class of your own: path/to/file.py:ClassName")
-    return point.load(), name, parameters
+    return _load(kind, point), name, parameters
 
 
 def _class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
@@ -89,36 +124,66 @@ def _class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(module_name, None)
         raise PluginError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
     found = getattr(module, class_name, None)
     if not callable(found):
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name]
+        classes = [
+            name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
+        ]
         raise UnknownNameError(f"{path}: has no class {class_name!r}.{did_you_mean(class_name, classes)}")
     plugin: Callable[..., Any] = found
     return plugin
 
 
 def _parse_parameters(kind: Kind, label: str, maker: Callable[..., Any], text: str) -> dict[str, Any]:
-    types = _parameter_types(maker)
+    where = f"{kind} {label}"
+    known = _parameters(where, maker)
     values: dict[str, Any] = {}
     for part in text.split(",") if text else []:
         name, equals, value = part.partition("=")
         name = name.strip()
         if not equals:
-            raise InputError(f"{kind} {label}: {part!r} is no parameter; expected name=value")
-        if name not in types:
-            hint = did_you_mean(name, types) if types else " It has no parameters."
-            raise UnknownNameError(f"{kind} {label}: no parameter is named {name!r}.{hint}")
+            raise InputError(f"{where}: {part!r} is no parameter; expected name=value")
+        if name not in known:
+            hint = did_you_mean(name, known) if known else " It has no parameters."
+            raise UnknownNameError(f"{where}: no parameter is named {name!r}.{hint}")
         if name in values:
-            raise InputError(f"{kind} {label}: parameter {name} is given twice; expected once")
-        values[name] = _parse_value(f"{kind} {label}, parameter {name}", types[name], value.strip())
+            raise InputError(f"{where}: parameter {name} is given twice; expected once")
+        values[name] = _parse_value(f"{where}, parameter {name}", _type_of(known[name]), value.strip())
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in values:
+            raise InputError(f"{where}: parameter {name} is missing; expected {label}:{name}=VALUE")
     return values
 
 
-def _parameter_types(maker: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(maker, eval_str=True).parameters.values()
-    return {parameter.name: parameter.annotation for parameter in parameters}
+def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        found = _signature(maker).parameters
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: its parameters are unknown ({error}); expected a class") from None
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: parameter for name, parameter in found.items() if parameter.kind not in rest}
+
+
+def _signature(maker: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(maker, eval_str=True)
+    except Exception:  # An annotation that only type checkers can evaluate.
+        return inspect.signature(maker)
+
+
+_PLAIN_TYPES = {plain.__name__: plain for plain in (bool, int, float, str)}
+
+
+def _type_of(parameter: inspect.Parameter) -> Any:
+    """Return a parameter's type, from its annotation or else its default."""
+    if parameter.annotation is parameter.empty:
+        return str if parameter.default is None else type(parameter.default)
+    if isinstance(parameter.annotation, str):
+        return _PLAIN_TYPES.get(parameter.annotation, str)
+    return parameter.annotation
 
 
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -128,14 +193,16 @@ def _parse_value(where: str, kind: Any, text: str) -> Any:
     accepted = typing.get_args(kind) or (kind,)
     if bool in accepted:
         if text.lower() not in _BOOLEANS:
-            raise InputError(f"{where}: {text!r} is neither true nor false")
+            raise InputError(f"{where}: {text!r} is not a truth value; expected true or false")
         return _BOOLEANS[text.lower()]
-    for number, expected in ((int, "a whole number"), (float, "a number")):
-        if number in accepted:
-            try:
-                return number(text)
-            except ValueError:
-                raise InputError(f"{where}: {text!r} is not {expected}") from None
+    if type(None) in accepted and text.lower() == "none":
+        return None
+    numbers = [number for number in (int, float) if number in accepted]
+    for number in numbers:
+        with suppress(ValueError):
+            return number(text.replace("_", "?"))  # Python reads 1_000 as a number, nobody else does.
+    if numbers and str not in accepted:
+        raise InputError(f"{where}: {text!r} is not {'a number' if float in numbers else 'a whole number'}")
     return text
 
 

@@ -6,13 +6,14 @@ need of it by value; do not keep the view itself from one decision to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
-from ddlsched.engine.layout import Records
+from ddlsched.engine.layout import TRANSFER_ACTIVE, Columns
 from ddlsched.jobs import Job
 from ddlsched.topology import Link
 from ddlsched.units import s_from_ns
@@ -26,11 +27,12 @@ GpuId: TypeAlias = int
 class JobView:
     """A job, and how far it has come."""
 
-    __slots__ = ("_job", "_record", "_servers", "number")
+    __slots__ = ("_columns", "_job", "_place", "_servers", "number")
 
-    def __init__(self, job: Job, number: int, record: Records) -> None:
+    def __init__(self, job: Job, number: int, columns: Columns, place: int) -> None:
         self._job = job
-        self._record = record
+        self._columns = columns
+        self._place = place
         self._servers: tuple[int, ...] = ()
         self.number = number
         """Row in the workload file, from 0; every tie is broken by it."""
@@ -66,7 +68,7 @@ class JobView:
     @property
     def memory_bytes(self) -> int:
         """Memory taken on each of its GPUs, bytes."""
-        return int(self._record.memory_bytes)
+        return int(self._columns.memory_bytes.item(self._place))
 
     @property
     def iterations(self) -> int:
@@ -76,7 +78,7 @@ class JobView:
     @property
     def iterations_left(self) -> int:
         """Iterations not ended yet."""
-        return int(self._record.iterations_left)
+        return int(self._columns.iterations_left.item(self._place))
 
     @property
     def arrival_s(self) -> float:
@@ -86,12 +88,12 @@ class JobView:
     @property
     def arrival_ns(self) -> int:
         """Time of submission, nanoseconds."""
-        return int(self._record.arrival_ns)
+        return int(self._columns.arrival_ns.item(self._place))
 
     @property
     def start_s(self) -> float | None:
         """Time of placement, seconds; None while it is queued."""
-        return s_from_ns(int(self._record.start_ns)) if self._servers else None
+        return s_from_ns(int(self._columns.start_ns.item(self._place))) if self._servers else None
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -101,12 +103,12 @@ class JobView:
     @property
     def service_ns(self) -> int:
         """Compute time x iterations x GPUs of the whole job, nanoseconds."""
-        return int(self._record.service_ns)
+        return int(self._columns.service_ns.item(self._place))
 
     @property
     def remaining_service_ns(self) -> int:
         """What is left of the service; falls by a task's time as each worker ends it, nanoseconds."""
-        return int(self._record.remaining_service_ns)
+        return int(self._columns.remaining_service_ns.item(self._place))
 
     @property
     def attained_service_ns(self) -> int:
@@ -121,7 +123,7 @@ class JobView:
     @property
     def communication_ns(self) -> int:
         """Time of an iteration's all-reduces without contention; 0 while queued and on one server."""
-        return int(self._record.communication_ns)
+        return int(self._columns.communication_ns.item(self._place))
 
     @property
     def remaining_communication_ns(self) -> int:
@@ -134,7 +136,7 @@ class ClusterView:
 
     __slots__ = ("_gpus", "_gpus_per_server", "_load_ns", "now_s")
 
-    def __init__(self, gpus: Records, gpus_per_server: int, load_ns: np.ndarray, now_s: float) -> None:
+    def __init__(self, gpus: Columns, gpus_per_server: int, load_ns: np.ndarray, now_s: float) -> None:
         self._gpus = gpus
         self._gpus_per_server = gpus_per_server
         self._load_ns = load_ns
@@ -144,12 +146,12 @@ class ClusterView:
     @property
     def num_gpus(self) -> int:
         """GPUs of the cluster."""
-        return len(self._gpus)
+        return len(self._load_ns)
 
     @property
     def num_servers(self) -> int:
         """Servers of the cluster."""
-        return len(self._gpus) // self._gpus_per_server
+        return len(self._load_ns) // self._gpus_per_server
 
     def server_of(self, gpu: GpuId) -> int:
         """Return the server that holds a GPU."""
@@ -166,19 +168,19 @@ class ClusterView:
 
     def fits(self, job: JobView, gpu: GpuId) -> bool:
         """Return whether a GPU has enough free memory for a worker of the job."""
-        return bool(self._gpus.free_bytes[gpu] >= job.memory_bytes)
+        return bool(self._gpus.free_bytes.item(gpu) >= job.memory_bytes)
 
     def free_memory_mb(self, gpu: GpuId) -> float:
         """Return the free memory of a GPU, MB."""
-        return float(self._gpus.free_bytes[gpu]) / 1e6
+        return float(self._gpus.free_bytes.item(gpu) / 1e6)
 
     def num_residents(self, gpu: GpuId) -> int:
         """Return how many jobs share a GPU."""
-        return int(self._gpus.num_residents[gpu])
+        return int(self._gpus.num_residents.item(gpu))
 
     def load_ns(self, gpu: GpuId) -> int:
         """Return a GPU's load: its residents' remaining compute and, across servers, communication, nanoseconds."""
-        return int(self._load_ns[gpu])
+        return int(self._load_ns.item(gpu))
 
     def loads_ns(self) -> list[int]:
         """Return the load of every GPU, nanoseconds."""
@@ -194,18 +196,22 @@ class ClusterView:
 class TransferView:
     """An all-reduce that runs or waits, between servers."""
 
-    __slots__ = ("_now", "_record", "_wire", "job", "links", "number")
+    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number")
 
-    def __init__(self, number: int, job: JobView, links: tuple[int, ...], record: Records, now: Records) -> None:
+    def __init__(
+        self, number: int, job: JobView, links: tuple[int, ...], columns: Columns, place: int, now: Columns
+    ) -> None:
         self.number = number
         """Unique; ascending by job number, then by task number."""
         self.job = job
         """The job it belongs to."""
         self.links = links
         """Numbers of the links of its ring, one entry a crossing."""
-        self._record = record
+        self.message_bytes: float = columns.bytes.item(place)
+        """Bytes it moves over each link, by the contention model's account."""
+        self._columns = columns
+        self._place = place
         self._now = now
-        self._wire = float(record.bytes)
 
     def __repr__(self) -> str:
         return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
@@ -216,32 +222,31 @@ class TransferView:
         return self.job.servers
 
     @property
-    def message_bytes(self) -> float:
-        """Bytes it moves over each link, by the contention model's account."""
-        return self._wire
+    def is_active(self) -> bool:
+        """Whether it runs; otherwise it waits or is paused."""
+        return bool(self._columns.state.item(self._place) == TRANSFER_ACTIVE)
 
     @property
     def bytes_left(self) -> float:
         """Bytes not yet sent at this instant."""
-        record = self._record
-        if record.rate == 0.0:
-            return float(record.bytes_left)
-        sending_ns = self._now.now_ns - record.since_ns - record.latency_left_ns
-        if sending_ns <= 0.0:
-            return float(record.bytes_left)
-        return max(float(record.bytes_left - sending_ns / record.ns_per_byte), 0.0)
+        columns, place = self._columns, self._place
+        left: float = columns.bytes_left.item(place)
+        if columns.rate.item(place) == 0.0:
+            return left
+        since_ns = columns.since_ns.item(place)
+        sending_ns = self._now.now_ns.item(0) - since_ns - columns.latency_left_ns.item(place)
+        return max(left - sending_ns / columns.ns_per_byte.item(place), 0.0) if sending_ns > 0.0 else left
 
 
 class NetworkView:
     """The links, who runs on them and who waits; an admitted transfer counts at once."""
 
-    __slots__ = ("_active", "_count", "_waiting", "links", "now_s", "penalty_per_byte_s", "per_byte_s")
-
     def __init__(
         self,
         links: Sequence[Link],
-        active: Sequence[TransferView],
-        waiting: Sequence[TransferView],
+        count: np.ndarray,
+        active: Callable[[], list[TransferView]],
+        waiting: Callable[[], list[TransferView]],
         per_byte_s: float,
         penalty_per_byte_s: float,
         now_s: float,
@@ -254,44 +259,34 @@ class NetworkView:
         """η: extra time of a byte for each further transfer, seconds."""
         self.now_s = now_s
         """Simulated time, seconds."""
-        self._active = {transfer.number: transfer for transfer in active}
-        self._waiting = {transfer.number: transfer for transfer in waiting}
-        self._count: dict[int, int] = {}
-        for transfer in active:
-            self._add(transfer)
+        self._count = count
+        self._active = active
+        self._waiting = waiting
 
-    def _add(self, transfer: TransferView) -> None:
-        for link in transfer.links:
-            self._count[link] = self._count.get(link, 0) + 1
-
-    def _admit(self, transfer: TransferView) -> None:
-        """Count a transfer as running."""
-        self._active[transfer.number] = self._waiting.pop(transfer.number)
-        self._add(transfer)
-
-    @property
+    @cached_property
     def active(self) -> tuple[TransferView, ...]:
         """The transfers that run, by number."""
-        return tuple(self._active[number] for number in sorted(self._active))
+        return tuple(sorted(self._active(), key=_number))
 
-    @property
+    @cached_property
     def waiting(self) -> tuple[TransferView, ...]:
         """The transfers that are ready or paused, by number."""
-        return tuple(self._waiting[number] for number in sorted(self._waiting))
-
-    def is_active(self, transfer: TransferView) -> bool:
-        """Return whether a transfer runs."""
-        return transfer.number in self._active
+        return tuple(sorted(self._waiting(), key=_number))
 
     def num_on(self, link: int) -> int:
         """Return how many transfers run on a link."""
-        return self._count.get(link, 0)
+        return int(self._count.item(link))
 
     def most_on_links_of(self, transfer: TransferView) -> int:
         """Return the most transfers on any one link of a transfer (on a star: on any one of its servers)."""
-        return max((self.num_on(link) for link in transfer.links), default=0)
+        count = self._count.item
+        return max((count(link) for link in transfer.links), default=0)
 
     def met_by(self, transfer: TransferView) -> list[TransferView]:
-        """Return the running transfers that share a link with a transfer."""
-        mine = set(transfer.links)
-        return [other for other in self.active if other.number != transfer.number and not mine.isdisjoint(other.links)]
+        """Return the running transfers that share a link with a transfer, by number."""
+        mine = frozenset(transfer.links)
+        return [other for other in self.active if other is not transfer and not mine.isdisjoint(other.links)]
+
+
+def _number(transfer: TransferView) -> int:
+    return transfer.number

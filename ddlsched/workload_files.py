@@ -7,7 +7,9 @@ with its file, row, column, value and what was expected.
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,46 +24,63 @@ from ddlsched.units import MAX_NS, NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_workload", "to_frame", "write_workload"]
+__all__ = ["read_workload", "refuse_suffix", "to_frame", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 OPTIONAL = ("model", "user", "buckets")
 Made = TypeVar("Made")
 _LIMIT_S = MAX_NS / NS_PER_S
+_SHOWN = 80
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
 
 def read_workload(path: Path) -> Workload:
     """Read a workload; see :meth:`ddlsched.jobs.Workload.read`."""
-    readers: dict[str, Callable[[Path], list[Job]]] = {".csv": _read_csv, ".parquet": _read_parquet, ".json": _read_json}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; expected a workload file")
+    readers: list[Callable[[Path], list[Job]]] = [_read_csv, _read_parquet, _read_json]
     try:
-        jobs = reader(path)
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; expected a workload file")
+        refuse_suffix(path)
+        jobs = dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a workload file (see 'ddlsched workload --help')") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); expected a readable file") from None
+        why = error.strerror or _first_line(error)
+        raise InputError(f"{path}: cannot be read ({why}); expected a readable file") from None
     return Workload(tuple(jobs), source=path)
 
 
-def _read_csv(path: Path) -> list[Job]:
+def refuse_suffix(path: Path) -> None:
+    """Raise InputError if a file's suffix is of no format that can hold a workload."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark."""
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            if not header:
-                raise InputError(f"{path}: is empty; expected a header row with the columns {', '.join(REQUIRED)}")
-            _check_columns(path, header)
-            return _jobs_of_rows(path, _csv_rows(path, header, reader))
+        text, bad = data.decode("utf-8"), data.find(b"\0")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8 text; expected a CSV file in UTF-8") from None
+        text, bad = "", error.start
+    if bad >= 0:
+        line = data.count(b"\n", 0, bad) + 1
+        raise InputError(f"{path}, line {line}: byte 0x{data[bad]:02x} is no text; expected a file in UTF-8")
+    return text
+
+
+def _read_csv(path: Path) -> list[Job]:
+    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next((cells for cells in reader if cells), [])]
+        if not header:
+            raise InputError(f"{path}: is empty; expected a header row with the columns {', '.join(REQUIRED)}")
+        _check_columns(path, header)
+        return _jobs_of_rows(path, _csv_rows(path, header, reader))
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: is no CSV ({error}); expected comma-separated values") from None
+        where = f"{path}, line {reader.line_num}"
+        raise InputError(f"{where}: is no CSV ({error}); expected comma-separated values") from None
 
 
 def _csv_rows(path: Path, header: Sequence[str], reader: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -92,12 +111,17 @@ def _read_parquet(path: Path) -> list[Job]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise InputError(f"{path}: is no Parquet file ({str(error).splitlines()[0]}); expected Parquet") from None
-    _check_columns(path, table.column_names)
-    rows = ((f"{path}, row {number}", row) for number, row in enumerate(table.to_pylist(), start=1))
-    return _jobs_of_rows(path, rows)
+        table = pq.ParquetFile(path).read()
+        names, columns = table.column_names, [column.to_pylist() for column in table.columns]
+    except (pa.ArrowException, ValueError) as error:
+        raise InputError(f"{path}: is no Parquet file ({_first_line(error)}); expected Parquet") from None
+    _check_columns(path, names)
+    rows = enumerate(zip(*columns, strict=True), start=1)
+    return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def _jobs_of_rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[Job]:
@@ -120,18 +144,17 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
 
 
 def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    job_id = row.get("job_id")
-    text = "" if job_id is None or (isinstance(job_id, float) and math.isnan(job_id)) else str(job_id)
-    if not text:
+    job_id = _text(where, "job_id", row["job_id"])
+    if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
     return {
-        "job_id": text,
+        "job_id": job_id,
         "arrival_s": _time_s(where, "arrival_s", row["arrival_s"]),
         "num_gpus": _whole(where, "gpus", row["gpus"]),
         "iterations": _whole(where, "iterations", row["iterations"]),
         "gpu_memory_mb": _number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
-        "model": _label(row.get("model")),
-        "user": _label(row.get("user")),
+        "model": _text(where, "model", row.get("model")),
+        "user": _text(where, "user", row.get("user")),
     }
 
 
@@ -142,8 +165,12 @@ def _located(where: str, make: Callable[[], Made]) -> Made:
         raise InputError(f"{where}: {error}") from None
 
 
-def _label(value: Any) -> str | None:
-    return str(value) if value not in (None, "") and value == value else None
+def _text(where: str, column: str, value: Any) -> str | None:
+    """Return a text without the space around it, or None if nothing is left; a number is its own text."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise InputError(f"{where}, column {column}: {_shown(value)} is no text; expected a text")
+    text = "" if value is None or value != value else str(value).strip()
+    return text or None
 
 
 def _number(where: str, column: str, value: Any) -> float:
@@ -151,15 +178,21 @@ def _number(where: str, column: str, value: Any) -> float:
     expected = "expected a finite number >= 0"
     number = _parsed(value)
     if number is None:
-        shown = "is empty" if value in (None, "") else f"{value!r} is no number"
+        shown = "is empty" if value in (None, "") else f"{_shown(value)} is no number"
         raise InputError(f"{where}, column {column}: {shown}; {expected}")
     if not 0 <= number < math.inf:
-        raise InputError(f"{where}, column {column}: {value} is out of range; {expected}")
-    return number
+        raise InputError(f"{where}, column {column}: {_shown(value)} is out of range; {expected}")
+    return abs(number)  # Of -0.0 too.
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _parsed(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None or (isinstance(value, str) and "_" in value):
+    # Python reads b"1" and "1_000" as numbers, nobody else does.
+    if isinstance(value, bool | bytes | None) or (isinstance(value, str) and "_" in value):
         return None
     try:
         return float(value)
@@ -170,25 +203,26 @@ def _parsed(value: Any) -> float | None:
 def _time_s(where: str, column: str, value: Any) -> float:
     number = _number(where, column, value)
     if number >= _LIMIT_S:
-        raise InputError(
-            f"{where}, column {column}: {value} s is too large for the clock; expected less than {_LIMIT_S:.6g} s"
-        )
+        shown, limit = _shown(value), f"expected less than {_LIMIT_S:.6g} s"
+        raise InputError(f"{where}, column {column}: {shown} s is too large for the clock; {limit}")
     return number
 
 
 def _whole(where: str, column: str, value: Any, at_most: int = MAX_NS) -> int:
     number = _number(where, column, value)
     if not number.is_integer() or not 1 <= number <= at_most:
-        raise InputError(f"{where}, column {column}: {value} is not a whole number from 1 to {at_most}; expected one")
-    return int(value) if isinstance(value, str) and value.isdecimal() else int(number)
+        expected = f"expected a whole number from 1 to {at_most}"
+        raise InputError(f"{where}, column {column}: {_shown(value)} is out of range or not whole; {expected}")
+    # A float holds no whole number beyond 2**53 exactly.
+    exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+    return int(value) if exact else int(number)
 
 
 def _read_json(path: Path) -> list[Job]:
+    text = _read_text(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8 text; expected JSON in UTF-8") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+        document = json.loads(text, object_pairs_hook=_unique_fields)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no JSON ({error}); expected {{'jobs': [...]}}") from None
     rows = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
@@ -196,37 +230,51 @@ def _read_json(path: Path) -> list[Job]:
     return [_job_of_json(f"{path}, row {number}", row) for number, row in enumerate(rows, start=1)]
 
 
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
+    return fields
+
+
 def _job_of_json(where: str, row: Any) -> Job:
     if not isinstance(row, dict):
-        raise InputError(f"{where}: is {row!r}; expected an object with the fields {', '.join(_JSON_FIELDS)}")
-    known = (*REQUIRED, *OPTIONAL, "tasks")
+        raise InputError(f"{where}: is {_shown(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}")
+    needed, optional = (_JSON_FIELDS, ("tasks", "model", "user")) if "tasks" in row else (REQUIRED, OPTIONAL)
     for name in row:
-        if name not in known:
-            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, known)}")
-    needed = _JSON_FIELDS if "tasks" in row else REQUIRED
+        if name not in needed + optional:
+            raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed + optional)}")
     for name in needed:
         if name not in row:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
-    if "tasks" not in row:
-        return _job_of_row(where, row)
-    if not isinstance(row["tasks"], list) or not all(isinstance(task, dict) for task in row["tasks"]):
-        raise InputError(f"{where}, field tasks: expected a list of objects with name, kind and after")
-    dag = _located(where, lambda: IterationDag.from_dicts(row["tasks"]))
+    return _dag_job(where, row) if "tasks" in row else _job_of_row(where, row)
+
+
+def _dag_job(where: str, row: dict[str, Any]) -> Job:
+    tasks = row["tasks"]
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        expected = "expected a list of objects with name, kind and after"
+        raise InputError(f"{where}, field tasks: is {_shown(tasks)}; {expected}")
+    dag = _located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks))
     fields = _common_fields(where, row) | {"iteration": dag}
     return _located(where, lambda: Job(**fields))
 
 
 def write_workload(workload: Workload, path: Path) -> None:
     """Write a workload; see :meth:`ddlsched.jobs.Workload.write`."""
+    refuse_suffix(path)
     suffix = path.suffix.lower()
-    if suffix == ".json":
-        path.write_text(json.dumps({"jobs": [_json_of_job(job) for job in workload]}, indent=1) + "\n", encoding="utf-8")
-    elif suffix == ".csv":
-        to_frame(workload).to_csv(path, index=False)
-    elif suffix == ".parquet":
-        to_frame(workload).to_parquet(path, index=False)
-    else:
-        raise InputError(f"{path}: the suffix is {suffix!r}; expected one of {', '.join(_SUFFIXES)}")
+    try:
+        if suffix == ".json":
+            document = {"jobs": [_json_of_job(job) for job in workload]}
+            path.write_text(json.dumps(document, indent=1, default=float) + "\n", encoding="utf-8")
+        elif suffix == ".csv":
+            to_frame(workload).to_csv(path, index=False, lineterminator="\n")
+        else:
+            to_frame(workload).to_parquet(path, index=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected a writable file") from None
 
 
 def to_frame(workload: Workload) -> pd.DataFrame:
@@ -244,7 +292,8 @@ def to_frame(workload: Workload) -> pd.DataFrame:
 
 
 def _row_of_job(job: Job) -> dict[str, Any]:
-    row: dict[str, Any] = {"job_id": job.job_id, "arrival_s": job.arrival_s, "gpus": job.num_gpus, "iterations": job.iterations}
+    row: dict[str, Any] = {"job_id": job.job_id, "arrival_s": job.arrival_s}
+    row |= {"gpus": job.num_gpus, "iterations": job.iterations}
     if isinstance(job.iteration, DataParallelIteration):
         iteration = job.iteration
         row |= {"forward_s": iteration.forward_s, "backward_s": iteration.backward_s}

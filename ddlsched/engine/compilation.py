@@ -23,6 +23,7 @@ def _compile(state_type: object) -> None:
     kernel.place_job.compile((state_type, number, numbers, number, numbers, floats, floats, numbers))
     kernel.fill_gpu_loads.compile((state_type, numbers))
     kernel.gather_transfers.compile((state_type,))
+    kernel.gather_rivals.compile((state_type,))
     kernel.start_transfer.compile((state_type, number))
     kernel.pause_transfer.compile((state_type, number))
     kernel.apply_rates.compile((state_type, floats))

@@ -16,6 +16,9 @@ import numba
 import numpy as np
 
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
+from ddlsched.engine.layout import TRANSFER_ACTIVE as ACTIVE
+from ddlsched.engine.layout import TRANSFER_IDLE as IDLE
+from ddlsched.engine.layout import TRANSFER_WAITING as WAITING
 
 # Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
 _OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
@@ -29,9 +32,8 @@ DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTH
 # Where in an instant the loop stands (steps 1-2, the keys of a Python order, steps 3, 4, rates, step 5).
 EVENTS, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(6)
 
-# States of a job, and of a transfer.
+# States of a job.
 FUTURE, QUEUED, RUNNING, FINISHED = range(4)
-IDLE, WAITING, ACTIVE = range(3)
 
 # Kinds of recorded slices.
 COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE = range(3)
@@ -935,17 +937,41 @@ def dispatch(s):
 
 
 @njit
-def has_rivals(s):
-    """Whether step 5 will have to choose between ready tasks."""
-    for place in range(s.run[0].num_touched_gpus):
+def add_rival(s, count, number):
+    job = s.jobs[number]
+    if job.stamp == s.run[0].stamp:
+        return count
+    job.stamp = s.run[0].stamp
+    s.items[count] = number
+    return count + 1
+
+
+@njit
+def gather_rivals(s):
+    """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
+    run = s.run[0]
+    run.stamp += 1
+    count = 0
+    if run.place == 1 or run.num_finished > 0:
+        for place in range(run.num_queued):
+            count = add_rival(s, count, s.queue[place])
+    if run.communicate == 1:
+        for place in range(run.num_waiting):
+            count = add_rival(s, count, s.transfers[s.waiting[place]].job)
+        for place in range(run.num_active):
+            count = add_rival(s, count, s.transfers[s.active[place]].job)
+    for place in range(run.num_touched_gpus):
         gpu = s.touched_gpus[place]
         if s.gpus[gpu].worker < 0:
-            ready = 0
+            first = -1
             for i in range(s.gpus[gpu].num_residents):
-                ready += s.workers[s.residents[gpu, i]].num_ready > 0
-            if ready > 1:
-                return True
-    return False
+                worker = s.workers[s.residents[gpu, i]]
+                if worker.num_ready > 0:
+                    if first >= 0:
+                        count = add_rival(s, count, first)
+                        count = add_rival(s, count, worker.job)
+                    first = worker.job
+    return count
 
 
 @njit
@@ -1012,10 +1038,8 @@ def advance(s):
             run.stage = KEYS
         if run.stage == KEYS:
             run.stage = PLACEMENT
-            if run.order_rule == PYTHON_ORDER:
-                placing = (run.place == 1 or run.num_finished > 0) and run.num_queued > 0
-                if placing or run.communicate == 1 or has_rivals(s):
-                    return ASK_KEYS
+            if run.order_rule == PYTHON_ORDER and gather_rivals(s) > 1:
+                return ASK_KEYS
         if run.stage == PLACEMENT:
             run.stage = COMMUNICATION
             remove_finished(s)

@@ -11,10 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["Records", "State", "make_records"]
+__all__ = ["TRANSFER_ACTIVE", "Columns", "Records", "State", "make_records"]
 
 Records: TypeAlias = Any
 """A numpy record array; its fields are known to numba, not to a type checker."""
+
+TRANSFER_IDLE, TRANSFER_WAITING, TRANSFER_ACTIVE = range(3)
+"""States of a transfer."""
 
 _INTEGERS = {
     "run": (
@@ -35,7 +38,7 @@ _INTEGERS = {
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns "
         # progress
-        "state iterations_left remaining_service_ns steps_left load_left_ns lockstep shared_gpus rank "
+        "state iterations_left remaining_service_ns steps_left load_left_ns lockstep shared_gpus rank stamp "
         # time on the network
         "active_transfers waiting_transfers network_since_ns communicating_ns network_wait_ns"
     ),
@@ -62,6 +65,17 @@ def make_records(kind: str, count: int) -> Records:
     fields: list[tuple[str, type]] = [(name, np.int64) for name in _INTEGERS[kind].split()]
     fields += [(name, np.float64) for name in _FLOATS.get(kind, "").split()]
     return np.zeros(count, dtype=np.dtype(fields)).view(np.recarray)
+
+
+class Columns:
+    """The fields of records as plain arrays, an attribute each: quick to read one value from in Python."""
+
+    def __init__(self, records: Records) -> None:
+        for name in records.dtype.names:
+            setattr(self, name, records[name])
+
+    def __getattr__(self, name: str) -> Any:  # only for type checkers: every field is set above
+        raise AttributeError(name)
 
 
 class State(NamedTuple):

@@ -76,7 +76,7 @@ class Asker:
         about = f", job {transfer.job.job_id!r}"
         question = lambda: self.communication.admit(transfer, network)  # noqa: E731
         answer = self._ask("communication", about, network.now_s, question)
-        if not isinstance(answer, bool | np.bool_):
+        if answer is not True and answer is not False and not isinstance(answer, np.bool_):
             raise self._nonsense(
                 "communication", about, network.now_s, f"admit answered {answer!r}; expected True or False"
             )
@@ -133,9 +133,11 @@ def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | Non
             return f"place answered GPU {gpu!r}; expected whole numbers from 0 to {cluster.num_gpus - 1}"
     if len(gpus) != job.num_gpus:
         return f"place answered {len(gpus)} GPUs {gpus[:8]}; expected {job.num_gpus}"
-    for place, gpu in enumerate(gpus):
-        if gpu in gpus[:place]:
+    seen: set[int] = set()
+    for gpu in gpus:
+        if gpu in seen:
             return f"place answered GPU {gpu} twice; expected {job.num_gpus} different ones"
+        seen.add(gpu)
         if not cluster.fits(job, gpu):
             free = f"{cluster.free_memory_mb(gpu):g} MB free"
             return f"place answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from ddlsched.contention import ContentionModel
 from ddlsched.engine import kernel
 from ddlsched.engine.build import build_state
 from ddlsched.engine.compilation import ensure_compiled
-from ddlsched.engine.layout import Records, State, make_records
+from ddlsched.engine.layout import Columns, Records, State, make_records
 from ddlsched.engine.questions import Asker
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.jobs import Workload
@@ -94,7 +93,10 @@ class Simulation:
         self._state = build_state(workload, cluster, network, _SLICES if window else 0)
         self._configure(window)
         self._refuse_too_much_service()
-        self._views = [JobView(job, number, self._state.jobs[number]) for number, job in enumerate(workload)]
+        self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
+        self._gpus_now, self._links_now = Columns(self._state.gpus), Columns(self._state.links)
+        self._transfers_now = Columns(self._state.transfers)
+        self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
         self._gpus: dict[int, tuple[int, ...]] = {}
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
@@ -138,7 +140,7 @@ class Simulation:
 
     @property
     def _now_s(self) -> float:
-        return s_from_ns(int(self._run.now_ns))
+        return s_from_ns(self._now.now_ns.item(0))
 
     def run(self) -> Finished:
         """Run to the end of the last job."""
@@ -177,21 +179,22 @@ class Simulation:
     # --- answers to the event loop's questions
 
     def _rank(self) -> None:
-        """Rank all jobs of the system by a Python order's keys."""
-        records = self._state.jobs
-        present = np.flatnonzero((records.state == kernel.QUEUED) | (records.state == kernel.RUNNING)).tolist()
-        keys = {n: self._asker.key(self._views[n], self._now_s) for n in present}
-        records.rank[self._asker.sort(present, keys, self._views, self._now_s)] = np.arange(len(present))
+        """Rank by a Python order's keys the jobs that this instant must choose between."""
+        rivals = self._state.items[: kernel.gather_rivals(self._state)].tolist()
+        now_s = self._now_s
+        keys = {n: self._asker.key(self._views[n], now_s) for n in rivals}
+        for rank, number in enumerate(self._asker.sort(rivals, keys, self._views, now_s)):
+            self._jobs.rank[number] = rank
         self._set_wake("wake_placement_ns", "order")
 
     def _place(self) -> None:
         state, run = self._state, self._run
         kernel.fill_gpu_loads(state, self._load_ns)
-        view = ClusterView(state.gpus, self._cluster.gpus_per_server, self._load_ns, self._now_s)
+        view = ClusterView(self._gpus_now, self._cluster.gpus_per_server, self._load_ns, self._now_s)
         kept = []
         for number in state.queue[: run.num_queued].tolist():
             job = self._views[number]
-            fitting = np.count_nonzero(state.gpus.free_bytes >= job.memory_bytes)
+            fitting = np.count_nonzero(self._gpus_now.free_bytes >= job.memory_bytes)
             chosen = self._asker.place(job, view) if fitting >= job.num_gpus else None
             if chosen is None:
                 kept.append(number)
@@ -220,9 +223,10 @@ class Simulation:
         latency_s = self._contention.latency_s + ring.latency_s
         load_ns = [ns_from_s(self._load_per_byte_s * w) if len(servers) > 1 else 0 for w in wire]
         self._make_room(chosen, len(ring.links) * len(messages))
-        record = self._state.jobs[number]
         if len(servers) > 1:
-            record.communication_ns = sum(self._reduce_ns(len(servers), m, ring.latency_s) for m in messages)
+            self._jobs.communication_ns[number] = sum(
+                self._reduce_ns(len(servers), m, ring.latency_s) for m in messages
+            )
         kernel.place_job(
             self._state,
             number,
@@ -233,55 +237,64 @@ class Simulation:
             np.full(len(wire), latency_s * NS_PER_S),
             np.array(load_ns, np.int64),
         )
-        self._load_ns[chosen] += (record.compute_ns + sum(load_ns)) * job.iterations
+        self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * job.iterations
         self._gpus[number] = tuple(chosen)
         self._views[number]._servers = servers
-        for i in range(len(messages)):
-            t = int(record.first_transfer) + i
-            self._transfers[t] = TransferView(t, self._views[number], ring.links, self._state.transfers[t], self._run)
+        first = self._jobs.first_transfer.item(number)
+        for t in range(first, first + len(messages)):
+            self._transfers[t] = TransferView(t, self._views[number], ring.links, self._transfers_now, t, self._now)
 
-    def _make_room(self, chosen: Sequence[int], num_entries: int) -> None:
+    def _make_room(self, chosen: list[int], num_entries: int) -> None:
         """Double the arrays that the next placement would overfill."""
         state = self._state
-        if max(state.gpus.num_residents[list(chosen)]) == state.residents.shape[1]:
+        if self._gpus_now.num_residents[chosen].max() == state.residents.shape[1]:
             residents = np.concatenate([state.residents, np.zeros_like(state.residents)], axis=1)
             self._state = state = state._replace(residents=residents)
-        needed = int(state.run[0].num_entries) + num_entries
+        needed = self._now.num_entries.item(0) + num_entries
         if needed > len(state.entries):
             entries = make_records("entry", max(needed, 2 * len(state.entries)))
             entries[: len(state.entries)] = state.entries
             self._state = state._replace(entries=entries)
 
-    def _network_view(self) -> tuple[NetworkView, list[TransferView], list[TransferView]]:
-        run = self._run
-        active = [self._transfers[n] for n in self._state.active[: run.num_active].tolist()]
-        waiting = [self._transfers[n] for n in self._state.waiting[: run.num_waiting].tolist()]
-        b, eta = float(run.per_byte_s), float(run.penalty_per_byte_s)
-        return NetworkView(self._network.links, active, waiting, b, eta, self._now_s), active, waiting
+    def _active(self) -> list[TransferView]:
+        return [self._transfers[n] for n in self._state.active[: self._now.num_active.item(0)].tolist()]
+
+    def _waiting(self) -> list[TransferView]:
+        return [self._transfers[n] for n in self._state.waiting[: self._now.num_waiting.item(0)].tolist()]
+
+    def _network_view(self) -> NetworkView:
+        return NetworkView(
+            self._network.links,
+            self._links_now.count,
+            self._active,
+            self._waiting,
+            self._contention.alone_per_byte_s,
+            self._contention.penalty_per_byte_s,
+            self._now_s,
+        )
 
     def _communicate(self) -> None:
         state = self._state
-        count = kernel.gather_transfers(state)
-        candidates = [self._transfers[n] for n in state.items[:count].tolist()]
-        network, _, _ = self._network_view()
-        if self._run.communication_rule == CommunicationRule.PYTHON_ADMIT:
+        candidates = [self._transfers[n] for n in state.items[: kernel.gather_transfers(state)].tolist()]
+        network = self._network_view()
+        if self._now.communication_rule.item(0) == CommunicationRule.PYTHON_ADMIT:
             for transfer in candidates:
                 if self._asker.admit(transfer, network):
-                    network._admit(transfer)
                     kernel.start_transfer(state, transfer.number)
+                    network = self._network_view()
         else:
-            selected = self._asker.select(candidates, network)
-            for transfer in candidates:
-                active = state.transfers[transfer.number].state == kernel.ACTIVE
-                if active and transfer.number not in selected:
-                    kernel.pause_transfer(state, transfer.number)
-                elif not active and transfer.number in selected:
-                    kernel.start_transfer(state, transfer.number)
+            self._switch(candidates, self._asker.select(candidates, network))
         self._set_wake("wake_communication_ns", "communication")
 
+    def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
+        for transfer in candidates:
+            if transfer.is_active and transfer.number not in selected:
+                kernel.pause_transfer(self._state, transfer.number)
+            elif transfer.number in selected and not transfer.is_active:
+                kernel.start_transfer(self._state, transfer.number)
+
     def _rate(self) -> None:
-        _, active, waiting = self._network_view()
-        rates = self._asker.rates(active, waiting, self._network.links, self._now_s)
+        rates = self._asker.rates(self._active(), self._waiting(), self._network.links, self._now_s)
         kernel.apply_rates(self._state, rates)
 
     def _flush(self) -> None:

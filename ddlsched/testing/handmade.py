@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ddlsched.dag import DataParallelIteration
-from ddlsched.engine.layout import make_records
+from ddlsched.engine.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
 from ddlsched.jobs import Job
 from ddlsched.topology import Link
 from ddlsched.units import bytes_from_mb, ns_from_s
@@ -44,12 +44,13 @@ def job_view(
         model=model,
         user=user,
     )
-    record = make_records("job", 1)[0]
+    records = make_records("job", 1)
+    record = records[0]
     record.arrival_ns, record.num_gpus, record.iterations = job.arrival_ns, num_gpus, iterations
     record.memory_bytes, record.service_ns, record.compute_ns = job.gpu_memory_bytes, job.service_ns, job.compute_ns
     record.iterations_left = iterations if iterations_left is None else iterations_left
     record.remaining_service_ns = job.compute_ns * record.iterations_left * num_gpus
-    view = JobView(job, number, record)
+    view = JobView(job, number, Columns(records), 0)
     view._servers = tuple(servers)
     return view
 
@@ -68,18 +69,19 @@ def cluster_view(
     gpus.server = np.repeat(np.arange(num_servers), gpus_per_server)
     gpus.free_bytes = [bytes_from_mb(float(mb)) for mb in np.broadcast_to(free_memory_mb, num_gpus)]
     load_ns = np.array([ns_from_s(float(s)) for s in np.broadcast_to(load_s, num_gpus)], np.int64)
-    return ClusterView(gpus, gpus_per_server, load_ns, now_s)
+    return ClusterView(Columns(gpus), gpus_per_server, load_ns, now_s)
 
 
 def transfer_view(
     job: JobView, *, bytes_left: float | None = None, message_bytes: float = 100e6, links: Sequence[int] | None = None
 ) -> TransferView:
     """Return the view of a job's all-reduce; on a star the links are the job's servers, which is the default."""
-    record = make_records("transfer", 1)[0]
-    record.bytes = message_bytes
-    record.bytes_left = message_bytes if bytes_left is None else bytes_left
-    now = make_records("run", 1)[0]
-    return TransferView(job.number, job, tuple(sorted(job.servers) if links is None else links), record, now)
+    records = make_records("transfer", 1)
+    records.bytes = message_bytes
+    records.bytes_left = message_bytes if bytes_left is None else bytes_left
+    records.state = TRANSFER_WAITING
+    crossed = tuple(sorted(job.servers) if links is None else links)
+    return TransferView(job.number, job, crossed, Columns(records), 0, Columns(make_records("run", 1)))
 
 
 def network_view(
@@ -96,4 +98,8 @@ def network_view(
         Link(name=f"server {number}", bandwidth_bytes_per_s=_NIC_BYTES_PER_S, relative_bandwidth=1.0)
         for number in range(num_links)
     ]
-    return NetworkView(links, active, waiting, per_byte_s, penalty_per_byte_s, now_s)
+    count = np.zeros(num_links, np.int64)
+    for transfer in active:
+        transfer._columns.state[0] = TRANSFER_ACTIVE
+        np.add.at(count, list(transfer.links), 1)
+    return NetworkView(links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, now_s)

@@ -1,0 +1,65 @@
+"""The command line, one file a command: ``ddlsched simulate``, ``ddlsched workload``, ``ddlsched list``.
+
+Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ddlsched.cli.failures import ReportingGroup
+from ddlsched.cli.list_command import list_plugins
+from ddlsched.cli.output import emit
+from ddlsched.cli.simulate_command import simulate
+from ddlsched.cli.workload_command import app as workload_app
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="ddlsched",
+    cls=ReportingGroup,
+    help="Simulate schedulers of distributed deep-learning jobs on shared GPU clusters.",
+    epilog="Start with: ddlsched workload microsoft-160 --out jobs.csv, then ddlsched simulate jobs.csv",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command("simulate")(simulate)
+app.add_typer(workload_app, name="workload")
+app.command("list")(list_plugins)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        emit(f"ddlsched {version('ddlsched')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    args
+        Without the program's name; by default the process's own.
+
+    Raises
+    ------
+    SystemExit
+        Always: with 0, 2 for input that cannot be used, 1 for a plug-in or a run that failed, 130 for Ctrl-C.
+    """
+    app(args=None if args is None else list(args), prog_name="ddlsched")

@@ -1,0 +1,321 @@
+"""``ddlsched simulate``: one run, from a workload file to its metrics."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.output import emit, notice, refuse_unwritable, replacing
+from ddlsched.errors import InputError, PluginError
+
+if TYPE_CHECKING:
+    from ddlsched.results.result import Result
+
+__all__ = ["simulate"]
+
+_CLUSTER = "Cluster"
+_POLICIES = "Policies"
+_NETWORK = "Network"
+_RUN = "Run and results"
+_MODELS_OWN = "the contention model's own"
+
+
+def simulate(
+    jobs: Annotated[
+        Path,
+        typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", show_default=False),
+    ],
+    servers: Annotated[
+        int, typer.Option(help="Number of servers.", metavar="N", parser=whole, rich_help_panel=_CLUSTER)
+    ] = 16,
+    gpus_per_server: Annotated[
+        int, typer.Option(help="GPUs of each server.", metavar="N", parser=whole, rich_help_panel=_CLUSTER)
+    ] = 4,
+    gpu_memory_mb: Annotated[
+        float,
+        typer.Option(help="Memory of each GPU, MB (1e6 bytes).", metavar="MB", parser=real, rich_help_panel=_CLUSTER),
+    ] = 32768,
+    topology: Annotated[
+        str,
+        typer.Option(
+            help="Network between the servers, e.g. star, leaf-spine:servers_per_leaf=4,spines=2 or fat-tree:k=4.",
+            metavar="NAME",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = "star",
+    scheduler: Annotated[
+        str,
+        typer.Option(
+            help="Bundle of a placement, an order and a communication policy: ada-srsf, srsf-1, srsf-2, srsf-3.",
+            metavar="BUNDLE",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = "ada-srsf",
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="On which GPUs a job runs, e.g. lwf:kappa=1, first-fit, random or mine.py:MyPolicy:alpha=0.5.",
+            metavar="NAME",
+            show_default="the bundle's",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="Which job goes first, e.g. srsf, srsf:communication=true, fifo or las.",
+            metavar="NAME",
+            show_default="the bundle's",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
+    communication: Annotated[
+        str | None,
+        typer.Option(
+            help="Which all-reduces overlap, e.g. adadual, bounded-overlap:limit=2 or preemptive:by=bytes.",
+            metavar="NAME",
+            show_default="the bundle's",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
+    contention: Annotated[
+        str,
+        typer.Option(
+            help="How fast transfers go that share a link, e.g. 10gbe, 1gbe, max-min or linear:per_byte_s=1e-9.",
+            metavar="NAME",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = "10gbe",
+    latency_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Time before a transfer's first byte, seconds (10gbe: 0).",
+            metavar="S",
+            parser=real,
+            show_default=_MODELS_OWN,
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    per_byte_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Time of a byte of a transfer alone, seconds (10gbe: 8.56e-10).",
+            metavar="S",
+            parser=real,
+            show_default=_MODELS_OWN,
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    penalty_per_byte_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Extra time of a byte for each further transfer on a link, seconds (10gbe: 2.35e-10).",
+            metavar="S",
+            parser=real,
+            show_default=_MODELS_OWN,
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    load_per_byte_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Time that a byte counts in a GPU's load, by which placements choose, seconds.",
+            metavar="S",
+            parser=real,
+            show_default="time of a byte alone",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Of the policies' randomness, from 0; the same seed repeats the run exactly.",
+            metavar="N",
+            parser=whole,
+            rich_help_panel=_RUN,
+        ),
+    ] = 0,
+    jobs_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV.",
+            metavar="FILE.csv",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write tasks and transfers as a trace for https://ui.perfetto.dev.",
+            metavar="FILE.json",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    timeline_window: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this part of the timeline, seconds, e.g. 100:160.",
+            metavar="FROM:TO",
+            show_default="all",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics as one JSON object.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Simulate the jobs of a workload file to the end and print the metrics.
+
+    The defaults are those of the 64-GPU experiment.
+
+    NAME is one of 'ddlsched list', such as lwf:kappa=1, or your own class: path/to/file.py:ClassName:parameter=value.
+    """
+    window = _window(timeline, timeline_window)
+    _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--timeline": timeline})
+    constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
+    from ddlsched.cluster import Cluster
+    from ddlsched.jobs import Workload
+    from ddlsched.simulation import simulate as run
+
+    workload = Workload.read(jobs)
+    cluster = Cluster(
+        num_servers=servers, gpus_per_server=gpus_per_server, gpu_memory_mb=gpu_memory_mb, topology=topology
+    )
+    with _progress(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):
+        result = run(
+            workload,
+            cluster,
+            scheduler=scheduler,
+            placement=placement,
+            order=order,
+            communication=communication,
+            contention=_contention(contention, constants),
+            load_per_byte_s=load_per_byte_s,
+            seed=seed,
+            timeline=window,
+        )
+    _write_files(result, jobs_out, timeline)
+    emit(json.dumps(result.summary(), indent=2) + "\n" if as_json else _table(result))
+
+
+def _window(timeline: Path | None, text: str | None) -> bool | tuple[float, float]:
+    """Return what ``simulate(timeline=...)`` takes."""
+    if text is None:
+        return timeline is not None
+    if timeline is None:
+        raise InputError(f"--timeline-window {text}: there is no timeline; expected --timeline FILE.json as well")
+    try:
+        from_s, to_s = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise InputError(f"--timeline-window {text}: is no window; expected FROM:TO, such as 100:160 (s)") from None
+    if not 0 <= from_s < to_s:
+        raise InputError(f"--timeline-window {text}: is empty; expected 0 <= FROM < TO (s)")
+    return from_s, to_s
+
+
+def _refuse_outputs(jobs: Path, outputs: dict[str, Path | None]) -> None:
+    """Refuse, before the run, a file that cannot be written or that would destroy another."""
+    taken = {os.path.realpath(jobs): "JOBS"}
+    for flag, path in outputs.items():
+        if path is None:
+            continue
+        refuse_unwritable(path, flag)
+        other = taken.setdefault(os.path.realpath(path), flag)
+        if other != flag and not path.is_char_device():
+            raise InputError(f"{flag} {path}: is the same file as {other}; expected another")
+
+
+def _contention(name: str, constants: dict[str, float | None]) -> Any:
+    """Return the model with the constants that were given in place of its own."""
+    given = {field: value for field, value in constants.items() if value is not None}
+    if not given:
+        return name
+    from ddlsched.plugins import resolve
+
+    model = resolve("contention", name)
+    known = {field.name for field in dataclasses.fields(model) if field.init} if dataclasses.is_dataclass(model) else ()
+    for field in given:
+        if field not in known:
+            flag = "--" + field.replace("_", "-")
+            raise InputError(f"{flag}: contention {name} has no {field}; expected a model that has one, such as 10gbe")
+    try:
+        return dataclasses.replace(model, **given)
+    except InputError:
+        raise
+    except Exception as error:
+        what = f"cannot be made with {given} ({type(error).__name__}: {error})"
+        raise PluginError(f"contention {name}: {what}") from error
+
+
+def _progress(text: str) -> AbstractContextManager[Any]:
+    """Show on a terminal's stderr that something goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
+    if jobs_out is not None:
+        with replacing(jobs_out, "--jobs-out") as file:
+            _write_jobs(result, file)
+        notice(f"wrote the times of {len(result.workload)} jobs to {jobs_out}")
+    if timeline is not None:
+        from ddlsched.results.timeline import write_timeline
+
+        write_timeline(result, timeline)
+        notice(f"wrote the timeline to {timeline}")
+
+
+def _write_jobs(result: Result, path: Path) -> None:
+    records = result.finished.state.jobs
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["job_id", "start_s", "finish_s", "jct_s"])
+        for job, record in zip(result.workload, records, strict=True):
+            arrival_ns, start_ns, finish_ns = int(record.arrival_ns), int(record.start_ns), int(record.finish_ns)
+            times_ns = (start_ns, finish_ns, finish_ns - arrival_ns)
+            writer.writerow([job.job_id, *map(_exact_s, times_ns)])
+
+
+def _exact_s(time_ns: int) -> str:
+    # A float of seconds would lose nanoseconds beyond 104 days.
+    return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
+
+
+def _table(result: Result) -> str:
+    """Return the metrics for a reader, plain text where stdout is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
+    table = Table(box=None, show_header=False, title=title, title_justify="left", title_style="bold")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for row in _rows(result.summary()):
+        table.add_row(*row)
+    with console.capture() as capture:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
+    return [
+        ("average JCT", f"{summary['average_jct_s']:.3f}", "s"),
+        ("median JCT", f"{summary['median_jct_s']:.3f}", "s"),
+        ("95th percentile JCT", f"{summary['p95_jct_s']:.3f}", "s"),
+        ("makespan", f"{summary['makespan_s']:.3f}", "s"),
+        ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
+        ("events", f"{summary['events']:,}", ""),
+        ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
+    ]

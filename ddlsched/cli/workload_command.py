@@ -1,0 +1,63 @@
+"""``ddlsched workload``: generates workload files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.output import emit, notice, refuse_unwritable, replacing
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Generate a workload file for 'simulate'.",
+    no_args_is_help=True,
+    epilog="Columns of a workload file: job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, "
+    "gpu_memory_mb, and optionally model, user, buckets.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep the generator's name a word of the command line, however many there are."""
+
+
+@app.command("microsoft-160")
+def microsoft_160(
+    seed: Annotated[
+        int, typer.Option(help="The same seed, from 0, gives the same jobs.", metavar="N", parser=whole)
+    ] = 1,
+    scale: Annotated[
+        float,
+        typer.Option(
+            help="Multiplies iterations and arrival times; 0.01 makes a quick try.", metavar="FACTOR", parser=real
+        ),
+    ] = 1.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write, by its suffix .csv, .parquet or .json.", metavar="FILE", show_default="CSV to stdout"
+        ),
+    ] = None,
+) -> None:
+    """Generate the 160 jobs of the 64-GPU experiment, after a Microsoft trace.
+
+    1 to 32 GPUs, 1000 to 6000 iterations, four models, arrivals over 1200 s.
+    """
+    if out is not None:
+        refuse_unwritable(out, "--out")
+        from ddlsched.workload_files import refuse_suffix
+
+        refuse_suffix(out)
+    from ddlsched.workloads.microsoft import microsoft_160 as generate
+
+    workload = generate(seed=seed, scale=scale)
+    if out is None:
+        emit(workload.to_frame().to_csv(index=False, lineterminator="\n"))
+        return
+    with replacing(out, "--out") as file:
+        workload.write(file)
+    notice(f"wrote {len(workload)} jobs to {out}")

@@ -1,0 +1,105 @@
+"""Fingerprints: a hash of everything that a run's outcome depends on, the same in every process.
+
+Values are taken apart down to numbers and text; of a class, the bytes of its file count too, as do those of
+every file that a text such as ``path/to/mine.py:MyPolicy`` names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.plugins import KINDS
+
+__all__ = ["describe", "fingerprint", "sources_digest"]
+
+
+def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
+    """Return the hash of a run's inputs, of the user's files among them, and of ``sources``.
+
+    Raises
+    ------
+    InputError
+        A value that cannot be told apart from others of its kind, such as a lambda.
+    """
+    files: set[Path] = set()
+    described = describe(inputs, files)
+    digests = sorted(_digest(path.read_bytes()) for path in files)
+    return _digest(json.dumps([described, digests, sources], sort_keys=True).encode())
+
+
+def sources_digest() -> str:
+    """Return the hash of the installed sources: this package's, those of all registered plug-ins, numpy's version.
+
+    numpy's version counts because its random streams may change with it.
+    """
+    points = (point for kind in KINDS for point in entry_points(group=f"ddlsched.{kind}"))
+    plugins = {point.module.partition(".")[0] for point in points}
+    digests = [_digest(path.read_bytes()) for name in sorted({"ddlsched"} | plugins) for path in _sources_of(name)]
+    return _digest(json.dumps([digests, np.__version__]).encode())
+
+
+def describe(value: object, files: set[Path]) -> Any:
+    """Return ``value`` as JSON can hold it, and add to ``files`` those whose bytes count.
+
+    Raises
+    ------
+    InputError
+        A function, or an object that hides what it holds.
+    """
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str | Path):
+        files.update(_file_named(str(value)))
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): describe(part, files) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(part, files) for part in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return [str(value.dtype), list(value.shape), _digest(value.tobytes())]
+    return _describe_object(value, files)
+
+
+def _describe_object(value: object, files: set[Path]) -> dict[str, Any]:
+    kind = type(value)
+    if inspect.isroutine(value) or inspect.isclass(value) or not (is_dataclass(value) or hasattr(value, "__dict__")):
+        raise InputError(f"{value!r} cannot be hashed for a sweep; expected a name, a number, or a class's instance")
+    try:
+        files.add(Path(inspect.getfile(kind)))
+    except (TypeError, OSError):
+        raise InputError(f"class {kind.__qualname__} is in no file; a sweep has to notice when it changes") from None
+    held = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else vars(value)
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "holds": describe(held, files)}
+
+
+def _file_named(text: str) -> list[Path]:
+    """Return the file that a text names, alone or before ``:Class`` or ``:function``, if there is one."""
+    before, py, _ = text.partition(".py:")
+    path = Path(before + ".py") if py else Path(text)
+    try:
+        return [path] if path.suffix and path.is_file() else []
+    except OSError:
+        return []
+
+
+def _sources_of(package: str) -> list[Path]:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return []
+    origin = Path(spec.origin)
+    return sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

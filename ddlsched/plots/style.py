@@ -1,0 +1,138 @@
+"""The one style of all charts: column width of a paper, colour-blind-safe colours, files alike to the byte.
+
+Figures are made without pyplot, so that drawing changes no global state and needs no display.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["COLUMN_INCHES", "DASHES", "INK", "MUTED", "PALETTE", "colours", "in_style", "new_figure", "save"]
+
+COLUMN_INCHES = 3.5
+"""Width of a column in a two-column paper."""
+
+INK = "#222222"
+MUTED = "#6b6b6b"
+
+PALETTE = {
+    "blue": "#0072b2",
+    "orange": "#e69f00",
+    "green": "#009e73",
+    "vermillion": "#d55e00",
+    "purple": "#aa4499",
+    "sky": "#56b4e9",
+    "wine": "#882255",
+    "olive": "#999933",
+    "indigo": "#332288",
+    "rose": "#cc6677",
+    "teal": "#44aa99",
+    "forest": "#117733",
+    "sand": "#c9b65a",
+    "grey": "#777777",
+}
+"""Okabe and Ito's colours, and Tol's muted ones where those run out."""
+
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (9, 2)))
+"""Line styles, so that lines are told apart also in print."""
+
+_KNOWN = {
+    "blue": "ada-srsf adadual lwf-1 lwf:kappa=1 κ=1",
+    "teal": "lwf-2 lwf:kappa=2 κ=2",
+    "forest": "lwf-4 lwf:kappa=4 κ=4",
+    "sand": "lwf-8 lwf:kappa=8 κ=8",
+    "orange": "srsf-1 bounded-overlap:limit=1",
+    "green": "srsf-2 bounded-overlap:limit=2",
+    "purple": "srsf-3 bounded-overlap:limit=3",
+    "vermillion": "preemptive:by=service-per-gpu preemptive",
+    "sky": "preemptive:by=bytes",
+    "indigo": "preemptive:by=service",
+    "wine": "random rand",
+    "rose": "first-fit ff",
+    "olive": "list-scheduling ls lwf-32 lwf:kappa=32 κ=32",
+}
+
+_RC: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.4,
+    "savefig.dpi": 300,
+    "svg.hashsalt": "ddlsched",
+}
+
+
+def colours(labels: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a colour a label: the given one, a built-in policy's own under any of its names, or a hash's choice.
+
+    The same label has the same colour in every chart, unless two unknown ones of one chart would clash.
+    """
+    known = {_plain(name): PALETTE[colour] for colour, names in _KNOWN.items() for name in names.split()}
+    result = {label: known[_plain(label)] for label in labels if _plain(label) in known} | dict(given or {})
+    for label in labels:
+        if label not in result:
+            result[label] = _hashed(label, set(result.values()))
+    return result
+
+
+def _plain(label: str) -> str:
+    """Return a label without what writings of one name differ in: ``SRSF(1)`` is ``srsf-1``."""
+    return re.sub(r"\W", "", label.lower())
+
+
+def _hashed(label: str, taken: set[str]) -> str:
+    start = zlib.crc32(label.encode())
+    ring = [list(PALETTE.values())[(start + step) % len(PALETTE)] for step in range(len(PALETTE))]
+    return next((colour for colour in ring if colour not in taken), ring[0])
+
+
+@contextlib.contextmanager
+def in_style() -> Iterator[None]:
+    """Draw in the style, whatever the user's matplotlibrc says; also a decorator of what draws."""
+    from matplotlib import style
+
+    with style.context(["default", _RC]):
+        yield
+
+
+def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+@in_style()
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure, and return their paths."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+    figure.savefig(png, metadata={"Software": None})
+    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    return [png, svg]

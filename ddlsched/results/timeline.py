@@ -1,0 +1,398 @@
+"""The timeline of a run: tables of what every GPU and link did, and a trace file for https://ui.perfetto.dev.
+
+A run has a timeline only if it was asked for, ``simulate(..., timeline=True)`` or ``timeline=(from_s, to_s)``.
+Of a window, everything that intersects it is there, whole. Iterations are counted from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+import numpy as np
+
+from ddlsched.engine.kernel import COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.engine.layout import Records
+    from ddlsched.results.result import Result
+
+__all__ = ["compute_slices", "transfer_slices", "write_timeline"]
+
+_GPUS, _LINKS, _JOBS = 1, 2, 3
+_PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
+_CHUNK = 1 << 14
+"""Rows turned into Python numbers at a time, so that a long timeline is never in memory as text."""
+
+
+def compute_slices(result: Result) -> pd.DataFrame:
+    """Return a row for each time that a GPU ran a task, sorted by GPU, then start.
+
+    Columns: gpu; job_id; task (its name); iteration; start_ns, end_ns. Tasks that take no time are left out.
+
+    Raises
+    ------
+    InputError
+        The run was not recorded.
+    """
+    import pandas as pd
+
+    slices = _compute(result)
+    return pd.DataFrame({"gpu": slices.owner} | _named(result, slices))
+
+
+def transfer_slices(result: Result) -> pd.DataFrame:
+    """Return a row for each time that a transfer ran at one rate, sorted by start, then transfer.
+
+    A transfer has several rows in an iteration if its rate or the number it shares with changed, or if it
+    paused. During its latency it has its rate, but sends nothing.
+
+    Columns: job_id; task (its name); iteration; start_ns, end_ns; links (numbers of the rows of
+    ``result.links``, one entry a crossing); sharing (the most transfers on any one of its links, itself
+    included); rate_bytes_per_s.
+
+    Raises
+    ------
+    InputError
+        The run was not recorded.
+    """
+    import pandas as pd
+
+    slices = _transfers(result)
+    frame = pd.DataFrame(_named(result, slices))
+    transfers, crossed = result.finished.state.transfers, result.finished.state.entries.link
+    links = [tuple(crossed[t.first_entry :][: t.num_entries].tolist()) for t in transfers]
+    frame["links"] = [links[number] for number in slices.owner.tolist()]
+    return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
+
+
+def write_timeline(result: Result, path: Path | str) -> None:
+    """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens.
+
+    Process *GPUs* has a row a GPU; *Links* a row a link, or several where transfers overlap, and the number
+    of transfers on it over time; *Jobs* marks arrivals, starts and finishes. Rows without content are left
+    out. Times are exact to the nanosecond, and one run always gives the same bytes. Perfetto chooses colours
+    by a slice's name without its digits, so jobs with numbers for ids are coloured by task.
+
+    Parameters
+    ----------
+    result
+        A run with a timeline.
+    path
+        The file, which appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        The run was not recorded, or the file cannot be written.
+    """
+    trace = _Trace(result)
+    with _replacing(Path(path)) as file:
+        file.write('{"traceEvents": [')
+        separator = "\n"
+        for event in trace.events():
+            file.write(separator)
+            file.write(event)
+            separator = ",\n"
+        file.write('\n], "displayTimeUnit": "ms"}\n')
+
+
+# --- the records as columns
+
+
+class _Slices(NamedTuple):
+    """Columns of what GPUs ran or transfers did; ``owner`` is the number of the GPU or transfer."""
+
+    owner: np.ndarray
+    job: np.ndarray
+    task: np.ndarray
+    iteration: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    sharing: np.ndarray
+    rate: np.ndarray
+
+
+class _OnLinks(NamedTuple):
+    """Columns of transfer slices on links: place in the columns of the slices, link, how often crossed, lane."""
+
+    place: np.ndarray
+    link: np.ndarray
+    crossings: np.ndarray
+    lane: np.ndarray
+
+
+def _recorded(result: Result, *kinds: int) -> Records:
+    """Return the recorded slices of some kinds that take time."""
+    if not result.finished.state.run[0].record:
+        raise InputError("this run has no timeline; expected one of simulate(..., timeline=True) or (FROM, TO)")
+    slices = result.finished.slices
+    return slices[np.isin(slices["kind"], kinds) & (slices["end_ns"] > slices["start_ns"])]
+
+
+def _compute(result: Result) -> _Slices:
+    """Return what the GPUs ran, sorted by GPU, then start."""
+    state = result.finished.state
+    slices = _recorded(result, COMPUTE_SLICE, LOCKSTEP_SLICE)
+    job = state.workers.job[slices["owner"]]
+    # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
+    place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, state.jobs.num_gpus[job], 1))
+    gpu = state.workers.gpu[slices["owner"][place] + nth]
+    order = np.lexsort((slices["start_ns"][place], gpu))
+    place = place[order]
+    return _Slices(gpu[order], job[place], *(slices[name][place] for name in _Slices._fields[2:]))
+
+
+def _transfers(result: Result) -> _Slices:
+    """Return what the transfers did, sorted by start, then transfer."""
+    slices = _recorded(result, TRANSFER_SLICE)
+    slices = slices[np.lexsort((slices["owner"], slices["start_ns"]))]
+    job = result.finished.state.transfers.job[slices["owner"]]
+    return _Slices(slices["owner"], job, *(slices[name] for name in _Slices._fields[2:]))
+
+
+def _repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
+    place = np.repeat(np.arange(len(counts)), counts)
+    return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _named(result: Result, slices: _Slices) -> dict[str, Any]:
+    """Return the columns that both tables have."""
+    job_ids = np.array([job.job_id for job in result.workload], dtype=object)
+    tasks = np.array([task.name for job in result.workload for task in job.dag.tasks], dtype=object)
+    return {
+        "job_id": job_ids[slices.job],
+        "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],
+        "iteration": slices.iteration,
+        "start_ns": slices.start_ns,
+        "end_ns": slices.end_ns,
+    }
+
+
+# --- transfers on links
+
+
+def _on_links(result: Result, slices: _Slices) -> _OnLinks:
+    """Return a row for each slice and link, sorted by link, lane and start."""
+    transfers, num_links = result.finished.state.transfers, len(result.finished.network.links)
+    place, nth = _repeated(transfers.num_entries[slices.owner])
+    link = result.finished.state.entries.link[transfers.first_entry[slices.owner[place]] + nth]
+    # A ring may cross a link more than once.
+    pair, crossings = np.unique(place * num_links + link, return_counts=True)
+    place, link = np.divmod(pair, num_links)
+    lane = _lanes(slices, place, link)
+    order = np.lexsort((slices.start_ns[place], lane, link))
+    return _OnLinks(place[order], link[order], crossings[order], lane[order])
+
+
+def _lanes(slices: _Slices, place: np.ndarray, link: np.ndarray) -> np.ndarray:
+    """Return a lane for each slice on a link: the lowest free one, kept until the transfer ends or pauses."""
+    continues = _continues(slices)[place]
+    start_ns, transfer = slices.start_ns[place], slices.owner[place]
+    # At an instant, those that continue come first, so that a newcomer does not take their lane.
+    order = np.lexsort((transfer, ~continues, start_ns, link))
+    columns = (link, transfer, start_ns, slices.end_ns[place], continues)
+    lanes, last_link = [], -1
+    free_ns: list[int] = []
+    lane_of: dict[int, int] = {}
+    for number, owner, start, end, same in _rows(*(column[order] for column in columns)):
+        if number != last_link:
+            last_link, free_ns, lane_of = number, [], {}
+        if not same:
+            lane_of[owner] = next((n for n, free in enumerate(free_ns) if free <= start), len(free_ns))
+        lane = lane_of[owner]
+        free_ns[lane : lane + 1] = [end]
+        lanes.append(lane)
+    result = np.empty(len(order), np.int64)
+    result[order] = lanes
+    return result
+
+
+def _continues(slices: _Slices) -> np.ndarray:
+    """Return for each slice whether its transfer was running until then."""
+    order = np.lexsort((slices.start_ns, slices.owner))
+    transfer, start_ns, end_ns = slices.owner[order], slices.start_ns[order], slices.end_ns[order]
+    result = np.zeros(len(order), bool)
+    result[order[1:]] = (transfer[1:] == transfer[:-1]) & (start_ns[1:] == end_ns[:-1])
+    return result
+
+
+def _counts(
+    start_ns: np.ndarray, end_ns: np.ndarray, crossings: np.ndarray, from_ns: int, to_ns: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return when the number of transfers on a link changes within the window, and to what."""
+    times, place = np.unique(np.concatenate([start_ns, end_ns]), return_inverse=True)
+    change = np.zeros(len(times), np.int64)
+    np.add.at(change, place, np.concatenate([crossings, -crossings]))
+    # What else began or ended outside the window is not known: it opens with the number at its start.
+    count, times = np.cumsum(change), np.maximum(times, from_ns)
+    last = np.append(times[1:] != times[:-1], True) & (times < to_ns)
+    count, times = count[last], times[last]
+    changed = np.diff(count, prepend=0) != 0
+    return times[changed], count[changed]
+
+
+# --- the file
+
+
+def _rows(*columns: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    for first in range(0, len(columns[0]), _CHUNK):
+        yield from zip(*(column[first : first + _CHUNK].tolist() for column in columns), strict=True)
+
+
+def _us(ns: int) -> str:
+    """Return microseconds with all three decimals; a float's own text would lose some."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _event(phase: str, category: str, name: str, process: int, tid: int, time_ns: int, rest: str) -> str:
+    start = f'{{"ph":"{phase}","cat":"{category}","name":{name},"pid":{process},"tid":{tid}'
+    return f'{start},"ts":{_us(time_ns)},{rest}}}'
+
+
+def _slice(category: str, name: str, process: int, tid: int, start_ns: int, end_ns: int, args: str) -> str:
+    rest = f'"dur":{_us(end_ns - start_ns)},"args":{{{args}}}'
+    return _event("X", category, name, process, tid, start_ns, rest)
+
+
+class _Trace:
+    """The trace events of a run, each a line of JSON."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._state = result.finished.state
+        self._compute = _compute(result)
+        self._transfers = _transfers(result)
+        self._on_links = _on_links(result, self._transfers)
+        self._labels: dict[tuple[int, int], tuple[str, str]] = {}
+        # Perfetto shows a row's number after its name, hence GPU 14 as 1014; it must not be its process's number.
+        link_rows = np.unique(np.stack([self._on_links.link, self._on_links.lane]), axis=1)
+        self._link_rows = {(link, lane): row for row, (link, lane) in enumerate(link_rows.T.tolist())}
+        self._block: int = 10 ** len(str(max(result.cluster.num_gpus, len(self._link_rows), len(result.workload))))
+
+    def events(self) -> Iterator[str]:
+        """Return all events: a process after the other, in each its rows in order."""
+        yield from self._rows_of(_GPUS, self._gpu_names())
+        yield from self._gpu_events()
+        yield from self._rows_of(_LINKS, self._link_names())
+        yield from self._link_events()
+        yield from self._counters()
+        marks = self._marks()
+        yield from self._rows_of(_JOBS, {job: f"job {self._result.workload[job].job_id}" for job, _, _ in marks})
+        yield from self._mark_events(marks)
+
+    def _rows_of(self, process: int, names: dict[int, str]) -> Iterator[str]:
+        """Return the names and the order of a process and its rows."""
+        if names:
+            yield _metadata("process", {"pid": process}, _PROCESSES[process], process)
+        for row, name in names.items():
+            yield _metadata("thread", {"pid": process, "tid": self._tid(process, row)}, name, row)
+
+    def _tid(self, process: int, row: int) -> int:
+        return process * self._block + row
+
+    def _gpu_names(self) -> dict[int, str]:
+        server = self._state.gpus.server
+        return {gpu: f"server {server[gpu]}, GPU {gpu}" for gpu in np.unique(self._compute.owner).tolist()}
+
+    def _link_names(self) -> dict[int, str]:
+        links = self._result.finished.network.links
+        names = {row: (links[link].name, lane) for (link, lane), row in self._link_rows.items()}
+        return {row: f"{name} ({lane + 1})" if lane else name for row, (name, lane) in names.items()}
+
+    def _label(self, job: int, task: int) -> tuple[str, str]:
+        """Return name and args of a task's slices, as JSON that lacks only the number of the iteration."""
+        if (job, task) not in self._labels:
+            name = self._result.workload[job].dag.tasks[task].name
+            title = json.dumps(f"job {self._result.workload[job].job_id} {name}, iteration ")
+            args = f'{self._job_args(job)},"task":{json.dumps(name)},"iteration":'
+            self._labels[job, task] = title.removesuffix('"'), args
+        return self._labels[job, task]
+
+    def _job_args(self, number: int) -> str:
+        job = self._result.workload[number]
+        model = "" if job.model is None else f',"model":{json.dumps(job.model)}'
+        return f'"job":{json.dumps(job.job_id)}{model}'
+
+    def _gpu_events(self) -> Iterator[str]:
+        for gpu, job, task, iteration, start_ns, end_ns in _rows(*self._compute[:6]):
+            name, args = self._label(job, task)
+            tid = self._tid(_GPUS, gpu)
+            yield _slice("compute", f'{name}{iteration}"', _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
+
+    def _link_events(self) -> Iterator[str]:
+        on = self._on_links
+        columns = (column[on.place] for column in self._transfers[1:])
+        for link, lane, job, task, iteration, start_ns, end_ns, sharing, rate in _rows(on.link, on.lane, *columns):
+            name, args = self._label(job, task)
+            tid = self._tid(_LINKS, self._link_rows[link, lane])
+            args = f'{args}{iteration},"sharing":{sharing},"rate_bytes_per_s":{rate!r}'
+            yield _slice("transfer", f'{name}{iteration}"', _LINKS, tid, start_ns, end_ns, args)
+
+    def _counters(self) -> Iterator[str]:
+        on, run = self._on_links, self._state.run[0]
+        start_ns, end_ns = self._transfers.start_ns[on.place], self._transfers.end_ns[on.place]
+        window = int(run.record_from_ns), int(run.record_to_ns)
+        for link in np.unique(on.link).tolist():
+            here = slice(*np.searchsorted(on.link, [link, link + 1]))
+            name = json.dumps(self._result.finished.network.links[link].name)
+            tid = self._tid(_LINKS, self._link_rows[link, 0])
+            for time_ns, count in _rows(*_counts(start_ns[here], end_ns[here], on.crossings[here], *window)):
+                yield _event("C", "transfer", name, _LINKS, tid, time_ns, f'"args":{{"transfers":{count}}}')
+
+    def _marks(self) -> list[tuple[int, int, str]]:
+        """Return job, time and kind of what happened to jobs within the window, job by job."""
+        jobs, run = self._state.jobs, self._state.run[0]
+        times = {"arrival": jobs.arrival_ns, "start": jobs.start_ns, "finish": jobs.finish_ns}
+        return [
+            (job, int(times_ns[job]), kind)
+            for job in range(len(jobs))
+            for kind, times_ns in times.items()
+            if run.record_from_ns <= times_ns[job] <= run.record_to_ns
+        ]
+
+    def _mark_events(self, marks: list[tuple[int, int, str]]) -> Iterator[str]:
+        for job, time_ns, kind in marks:
+            name = json.dumps(f"job {self._result.workload[job].job_id} {kind}")
+            rest = f'"s":"t","args":{{{self._job_args(job)}}}'
+            yield _event("i", "job", name, _JOBS, self._tid(_JOBS, job), time_ns, rest)
+
+
+def _metadata(what: str, row: dict[str, int], name: str, place: int) -> str:
+    """Return the events that name a process or thread and put it in its place."""
+    named = {"ph": "M", "name": f"{what}_name", **row, "args": {"name": name}}
+    sorted_ = {"ph": "M", "name": f"{what}_sort_index", **row, "args": {"sort_index": place}}
+    return f"{json.dumps(named)},\n{json.dumps(sorted_)}"
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[TextIO]:
+    """Open a temporary file beside ``path`` that takes its place if all goes well."""
+    try:
+        if path.is_dir():
+            raise InputError(f"timeline {path}: is a folder; expected a file name")
+        if path.exists() and not path.is_file():  # such as /dev/stdout, which a file must not replace
+            with path.open("w", encoding="ascii") as file:
+                yield file
+            return
+        target = path.resolve()
+        temporary = target.with_name(f".{target.name[:40]}-{os.getpid()}.tmp")
+        try:
+            with temporary.open("w", encoding="ascii", newline="\n") as file:
+                yield file
+            temporary.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        reason = f"cannot be written ({error.strerror or error}); expected a file in a writable folder"
+        raise InputError(f"timeline {path}: {reason}") from None

@@ -19,6 +19,8 @@ __all__ = ["emit", "notice", "refuse_unwritable", "replacing"]
 
 def emit(text: str) -> None:
     """Write a result to stdout, whole; a reader that has gone away (``| head``) ends the program quietly."""
+    if sys.stdout is None:
+        raise InputError("the result cannot be written to stdout (it is closed)")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

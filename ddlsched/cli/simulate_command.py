@@ -31,7 +31,7 @@ _MODELS_OWN = "the contention model's own"
 def simulate(
     jobs: Annotated[
         Path,
-        typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", show_default=False),
+        typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False),
     ],
     servers: Annotated[
         int, typer.Option(help="Number of servers.", metavar="N", parser=whole, rich_help_panel=_CLUSTER)

@@ -77,8 +77,8 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
             )
         if job.gpu_memory_bytes > cluster.gpu_memory_bytes:
             raise InputError(
-                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs "
-                f"{job.gpu_memory_mb:g} MB a GPU, so it can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
+                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
+                f"a GPU, so it can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
             )
 
 

@@ -72,7 +72,9 @@ def test_random_fit_is_uniform_over_eligible_gpus():
 def test_orders_sort_as_they_say():
     short_wide = job_view(number=0, num_gpus=8, iterations=10, arrival_s=3.0)  # 8 s of service, 1 s a GPU
     long_narrow = job_view(number=1, num_gpus=1, iterations=50, arrival_s=1.0)  # 5 s
-    nearly_done = job_view(number=2, num_gpus=2, iterations=100, iterations_left=10, arrival_s=2.0)  # 2 s, 18 s attained
+    nearly_done = job_view(
+        number=2, num_gpus=2, iterations=100, iterations_left=10, arrival_s=2.0
+    )  # 2 s, 18 s attained
     jobs = [short_wide, long_narrow, nearly_done]
 
     def ranked(policy):
@@ -142,7 +144,9 @@ def test_preemptive_takes_the_smallest_key_and_skips_the_blocked():
 
 def test_preemptive_by_bytes_looks_at_the_bytes_left():
     transfers = [transfer(0, (0, 1), bytes_left=5e6, iterations=99), transfer(1, (0, 1), bytes_left=9e6, iterations=1)]
-    by_bytes, by_service = (PreemptiveShortestFirst(by=by).select(transfers, network_view()) for by in ("bytes", "service"))
+    by_bytes, by_service = (
+        PreemptiveShortestFirst(by=by).select(transfers, network_view()) for by in ("bytes", "service")
+    )
     assert [chosen.number for chosen in by_bytes] == [0]
     assert [chosen.number for chosen in by_service] == [1]
 

@@ -50,7 +50,10 @@ def test_durations_round_halves_to_even():
         ((ComputeTask(name="a", duration_ns=1, after=("b",)),), "no task of the iteration"),
         ((ComputeTask(name="a", duration_ns=1, after=("a",)),), "cycle"),
         (
-            (ComputeTask(name="a", duration_ns=1, after=("b",)), AllReduceTask(name="b", message_bytes=1, after=("a",))),
+            (
+                ComputeTask(name="a", duration_ns=1, after=("b",)),
+                AllReduceTask(name="b", message_bytes=1, after=("a",)),
+            ),
             "cycle",
         ),
     ],

@@ -211,7 +211,10 @@ def test_a_placement_without_memory_is_refused():
 @pytest.mark.parametrize(
     ("plugins", "fault"),
     [
-        ({"order": type("Nan", (), {"key": lambda s, j, t: math.nan})()}, "order Nan at 0.0 s, job 'a': its key is nan"),
+        (
+            {"order": type("Nan", (), {"key": lambda s, j, t: math.nan})()},
+            "order Nan at 0.0 s, job 'a': its key is nan",
+        ),
         ({"order": type("Mixed", (), {"key": lambda s, j, t: j.job_id if j.number else 1})()}, "cannot be compared"),
         ({"communication": type("Maybe", (), {"admit": lambda s, t, n: "yes"})()}, "admit answered 'yes'"),
         ({"communication": type("Other", (), {"select": lambda s, t, n: [1]})()}, "select answered 1"),

@@ -1,0 +1,70 @@
+"""The linter, the type checker, the import contracts and the names promised in the documents."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddlsched.plugins import KINDS, names, resolve, resolve_bundle
+
+ROOT = Path(__file__).parents[1]
+
+CHECKS = {
+    "ruff": ["-m", "ruff", "check", "."],
+    "ruff format": ["-m", "ruff", "format", "--check", "."],
+    "mypy": ["-m", "mypy"],
+    "import contracts": ["-c", "from importlinter.cli import lint_imports_command as check; check()"],
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_check_passes(check: str) -> None:
+    done = subprocess.run([sys.executable, *CHECKS[check]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PROMISED = {
+    "placement": {"random", "first-fit", "list-scheduling", "lwf"},
+    "order": {"srsf", "srtf", "fifo", "las"},
+    "communication": {"bounded-overlap", "adadual", "preemptive"},
+    "contention": {"linear", "10gbe", "1gbe", "equal-share", "max-min"},
+    "topology": {"star", "leaf-spine", "fat-tree"},
+    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_promised_names_are_registered_and_can_be_made(kind: str) -> None:
+    assert PROMISED[kind] <= set(names(kind))
+    for name in names(kind):
+        if kind == "bundle":
+            for door, given in resolve_bundle(name).items():
+                resolve(door, given)
+        else:
+            resolve(kind, name)
+
+
+def test_listing_names_imports_no_plugin() -> None:
+    program = (
+        "import sys, ddlsched.plugins as p\n"
+        "[p.names(kind) for kind in p.KINDS]\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('algorithms', 'topologies', 'numba')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    program = "import sys, ddlsched; print([m for m in ('numpy', 'pandas', 'numba', 'networkx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_imported() -> None:
+    import ddlsched
+
+    for name in ddlsched.__all__:
+        assert getattr(ddlsched, name).__doc__, name

@@ -10,3 +10,11 @@ import hypothesis
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=5000)
 hypothesis.settings.load_profile("fuzz" if os.environ.get("FUZZ") else "default")
+
+
+def pytest_configure(config) -> None:
+    """Compile the event loop once, before parallel test processes would each do it."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        import ddlsched
+
+        ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.001))

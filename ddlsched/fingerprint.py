@@ -23,6 +23,9 @@ from ddlsched.plugins import KINDS
 
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
+_PRESENTATION = ("cli", "plots")
+"""Packages that no simulation imports."""
+
 
 def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
     """Return the hash of a run's inputs, of the user's files among them, and of ``sources``.
@@ -39,9 +42,9 @@ def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
 
 
 def sources_digest() -> str:
-    """Return the hash of the installed sources: this package's, those of all registered plug-ins, numpy's version.
+    """Return the hash of the installed sources: this package's and those of all registered plug-ins.
 
-    numpy's version counts because its random streams may change with it.
+    What only draws and talks is left out; numpy's version counts, because its random streams may change with it.
     """
     points = (point for kind in KINDS for point in entry_points(group=f"ddlsched.{kind}"))
     plugins = {point.module.partition(".")[0] for point in points}
@@ -98,7 +101,10 @@ def _sources_of(package: str) -> list[Path]:
     if spec is None or spec.origin is None:
         return []
     origin = Path(spec.origin)
-    return sorted(origin.parent.rglob("*.py")) if origin.name == "__init__.py" else [origin]
+    if origin.name != "__init__.py":
+        return [origin]
+    silent = {origin.parent / name for name in _PRESENTATION} if package == "ddlsched" else set()
+    return sorted(path for path in origin.parent.rglob("*.py") if silent.isdisjoint(path.parents))
 
 
 def _digest(data: bytes) -> str:

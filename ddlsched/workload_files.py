@@ -251,9 +251,13 @@ def _job_of_json(where: str, row: Any) -> Job:
     return _dag_job(where, row) if "tasks" in row else _job_of_row(where, row)
 
 
+def _is_task(task: Any) -> bool:
+    return isinstance(task, dict) and not isinstance(task.get("kind"), list | dict)
+
+
 def _dag_job(where: str, row: dict[str, Any]) -> Job:
     tasks = row["tasks"]
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+    if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
         raise InputError(f"{where}, field tasks: is {_shown(tasks)}; {expected}")
     dag = _located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks))

@@ -250,12 +250,13 @@ def test_fingerprint_refuses_a_class_without_a_file():
         fingerprint({"placement": space["Typed"]()}, "s")
 
 
-def test_sources_digest_covers_framework_and_plugins(monkeypatch):
+def test_sources_digest_covers_framework_and_plugins_but_no_charts(monkeypatch):
     read: list[str] = []
     original = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or original(path))
     digest = sources_digest()
     for part in ("ddlsched/engine/kernel.py", "algorithms/placement/lwf.py", "topologies/star.py"):
         assert any(path.endswith(part) for path in read)
+    assert not any("ddlsched/plots" in path for path in read)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b" " * path.match("*/lwf.py"))
     assert sources_digest() != digest

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -239,6 +240,25 @@ def test_the_file_holds_the_table(mix, mix_events):
 # ---- What the transfers did
 
 
+def test_the_file_holds_each_transfer_on_each_of_its_links(mix, mix_events):
+    names = row_metadata(mix_events, "thread_name", "name")
+    found = Counter(
+        (
+            names[2, e["tid"]].split(" (")[0],
+            e["ts"],
+            e["ts"] + e["dur"],
+            *(v for k, v in e["args"].items() if k != "model"),
+        )
+        for e in mix_events
+        if e["ph"] == "X" and e["pid"] == 2
+    )
+    columns = ["links", "start_ns", "end_ns", "job_id", "task", "iteration", "sharing", "rate_bytes_per_s"]
+    table = transfer_slices(mix).explode("links")
+    table["links"] = [f"server {link}" for link in table["links"]]
+    table["rate_bytes_per_s"] = [Decimal(repr(rate)) for rate in table["rate_bytes_per_s"].tolist()]
+    assert found == Counter(intervals(table[columns]))
+
+
 def test_overlapping_transfers_take_a_lane_each_and_keep_it(tmp_path):
     # a sends from 30 ms; b from 31 ms beside it on server 1; a ends, and b goes on alone in its own lane.
     result = run(
@@ -283,19 +303,22 @@ def test_overlapping_transfers_take_a_lane_each_and_keep_it(tmp_path):
     ]
 
 
-def test_a_newcomer_takes_the_lowest_lane_that_is_free_at_that_instant(tmp_path):
-    # a ends at 31 ms, just when c begins: c takes its lane, while b, that runs on, keeps the second.
+@pytest.mark.parametrize(("c_arrival_s", "c_row"), [(0.001, "server 1"), (0.000999999, "server 1 (3)")])
+def test_a_newcomer_takes_the_lowest_lane_that_is_free_at_that_instant(tmp_path, c_arrival_s, c_row):
+    # a ends at 31 ms. c begins then and takes its lane, or 1 ns before and may not; b, that runs on, keeps its own.
     result = run(
         job("a", 2, message_bytes=0.4e6),
         job("b", 2, message_bytes=4e6),
-        job("c", 2, message_bytes=4e6, arrival_s=0.001),
+        job("c", 2, message_bytes=4e6, arrival_s=c_arrival_s),
         gpus={"a": [0, 3], "b": [1, 4], "c": [5, 6]},
         gpus_per_server=3,
+        scheduler="srsf-3",
     )
     rows = rows_of(written(result, tmp_path))
-    assert [slice["args"]["job"] for slice in rows["server 1"]] == ["a", "c", "c"]
-    assert {slice["args"]["job"] for slice in rows["server 1 (2)"]} == {"b"}
-    assert "server 1 (3)" not in rows
+    jobs = {name: {slice["args"]["job"] for slice in slices} for name, slices in rows.items() if "GPU" not in name}
+    on_server_1 = {"server 1": {"a"}, "server 1 (2)": {"b"}}
+    on_server_1[c_row] = on_server_1.get(c_row, set()) | {"c"}
+    assert {name: on for name, on in jobs.items() if name.startswith("server 1")} == on_server_1
 
 
 def test_a_paused_transfer_gives_up_its_lane(tmp_path):
@@ -527,7 +550,7 @@ def test_times_are_exact_after_a_long_run(tmp_path):
 
 
 def test_any_text_may_be_a_name(tmp_path):
-    odd = 'a "quoted" \\ name,\nüñí \x01 🦆'
+    odd = 'a "quoted" \\ name, {üñí} 🦆'
     iteration = IterationDag((ComputeTask(name=odd, duration_ns=5),))
     one = Job(job_id=odd, arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1.0, model=odd)
     events = written(run(one, gpus={odd: [0]}), tmp_path)
@@ -543,6 +566,31 @@ def test_a_link_crossed_between_switches_has_a_row_of_its_name(tmp_path):
     rows = [row for row in rows_of(written(result, tmp_path)) if "GPU" not in row]
     assert len(rows) == 6
     assert set(rows) <= names
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoSwitches:
+    """Even servers on the one, odd servers on the other: the ring over 0, 1, 2, 3 goes to and fro twice."""
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        graph: nx.Graph[Any] = nx.Graph()
+        cables = [(server, "AB"[server % 2]) for server in range(num_servers)]
+        graph.add_edges_from([*cables, ("A", "B")], bandwidth_bytes_per_s=1e9, latency_s=0.0)
+        return graph
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> list[Any]:
+        return nx.shortest_path(graph, source, target)
+
+
+def test_a_link_crossed_twice_has_one_slice_and_counts_two(tmp_path):
+    result = run(job("a", 4), gpus={"a": [0, 2, 4, 6]}, topology=TwoSwitches(), contention=EqualShare())
+    events = written(result, tmp_path)
+    rows = {name: len(slices) for name, slices in rows_of(events).items() if "GPU" not in name}
+    assert rows == {**{f"server {n}": 1 for n in range(4)}, "A to B": 1, "B to A": 1}
+    counts = {(e["name"], e["args"]["transfers"]) for e in events if e["ph"] == "C"}
+    assert {count for name, count in counts if name == "A to B"} == {2, 0}
+    assert {count for name, count in counts if name == "server 0"} == {1, 0}
+    assert transfer_slices(result)["sharing"].tolist() == [2]
 
 
 def test_a_run_without_a_timeline_is_refused(tmp_path):

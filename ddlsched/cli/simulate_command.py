@@ -277,13 +277,12 @@ def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -
 
 def _write_jobs(result: Result, path: Path) -> None:
     records = result.finished.state.jobs
+    times_ns = (records.start_ns, records.finish_ns, records.finish_ns - records.arrival_ns)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["job_id", "start_s", "finish_s", "jct_s"])
-        for job, record in zip(result.workload, records, strict=True):
-            arrival_ns, start_ns, finish_ns = int(record.arrival_ns), int(record.start_ns), int(record.finish_ns)
-            times_ns = (start_ns, finish_ns, finish_ns - arrival_ns)
-            writer.writerow([job.job_id, *map(_exact_s, times_ns)])
+        for job, *times in zip(result.workload, *(column.tolist() for column in times_ns), strict=True):
+            writer.writerow([job.job_id, *map(_exact_s, times)])
 
 
 def _exact_s(time_ns: int) -> str:

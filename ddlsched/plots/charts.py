@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "bars", "changes", "distributions"]
 
-_MOST_POINTS = 1000
+_MOST_POINTS = 1001
+_BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 @in_style()
@@ -45,8 +46,9 @@ def bars(
     for place, (label, interval) in enumerate(intervals.items()):
         axes.barh(place, interval.mean, height=0.68, color=shade[label], alpha=0.85)
         axes.plot([interval.low, interval.high], [place, place], color=INK, linewidth=1.0, marker="|", markersize=4)
+        value = _short(interval.mean)
         axes.annotate(
-            _short(interval.mean), (interval.high, place), (4, 0), textcoords="offset points", va="center", fontsize=7.5
+            value, (interval.high, place), (4, 0), textcoords="offset points", va="center_baseline", bbox=_BLANK
         )
     axes.set_xlim(0, 1.16 * widest)
     _label_rows(axes, list(intervals))
@@ -120,7 +122,7 @@ def distributions(
     Parameters
     ----------
     samples
-        All values > 0 of a policy; of many, 1000 quantiles are drawn.
+        All values > 0 of a policy; of many, their quantiles are drawn.
     axis
         What is measured, with its unit.
     title
@@ -136,7 +138,7 @@ def distributions(
         axes.plot(x, share, drawstyle="steps-post", color=shade[label], linestyle=DASHES[number % 5], label=label)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylim(0, 1.005)
+    axes.set_ylim(0, 1.01)
     axes.set_ylabel("Share of jobs")
     axes.grid(axis="y")
     _finish(figure, axes, axis, title)

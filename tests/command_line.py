@@ -1,0 +1,33 @@
+"""Runs the command line in this process."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+
+from ddlsched.cli import app
+
+__all__ = ["COMMAND", "Run", "run"]
+
+COMMAND: Any = typer.main.get_command(app)
+"""Built once: typer's own test runner builds it for every call, which takes longer than most calls."""
+
+
+class Run(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*args: object) -> Run:
+    """Run a command; an exception that would show our traceback comes through."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        COMMAND.main([str(arg) for arg in args], prog_name="ddlsched")
+    return Run(int(ended.value.code or 0), out.getvalue(), err.getvalue())

@@ -10,6 +10,8 @@ from ddlsched.units import MAX_NS, bytes_from_mb
 
 __all__ = ["Cluster"]
 
+MAX_GPUS = 10_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
@@ -37,6 +39,8 @@ class Cluster:
             raise InputError(
                 f"cluster: {self.num_servers} servers of {self.gpus_per_server} GPUs; expected at least 1 of each"
             )
+        if self.num_gpus > MAX_GPUS:
+            raise InputError(f"cluster: {self.num_gpus} GPUs; expected at most {MAX_GPUS}")
         if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
             raise InputError(f"cluster: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
 

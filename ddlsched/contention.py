@@ -16,6 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.topology import Link, Network
 
 __all__ = [
+    "MAX_CONSTANT_S",
     "ONE_GBE",
     "TEN_GBE",
     "ContentionModel",
@@ -30,6 +31,10 @@ __all__ = [
 
 TEN_GBE = {"per_byte_s": 8.56e-10, "penalty_per_byte_s": 2.35e-10}
 ONE_GBE = {"per_byte_s": 7.8125e-9, "penalty_per_byte_s": 0.7e-9}
+
+
+MAX_CONSTANT_S = 1e6
+"""Largest time of a byte, or latency, that is taken for one; keeps sums within the clock."""
 
 
 class Flow(Protocol):
@@ -90,8 +95,11 @@ def count_per_link(flows: Sequence[Flow]) -> Counter[int]:
 
 def _refuse_negative(model: object, **values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not 0 <= value < float("inf"):
-            raise InputError(f"contention {type(model).__name__}: {name} is {value}; expected a finite number >= 0")
+        if value is not None and not 0 <= value <= MAX_CONSTANT_S:
+            raise InputError(
+                f"contention {type(model).__name__}: {name} is {value}; "
+                f"expected a number from 0 to {MAX_CONSTANT_S:g} s"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,7 +179,7 @@ def _task_from_dict(fields: Mapping[str, Any]) -> Task:
     name, kind, after = fields.get("name"), fields.get("kind"), fields.get("after", [])
     if not isinstance(name, str) or not name:
         raise InputError(f"task: name is {name!r}; expected a text")
-    if kind not in _FIELD_OF_KIND:
+    if not isinstance(kind, str) or kind not in _FIELD_OF_KIND:
         raise InputError(f"task {name!r}: kind is {kind!r}; expected 'compute' or 'all-reduce'")
     if not isinstance(after, list) or not all(isinstance(a, str) for a in after):
         raise InputError(f"task {name!r}: after is {after!r}; expected a list of task names")

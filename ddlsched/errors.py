@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 __all__ = [
     "DdlschedError",
@@ -13,7 +14,10 @@ __all__ = [
     "SimulationError",
     "UnknownNameError",
     "did_you_mean",
+    "guarded",
 ]
+
+Answer = TypeVar("Answer")
 
 
 class DdlschedError(Exception):
@@ -54,3 +58,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return " Did you mean " + " or ".join(repr(n) for n in near) + "?"
     return f" Known: {', '.join(names)}." if names else ""
+
+
+def guarded(who: str, question: Callable[[], Answer]) -> Answer:
+    """Return what a plug-in answers; what it raises becomes a PluginError that names it, also ``sys.exit``."""
+    try:
+        return question()
+    except DdlschedError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error

@@ -22,9 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
+from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 
-__all__ = ["KINDS", "Kind", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "class_in_file", "names", "resolve", "resolve_bundle"]
 
 Kind: TypeAlias = Literal["placement", "order", "communication", "contention", "topology", "bundle"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
@@ -104,7 +104,7 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     if ".py:" in given:
         file, _, rest = given.partition(".py:")
         class_name, _, parameters = rest.partition(":")
-        return _class_in_file(Path(file + ".py"), class_name), class_name, parameters
+        return class_in_file(Path(file + ".py"), class_name), class_name, parameters
     name, _, parameters = given.partition(":")
     point = _registered(kind).get(name)
     if point is None:
@@ -113,7 +113,18 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     return _load(kind, point), name, parameters
 
 
-def _class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
+def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
+    """Return a class, or another callable, of a user's Python file; the file is run.
+
+    Raises
+    ------
+    InputError
+        No such file.
+    UnknownNameError
+        The file has no such callable.
+    PluginError
+        The file cannot be imported.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a Python file with the class {class_name!r}")
     module_name = f"ddlsched_user_{path.stem}"
@@ -207,10 +218,5 @@ def _parse_value(where: str, kind: Any, text: str) -> Any:
 
 
 def _make(kind: Kind, label: str, maker: Callable[..., Any], values: dict[str, Any]) -> Any:
-    try:
-        return maker(**values)
-    except InputError:
-        raise
-    except Exception as error:
-        given = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise PluginError(f"{kind} {label}({given}): cannot be made ({type(error).__name__}: {error})") from error
+    given = ", ".join(f"{name}={value}" for name, value in values.items())
+    return guarded(f"{kind} {label}({given})", lambda: maker(**values))

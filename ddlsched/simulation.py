@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ddlsched.cluster import Cluster
-from ddlsched.contention import ContentionModel
+from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.engine.simulation import Simulation, Window
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, guarded
 from ddlsched.jobs import Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
@@ -70,14 +70,15 @@ def simulate(
         Jobs remain that nothing will ever let finish.
     """
     cluster = cluster or Cluster()
-    if load_per_byte_s is not None and not 0 <= load_per_byte_s < float("inf"):
-        raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a finite number >= 0")
+    if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
+        raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
     if isinstance(seed, bool) or seed < 0:
         raise InputError(f"seed is {seed}; expected a whole number >= 0")
-    names: dict[str, Any] = dict(resolve_bundle(scheduler or DEFAULT_BUNDLE))
+    names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
     network = Network(resolve("topology", cluster.topology), cluster.num_servers)
+    model = resolve("contention", contention)
     window = None if timeline is False else Window() if timeline is True else Window(*timeline)
     simulation = Simulation(
         workload,
@@ -86,7 +87,7 @@ def simulate(
         placement=resolve("placement", names["placement"]),
         order=resolve("order", names["order"]),
         communication=resolve("communication", names["communication"]),
-        contention=resolve("contention", contention).bound_to(network),
+        contention=guarded(f"contention {contention}: bound_to", lambda: model.bound_to(network)),
         load_per_byte_s=load_per_byte_s,
         seed=seed,
         window=window,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddlsched.errors import DdlschedError
 from ddlsched.fingerprint import describe, fingerprint, sources_digest
 from ddlsched.jobs import Workload
-from ddlsched.plugins import _class_in_file
+from ddlsched.plugins import class_in_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,6 +215,6 @@ def _function(name: str) -> Callable[..., Any]:
     """Return what ``module:function`` or ``path/to/file.py:function`` names."""
     home, _, attribute = name.rpartition(":")
     found: Callable[..., Any] = (
-        _class_in_file(Path(home), attribute) if home.endswith(".py") else pkgutil.resolve_name(name)
+        class_in_file(Path(home), attribute) if home.endswith(".py") else pkgutil.resolve_name(name)
     )
     return found

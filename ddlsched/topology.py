@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, PluginError, guarded
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -85,7 +86,8 @@ class Network:
 
     def __init__(self, topology: Topology, num_servers: int) -> None:
         self._topology = topology
-        self._graph = topology.graph(num_servers)
+        self._name = type(topology).__name__
+        self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._check(num_servers)
@@ -96,13 +98,17 @@ class Network:
         """All links, those of the servers first, in server order."""
 
     def _check(self, num_servers: int) -> None:
-        name = type(self._topology).__name__
+        name = self._name
+        if not hasattr(self._graph, "edges"):
+            raise PluginError(f"topology {name}: graph answered {self._graph!r}; expected a networkx graph")
         for server in range(num_servers):
             if server not in self._graph or self._graph.degree(server) != 1:
                 raise InputError(f"topology {name}: server {server} must be a node with exactly one cable")
         for a, b, data in self._graph.edges(data=True):
-            if not data.get("bandwidth_bytes_per_s", 0) > 0 or not data.get("latency_s", -1) >= 0:
-                raise InputError(f"topology {name}: edge {a}-{b} needs bandwidth_bytes_per_s > 0 and latency_s >= 0")
+            if not 0 < data.get("bandwidth_bytes_per_s", 0) < inf or not 0 <= data.get("latency_s", -1) < inf:
+                raise InputError(
+                    f"topology {name}: edge {a}-{b} needs finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
+                )
 
     def _cable(self, server: int) -> tuple[Node, float]:
         ((neighbour, data),) = self._graph.adj[server].items()
@@ -127,7 +133,7 @@ class Network:
         """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
         key = tuple(sorted(servers))
         if key not in self._rings:
-            self._rings[key] = self._compute_ring(key)
+            self._rings[key] = guarded(f"topology {self._name}: route", lambda: self._compute_ring(key))
         return self._rings[key]
 
     def _compute_ring(self, servers: tuple[int, ...]) -> Ring:

@@ -252,6 +252,36 @@ def test_the_plugins_own_exception_is_kept():
     assert isinstance(raised.value.__cause__, KeyError)
 
 
+class BadBegin:
+    """Answers ``begin`` with nothing."""
+
+    def begin(self, cluster, rng):
+        return None
+
+
+def raising(method):
+    """Return an object whose ``method`` wants to leave the program."""
+
+    def leave(*arguments):
+        raise SystemExit(0)
+
+    return type("Leaves", (), {method: leave, "route": leave})()
+
+
+@pytest.mark.parametrize(
+    ("plugins", "fault"),
+    [
+        ({"placement": BadBegin()}, "begin answered None; expected an object with place"),
+        ({"order": raising("begin")}, "begin raised SystemExit"),
+        ({"placement": raising("place")}, "Leaves raised SystemExit at 0.0 s, job 'a'"),
+        ({"cluster": Cluster(topology=raising("graph"))}, "topology Leaves: graph raised SystemExit"),
+    ],
+)
+def test_a_plugin_that_breaks_the_run_is_named(plugins, fault):
+    with pytest.raises(PluginError, match=fault):
+        simulate(job(num_gpus=4), **plugins)
+
+
 # ---- Runs that cannot go on
 
 
@@ -316,7 +346,22 @@ def test_misspelt_names_suggest_the_near_ones(given, fault):
         simulate(job(), **given)
 
 
-@pytest.mark.parametrize("given", [{"seed": -1}, {"load_per_byte_s": math.nan}, {"timeline": (3.0, 2.0)}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seed": -1},
+        {"load_per_byte_s": math.nan},
+        {"load_per_byte_s": 1e5},
+        {"timeline": (3.0, 2.0)},
+        {"timeline": (5e300, 1e301)},
+        {"scheduler": ""},
+        {"contention": "linear:latency_s=1e300"},
+        {"communication": "bounded-overlap:limit=99999999999999999999"},
+        {"cluster": Cluster(topology="star:nic_gbps=inf")},
+        {"cluster": Cluster(topology="star:latency_s=inf")},
+        {"cluster": Cluster(topology="leaf-spine:spines=100000000000")},
+    ],
+)
 def test_bad_arguments_are_refused(given):
     with pytest.raises(InputError):
-        simulate(job(), **given)
+        simulate(job(num_gpus=4), **given)

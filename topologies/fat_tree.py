@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import networkx as nx
@@ -24,7 +25,7 @@ class FatTree:
     Parameters
     ----------
     k
-        Ports of a switch, even; 0 takes the smallest that holds the servers.
+        Ports of a switch, even, at most 256; 0 takes the smallest that holds the servers.
     nic_gbps
         Bandwidth of each server's network card, Gbit/s.
     oversubscription
@@ -43,10 +44,12 @@ class FatTree:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.k < 0 or self.k % 2:
-            raise InputError(f"fat-tree: k is {self.k}; expected an even number, or 0 for the smallest that fits")
-        if not self.nic_gbps > 0 or not self.oversubscription > 0 or not self.latency_s >= 0:
-            raise InputError("fat-tree: nic_gbps and oversubscription must be > 0 and latency_s >= 0")
+        if not 0 <= self.k <= 256 or self.k % 2:
+            raise InputError(
+                f"fat-tree: k is {self.k}; expected an even number to 256, or 0 for the smallest that fits"
+            )
+        if not 0 < self.nic_gbps < inf or not 0 < self.oversubscription < inf or not 0 <= self.latency_s <= 1e6:
+            raise InputError("fat-tree: nic_gbps and oversubscription must be finite and > 0, latency_s from 0 to 1e6")
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; its attribute ``half`` is k/2.

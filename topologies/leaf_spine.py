@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import networkx as nx
@@ -23,7 +24,7 @@ class LeafSpine:
     Parameters
     ----------
     servers_per_leaf, spines
-        Counts, at least 1.
+        Counts, at least 1; of spines at most 1024.
     nic_gbps
         Bandwidth of each server's network card, Gbit/s.
     oversubscription
@@ -39,10 +40,12 @@ class LeafSpine:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.servers_per_leaf < 1 or self.spines < 1:
-            raise InputError("leaf-spine: servers_per_leaf and spines must be at least 1")
-        if not self.nic_gbps > 0 or not self.oversubscription > 0 or not self.latency_s >= 0:
-            raise InputError("leaf-spine: nic_gbps and oversubscription must be > 0 and latency_s >= 0")
+        if self.servers_per_leaf < 1 or not 1 <= self.spines <= 1024:
+            raise InputError("leaf-spine: servers_per_leaf must be at least 1, and spines from 1 to 1024")
+        if not 0 < self.nic_gbps < inf or not 0 < self.oversubscription < inf or not 0 <= self.latency_s <= 1e6:
+            raise InputError(
+                "leaf-spine: nic_gbps and oversubscription must be finite and > 0, latency_s from 0 to 1e6"
+            )
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; leaves are nodes ``"leaf i"``, spines ``"spine i"``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import networkx as nx
@@ -30,8 +31,11 @@ class Star:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.nic_gbps > 0 or not self.latency_s >= 0:
-            raise InputError(f"star: nic_gbps must be > 0 and latency_s >= 0, not {self.nic_gbps} and {self.latency_s}")
+        if not 0 < self.nic_gbps < inf or not 0 <= self.latency_s <= 1e6:
+            raise InputError(
+                f"star: nic_gbps is {self.nic_gbps} and latency_s {self.latency_s}; "
+                "expected a finite bandwidth > 0 and a latency from 0 to 1e6"
+            )
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""

@@ -30,8 +30,8 @@ class BoundedOverlap:
     limit: int = 1
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1")
+        if not 1 <= self.limit <= 2**31:
+            raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1 to 2**31")
 
     @property
     def compiled(self) -> CompiledRule:

@@ -20,8 +20,18 @@ from ddlsched.engine.layout import TRANSFER_ACTIVE as ACTIVE
 from ddlsched.engine.layout import TRANSFER_IDLE as IDLE
 from ddlsched.engine.layout import TRANSFER_WAITING as WAITING
 
+
+def can_cache():
+    """Whether there is a place that numba can write compiled code to."""
+    try:
+        numba.njit(cache=True)(can_cache)
+    except RuntimeError:
+        return False
+    return True
+
+
 # Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
-_OPTIONS: dict[str, Any] = {"cache": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"cache": can_cache(), "error_model": "numpy", "_nrt": False}
 njit: Any = numba.njit(**_OPTIONS)
 # For what runs at every instant: a call with the whole state copies some two hundred words.
 inlined: Any = numba.njit(inline="always", **_OPTIONS)

@@ -33,7 +33,7 @@ class Asker:
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}"
             ) from error

@@ -17,7 +17,7 @@ from ddlsched.engine.build import build_state
 from ddlsched.engine.compilation import ensure_compiled
 from ddlsched.engine.layout import Columns, Records, State, make_records
 from ddlsched.engine.questions import Asker
-from ddlsched.errors import InputError, SimulationError
+from ddlsched.errors import InputError, PluginError, SimulationError, guarded
 from ddlsched.jobs import Workload
 from ddlsched.policies import PreemptivePolicy
 from ddlsched.topology import Network
@@ -38,7 +38,7 @@ class Window:
     to_s: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0 <= self.from_s < self.to_s:
+        if not 0 <= self.from_s < self.to_s or self.from_s >= MAX_NS / NS_PER_S:
             raise InputError(f"timeline window {self.from_s}:{self.to_s}; expected 0 <= FROM < TO, seconds")
 
 
@@ -84,9 +84,9 @@ class Simulation:
         self._workload, self._cluster, self._network = workload, cluster, network
         self._contention = contention
         self._asker = Asker(
-            placement=_begun(placement, cluster, streams[0]),
-            order=_begun(order, cluster, streams[1]),
-            communication=_begun(communication, cluster, streams[2]),
+            placement=_begun("placement", placement, cluster, streams[0]),
+            order=_begun("order", order, cluster, streams[1]),
+            communication=_begun("communication", communication, cluster, streams[2]),
             contention=contention,
         )
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
@@ -119,8 +119,11 @@ class Simulation:
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):
+            wire_bytes = sum(self._contention.wire_bytes(m, job.num_gpus) for m in self._messages(number))
             reduces_ns = sum(self._reduce_ns(job.num_gpus, m, 0.0) for m in self._messages(number))
-            if job.num_gpus > 1 and job.service_ns + reduces_ns * job.iterations * job.num_gpus > MAX_NS:
+            load_ns = ns_from_s(self._load_per_byte_s * wire_bytes)
+            network_ns = max(reduces_ns, load_ns) * job.iterations * job.num_gpus
+            if job.num_gpus > 1 and job.service_ns + network_ns > MAX_NS:
                 raise InputError(
                     f"{self._workload.place(number)}: job {job.job_id!r} has more compute and communication "
                     f"x GPUs than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
@@ -311,5 +314,14 @@ class Simulation:
             self._run[field] = min(wake_ns, self._run[field]) if self._run[field] >= 0 else wake_ns
 
 
-def _begun(policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
-    return policy.begin(cluster, rng) if hasattr(policy, "begin") else policy
+_METHODS = {"placement": ("place",), "order": ("key",), "communication": ("admit", "select")}
+
+
+def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+    if not hasattr(policy, "begin"):
+        return policy
+    begun = guarded(f"{kind} {policy!r}: begin", lambda: policy.begin(cluster, rng))
+    if not any(hasattr(begun, method) for method in _METHODS[kind]):
+        methods = " or ".join(_METHODS[kind])
+        raise PluginError(f"{kind} {policy!r}: begin answered {begun!r}; expected an object with {methods}")
+    return begun

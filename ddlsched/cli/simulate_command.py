@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.numbers import real, whole
-from ddlsched.cli.output import emit, notice, refuse_unwritable, replacing
+from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError, PluginError
+from ddlsched.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result

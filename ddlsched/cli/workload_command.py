@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ddlsched.cli.numbers import real, whole
-from ddlsched.cli.output import emit, notice, refuse_unwritable, replacing
+from ddlsched.cli.output import emit, notice
+from ddlsched.files import refuse_unwritable, replacing
 
 __all__ = ["app"]
 

@@ -7,16 +7,15 @@ Of a window, everything that intersects it is there, whole. Iterations are count
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ddlsched.engine.kernel import COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
 from ddlsched.errors import InputError
+from ddlsched.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +93,7 @@ def write_timeline(result: Result, path: Path | str) -> None:
         The run was not recorded, or the file cannot be written.
     """
     trace = _Trace(result)
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path), "timeline") as beside, beside.open("w", encoding="ascii", newline="\n") as file:
         file.write('{"traceEvents": [')
         separator = "\n"
         for event in trace.events():
@@ -371,28 +370,3 @@ def _metadata(what: str, row: dict[str, int], name: str, place: int) -> str:
     named = {"ph": "M", "name": f"{what}_name", **row, "args": {"name": name}}
     sorted_ = {"ph": "M", "name": f"{what}_sort_index", **row, "args": {"sort_index": place}}
     return f"{json.dumps(named)},\n{json.dumps(sorted_)}"
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[TextIO]:
-    """Open a temporary file beside ``path`` that takes its place if all goes well."""
-    try:
-        if path.is_dir():
-            raise InputError(f"timeline {path}: is a folder; expected a file name")
-        if path.exists() and not path.is_file():  # such as /dev/stdout, which a file must not replace
-            with path.open("w", encoding="ascii") as file:
-                yield file
-            return
-        target = path.resolve()
-        temporary = target.with_name(f".{target.name[:40]}-{os.getpid()}.tmp")
-        try:
-            with temporary.open("w", encoding="ascii", newline="\n") as file:
-                yield file
-            temporary.replace(target)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror or error}); expected a file in a writable folder"
-        raise InputError(f"timeline {path}: {reason}") from None

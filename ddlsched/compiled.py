@@ -1,7 +1,8 @@
 """Names of the built-in rules that the engine has a compiled form of.
 
-A policy or contention model whose class states ``compiled`` is run by the engine without a call back to
-Python; its Python form gives identical results (tests hold this) and is what a reader reads.
+The numbers stand in compiled code: never give one another meaning, only add. A policy or contention model
+whose class states ``compiled`` is run by the engine without a call back to Python; its Python form gives
+identical results (tests hold this) and is what a reader reads.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class CompiledRule(NamedTuple):
 
 
 def compiled_rule(plugin: object, python: IntEnum) -> CompiledRule:
-    """Return the compiled form that ``plugin``'s own class states, or the ``python`` rule.
+    """Return the compiled form that ``plugin``'s class states, or the ``python`` rule.
 
-    An inherited statement does not count: a subclass that overrides a decision must not be ignored.
+    What a subclass inherits counts only if it defines no method of its own: a decision that it overrides must
+    not be ignored.
     """
-    if "compiled" in type(plugin).__dict__:
-        rule: CompiledRule = plugin.compiled  # type: ignore[attr-defined]
-        return rule
+    for kind in type(plugin).__mro__:
+        if "compiled" in vars(kind):
+            rule: CompiledRule | None = getattr(plugin, "compiled")  # noqa: B009
+            return rule or CompiledRule(python)
+        if any(callable(value) for name, value in vars(kind).items() if not name.startswith("__")):
+            break
     return CompiledRule(python)

@@ -15,6 +15,7 @@ __all__ = [
     "UnknownNameError",
     "did_you_mean",
     "guarded",
+    "label",
 ]
 
 Answer = TypeVar("Answer")
@@ -68,3 +69,12 @@ def guarded(who: str, question: Callable[[], Answer]) -> Answer:
         raise
     except (Exception, SystemExit) as error:
         raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
+
+
+def label(plugin: object) -> str:
+    """Return how messages call a plug-in: as it would be written, if it says so, else by its class."""
+    try:
+        text = repr(plugin)
+    except Exception:
+        text = "<"
+    return type(plugin).__name__ if text.startswith("<") else text

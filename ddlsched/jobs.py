@@ -158,7 +158,7 @@ class Workload:
         for number, job in enumerate(self.jobs):
             if job.job_id in seen:
                 raise InputError(
-                    f"{self.place(number)}: job_id {job.job_id!r} is already that of row {seen[job.job_id] + 1}; "
+                    f"{self.where(number)}: job_id {job.job_id!r} is already that of row {seen[job.job_id] + 1}; "
                     "expected a unique id"
                 )
             seen[job.job_id] = number
@@ -172,7 +172,7 @@ class Workload:
     def __getitem__(self, number: int) -> Job:
         return self.jobs[number]
 
-    def place(self, number: int) -> str:
+    def where(self, number: int) -> str:
         """Return where job ``number`` stands: its file, if it came from one, and its row (the first job is row 1)."""
         return f"{self.source or 'workload'}, row {number + 1}"
 

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ddlsched.dag import AllReduceTask, IterationDag
 from ddlsched.engine.layout import TRANSFER_ACTIVE, Columns
 from ddlsched.jobs import Job
-from ddlsched.topology import Link
+from ddlsched.topology import Link, Network
 from ddlsched.units import s_from_ns
 
 __all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
@@ -27,12 +28,13 @@ GpuId: TypeAlias = int
 class JobView:
     """A job, and how far it has come."""
 
-    __slots__ = ("_columns", "_job", "_place", "_servers", "number")
+    __slots__ = ("_columns", "_gpus", "_job", "_place", "_servers", "number")
 
     def __init__(self, job: Job, number: int, columns: Columns, place: int) -> None:
         self._job = job
         self._columns = columns
         self._place = place
+        self._gpus: tuple[GpuId, ...] = ()
         self._servers: tuple[int, ...] = ()
         self.number = number
         """Row in the workload file, from 0; every tie is broken by it."""
@@ -95,10 +97,33 @@ class JobView:
         """Time of placement, seconds; None while it is queued."""
         return s_from_ns(int(self._columns.start_ns.item(self._place))) if self._servers else None
 
+    def _placed(self, gpus: tuple[GpuId, ...], servers: tuple[int, ...]) -> None:
+        self._gpus, self._servers = gpus, servers
+
+    @property
+    def gpus(self) -> tuple[GpuId, ...]:
+        """GPUs it runs on, in placement order; empty while it is queued."""
+        return self._gpus
+
     @property
     def servers(self) -> tuple[int, ...]:
         """Servers it runs on, in placement order; empty while it is queued."""
         return self._servers
+
+    @property
+    def dag(self) -> IterationDag:
+        """The tasks of its iteration."""
+        return self._job.dag
+
+    @property
+    def compute_ns(self) -> int:
+        """Compute time of one iteration on one worker, nanoseconds."""
+        return int(self._columns.compute_ns.item(self._place))
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of all all-reduces of one iteration."""
+        return sum(task.message_bytes for task in self._job.dag.tasks if isinstance(task, AllReduceTask))
 
     @property
     def service_ns(self) -> int:
@@ -134,14 +159,30 @@ class JobView:
 class ClusterView:
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_gpus", "_gpus_per_server", "_load_ns", "now_s")
+    __slots__ = ("_gpus", "_gpus_per_server", "_load_ns", "_residents", "network", "now_ns")
 
-    def __init__(self, gpus: Columns, gpus_per_server: int, load_ns: np.ndarray, now_s: float) -> None:
+    def __init__(
+        self,
+        gpus: Columns,
+        gpus_per_server: int,
+        load_ns: np.ndarray,
+        now_ns: int,
+        network: Network,
+        residents: Callable[[GpuId], list[JobView]],
+    ) -> None:
         self._gpus = gpus
         self._gpus_per_server = gpus_per_server
         self._load_ns = load_ns
-        self.now_s = now_s
+        self._residents = residents
+        self.now_ns = now_ns
+        """Simulated time, nanoseconds."""
+        self.network = network
+        """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
+
+    @property
+    def now_s(self) -> float:
         """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
 
     @property
     def num_gpus(self) -> int:
@@ -178,6 +219,10 @@ class ClusterView:
         """Return how many jobs share a GPU."""
         return int(self._gpus.num_residents.item(gpu))
 
+    def residents(self, gpu: GpuId) -> list[JobView]:
+        """Return the jobs that share a GPU, by number."""
+        return self._residents(gpu)
+
     def load_ns(self, gpu: GpuId) -> int:
         """Return a GPU's load: its residents' remaining compute and, across servers, communication, nanoseconds."""
         return int(self._load_ns.item(gpu))
@@ -187,10 +232,13 @@ class ClusterView:
         loads: list[int] = self._load_ns.tolist()
         return loads
 
-    def server_loads_ns(self) -> list[Fraction]:
-        """Return the mean load over all GPUs of every server, exact, nanoseconds."""
-        sums = self._load_ns.reshape(-1, self._gpus_per_server).sum(axis=1).tolist()
-        return [Fraction(total, self._gpus_per_server) for total in sums]
+    def server_loads_ns(self) -> list[int]:
+        """Return the load of all GPUs of every server together, nanoseconds.
+
+        Servers have equally many GPUs, so these order servers as their mean loads do.
+        """
+        loads_ns, step = self.loads_ns(), self._gpus_per_server
+        return [sum(loads_ns[first : first + step]) for first in range(0, len(loads_ns), step)]
 
 
 class TransferView:
@@ -249,7 +297,7 @@ class NetworkView:
         waiting: Callable[[], list[TransferView]],
         per_byte_s: float,
         penalty_per_byte_s: float,
-        now_s: float,
+        now_ns: int,
     ) -> None:
         self.links = links
         """All links of the network, by number."""
@@ -257,11 +305,16 @@ class NetworkView:
         """b: time of a byte of a transfer that shares nothing, seconds."""
         self.penalty_per_byte_s = penalty_per_byte_s
         """η: extra time of a byte for each further transfer, seconds."""
-        self.now_s = now_s
-        """Simulated time, seconds."""
+        self.now_ns = now_ns
+        """Simulated time, nanoseconds."""
         self._count = count
         self._active = active
         self._waiting = waiting
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
 
     @cached_property
     def active(self) -> tuple[TransferView, ...]:
@@ -272,6 +325,10 @@ class NetworkView:
     def waiting(self) -> tuple[TransferView, ...]:
         """The transfers that are ready or paused, by number."""
         return tuple(sorted(self._waiting(), key=_number))
+
+    def transfers_on(self, link: int) -> list[TransferView]:
+        """Return the transfers that run on a link, by number."""
+        return [transfer for transfer in self.active if link in transfer.links]
 
     def num_on(self, link: int) -> int:
         """Return how many transfers run on a link."""

@@ -306,8 +306,9 @@ class Insomniac:
         return now_s + 1.0
 
 
-def test_waking_for_ever_is_an_error():
-    with pytest.raises(SimulationError, match="asked 100000 times on an idle cluster"):
+def test_waking_for_ever_is_an_error(monkeypatch):
+    monkeypatch.setattr(ddlsched.engine.simulation, "_IDLE_WAKES", 2000)
+    with pytest.raises(SimulationError, match="asked 2000 times on an idle cluster"):
         simulate(job(), placement=Insomniac())
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -87,7 +85,9 @@ def test_sweep_gives_what_simulate_gives(tmp_path):
 
 def test_processes_give_what_one_process_gives(tmp_path):
     runs = [run(seed=seed) for seed in range(1, 5)]
-    one, two = (sweep(runs, tmp_path / str(n), processes=n).summaries().drop(columns="engine_s") for n in (1, 2))
+    done = [sweep(runs, tmp_path / str(n), processes=n) for n in (1, 2)]
+    assert not done[0].failures + done[1].failures
+    one, two = (both.summaries().drop(columns="engine_s") for both in done)
     pd.testing.assert_frame_equal(one, two)
 
 
@@ -143,7 +143,8 @@ def test_resumes_after_a_kill(mine, tmp_path):
     deadline = time.monotonic() + 120
     while len(list(store.glob("*.parquet"))) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
+    assert process.poll() is None, "it ended before it could be killed"
+    process.kill()
     process.wait()
     time.sleep(0.5)  # what was under way in the workers ends
     before = {path: path.stat().st_mtime_ns for path in store.glob("*.parquet")}

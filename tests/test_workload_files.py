@@ -495,8 +495,8 @@ def test_a_parquet_file_in_a_folder_that_looks_like_a_partition() -> None:
 
 
 def test_the_source_is_named_in_later_errors() -> None:
-    assert Workload.read(write_csv(GOOD)).place(0) == "jobs.csv, row 1"
-    assert Workload.of([JOB]).place(0) == "workload, row 1"
+    assert Workload.read(write_csv(GOOD)).where(0) == "jobs.csv, row 1"
+    assert Workload.of([JOB]).where(0) == "workload, row 1"
 
 
 # ---- Writing

@@ -42,7 +42,7 @@ class LeastWorkloadFirst:
         else:
             server_loads_ns = cluster.server_loads_ns()
 
-            def consolidated(gpu: GpuId) -> tuple[object, ...]:
+            def consolidated(gpu: GpuId) -> tuple[int, ...]:
                 server = cluster.server_of(gpu)
                 return server_loads_ns[server], server, loads_ns[gpu], gpu
 

@@ -72,12 +72,12 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     for number, job in enumerate(workload):
         if job.num_gpus > cluster.num_gpus:
             raise InputError(
-                f"{workload.place(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
+                f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
         if job.gpu_memory_bytes > cluster.gpu_memory_bytes:
             raise InputError(
-                f"{workload.place(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
+                f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
                 f"a GPU, so it can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
             )
 

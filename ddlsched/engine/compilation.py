@@ -45,4 +45,8 @@ def ensure_compiled(state: State) -> None:
 
 
 def _say_compiling() -> None:
-    print("ddlsched: compiling the event loop (once after installation, up to 30 s) ...", file=sys.stderr, flush=True)
+    print(
+        "ddlsched: preparing the event loop (compiled once after installation, up to 30 s) ...",
+        file=sys.stderr,
+        flush=True,
+    )

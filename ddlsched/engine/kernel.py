@@ -16,9 +16,7 @@ import numba
 import numpy as np
 
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
-from ddlsched.engine.layout import TRANSFER_ACTIVE as ACTIVE
-from ddlsched.engine.layout import TRANSFER_IDLE as IDLE
-from ddlsched.engine.layout import TRANSFER_WAITING as WAITING
+from ddlsched.engine import layout
 
 
 def can_cache():
@@ -37,7 +35,7 @@ njit: Any = numba.njit(**_OPTIONS)
 inlined: Any = numba.njit(inline="always", **_OPTIONS)
 
 # What the loop asks of Python when it returns.
-DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, ASK_NOTHING, STUCK, CLOCK_OVERFLOW = range(9)
+DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, HEAR_SIGNALS, STUCK, CLOCK_OVERFLOW = range(9)
 
 # Where in an instant the loop stands (steps 1-2, the keys of a Python order, steps 3, 4, rates, step 5).
 EVENTS, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(6)
@@ -48,23 +46,28 @@ FUTURE, QUEUED, RUNNING, FINISHED = range(4)
 # Kinds of recorded slices.
 COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE = range(3)
 
-REMAINING_SERVICE = int(OrderRule.REMAINING_SERVICE)
-WITH_COMMUNICATION = int(OrderRule.REMAINING_SERVICE_AND_COMMUNICATION)
-PER_GPU = int(OrderRule.REMAINING_SERVICE_PER_GPU)
-ARRIVAL = int(OrderRule.ARRIVAL)
-ATTAINED = int(OrderRule.ATTAINED_SERVICE)
-PYTHON_ORDER = int(OrderRule.PYTHON)
-PYTHON_ADMIT = int(CommunicationRule.PYTHON_ADMIT)
-PYTHON_SELECT = int(CommunicationRule.PYTHON_SELECT)
-BOUNDED_OVERLAP = int(CommunicationRule.BOUNDED_OVERLAP)
-ADADUAL = int(CommunicationRule.ADADUAL)
-BY_SERVICE = int(CommunicationRule.PREEMPTIVE_BY_SERVICE)
-BY_SERVICE_PER_GPU = int(CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU)
-BY_BYTES = int(CommunicationRule.PREEMPTIVE_BY_BYTES)
-PYTHON_RATES = int(ContentionRule.PYTHON)
-LINEAR = int(ContentionRule.LINEAR)
-EQUAL_SHARE = int(ContentionRule.EQUAL_SHARE)
-MAX_MIN = int(ContentionRule.MAX_MIN)
+# The numbers of the rules and of a transfer's states, written here once more: numba's cache does not notice
+# changes in other files, so a number that changed elsewhere would be wrong in code that is already compiled.
+PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED = 0, 1, 2, 3, 4, 5
+PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES = 0, 1, 2, 3, 4, 5, 6
+PYTHON_RATES, LINEAR, EQUAL_SHARE, MAX_MIN = 0, 1, 2, 3
+IDLE, WAITING, ACTIVE = 0, 1, 2
+
+
+def refuse_other_numbers():
+    """Fail at import if a rule or state has another number where it is named."""
+    orders = (PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED)
+    communications = (PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES)
+    named = (tuple(OrderRule), tuple(CommunicationRule), tuple(ContentionRule))
+    states = (layout.TRANSFER_IDLE, layout.TRANSFER_WAITING, layout.TRANSFER_ACTIVE)
+    here = (orders, communications, (PYTHON_RATES, LINEAR, EQUAL_SHARE, MAX_MIN), (IDLE, WAITING, ACTIVE))
+    if here != (*named, states):
+        raise AssertionError(
+            "the numbers of rules or states in engine/kernel.py are not those of compiled.py, layout.py"
+        )
+
+
+refuse_other_numbers()
 
 NEVER = np.int64(2**63 - 1)
 ROUNDS_BETWEEN_SIGNALS = 1_000_000
@@ -180,7 +183,7 @@ def minor_key(rule, job):
 
 @njit
 def sort_items(items, major, minor, count):
-    """Sort by (major, minor, item); Shell's sort with Ciura's gaps, which for short lists is insertion sort."""
+    """Sort by (major, minor, item); Shell's sort, each gap 9/4 of the next; for short lists insertion sort."""
     gap = 1
     while gap * 9 < count * 4:
         gap = gap * 9 // 4 + 1
@@ -402,6 +405,8 @@ def do_work(s):
             continue
         job = s.jobs[-1 - code]
         job.iterations_left -= 1
+        if job.num_servers == 1 and job.num_tasks == job.num_transfers:
+            job.iterations_left = 0  # nothing but all-reduces on one server takes no time, however often
         if job.iterations_left > 0:
             start_iteration(s, job)
         else:
@@ -731,7 +736,7 @@ def rerate_max_min(s):
     count = collect_component(s)
     for place in range(count):
         s.minor[place] = 0.0
-        s.transfers[s.items[place]].place = place
+        s.transfers[s.items[place]].fill_index = place
     for place in range(run.num_touched_links):
         link = s.links[s.touched_links[place]]
         link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
@@ -759,8 +764,8 @@ def fill_tightest_link(s):
     e = s.links[tightest].head
     while e >= 0:
         transfer = s.transfers[s.entries[e].transfer]
-        if s.minor[transfer.place] == 0.0:
-            s.minor[transfer.place] = least
+        if s.minor[transfer.fill_index] == 0.0:
+            s.minor[transfer.fill_index] = least
             frozen += 1
             for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
                 link = s.links[s.entries[other].link]
@@ -880,7 +885,7 @@ def remove_finished(s):
         for number in range(job.first_worker, job.first_worker + job.num_gpus):
             leave_gpu(s, job, number)
         run.num_jobs_left -= 1
-        run.place = 1
+        run.must_place = 1
     run.num_finished = 0
 
 
@@ -962,7 +967,7 @@ def gather_rivals(s):
     run = s.run[0]
     run.stamp += 1
     count = 0
-    if run.place == 1 or run.num_finished > 0:
+    if run.must_place == 1 or run.num_finished > 0:
         for place in range(run.num_queued):
             count = add_rival(s, count, s.queue[place])
     if run.communicate == 1:
@@ -1018,10 +1023,10 @@ def take_events(s):
         s.jobs[number].state = QUEUED
         s.queue[run.num_queued] = number
         run.num_queued += 1
-        run.place = 1
+        run.must_place = 1
     if run.wake_placement_ns == run.now_ns:
         run.wake_placement_ns = -1
-        run.place = 1
+        run.must_place = 1
     if run.wake_communication_ns == run.now_ns:
         run.wake_communication_ns = -1
         run.communicate = 1
@@ -1053,8 +1058,8 @@ def advance(s):
         if run.stage == PLACEMENT:
             run.stage = COMMUNICATION
             remove_finished(s)
-            placing = run.place == 1 and run.num_queued > 0
-            run.place = 0
+            placing = run.must_place == 1 and run.num_queued > 0
+            run.must_place = 0
             if placing:
                 sort_queue(s)
                 return ASK_PLACEMENT
@@ -1083,4 +1088,4 @@ def advance(s):
         run.stage = EVENTS
         run.rounds += 1
         if run.rounds % ROUNDS_BETWEEN_SIGNALS == 0:
-            return ASK_NOTHING
+            return HEAR_SIGNALS

@@ -25,7 +25,7 @@ _INTEGERS = {
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
         "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
         # what this instant must still do
-        "place communicate rerate again clock_overflow "
+        "must_place communicate rerate again clock_overflow "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # what was configured
@@ -47,7 +47,7 @@ _INTEGERS = {
     ),
     "worker": "job gpu done_ns first_ready num_ready first_flag",
     "gpu": "server worker task touched num_residents free_bytes",
-    "transfer": "job task state since_ns first_entry num_entries stamp position place segment_ns sharing",
+    "transfer": "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing",
     "link": "head count touched stamp busy_since_ns busy_ns unfilled",
     "entry": "link transfer next previous",
     "slice": "kind owner task iteration start_ns end_ns sharing",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.contention import ContentionModel
-from ddlsched.errors import InvalidDecisionError, PluginError
+from ddlsched.errors import InvalidDecisionError, PluginError, label
 from ddlsched.topology import Link
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
@@ -26,9 +26,7 @@ class Asker:
 
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
-        policy = getattr(self, kind)
-        text = repr(policy)
-        return text if not text.startswith("<") else type(policy).__name__
+        return label(getattr(self, kind))
 
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:
@@ -45,16 +43,15 @@ class Asker:
         """Return an ordering policy's key of a job."""
         about = f", job {job.job_id!r}"
         key = self._ask("order", about, now_s, lambda: self.order.key(job, now_s))
-        for part in key if isinstance(key, tuple) else (key,):
-            if part is None or part != part:
-                raise self._nonsense("order", about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
+        if not _can_be_ordered(key):
+            raise self._nonsense("order", about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
         return key
 
     def sort(self, numbers: list[int], keys: dict[int, Any], jobs: Sequence[JobView], now_s: float) -> list[int]:
         """Return job numbers by ascending (key, number)."""
         try:
             return sorted(numbers, key=lambda number: (keys[number], number))
-        except TypeError as error:
+        except Exception as error:
             some = ", ".join(repr(keys[n]) for n in numbers[:3])
             about = f", job {jobs[numbers[0]].job_id!r} and others"
             raise self._nonsense("order", about, now_s, f"its keys {some} cannot be compared ({error})") from error
@@ -109,18 +106,25 @@ class Asker:
         return rates
 
     def wake_s(self, kind: str, now_s: float) -> float | None:
-        """Return when a policy wants to be asked again, seconds, or None."""
+        """Return when a policy wants to be asked again, seconds (perhaps a time gone by), or None."""
         policy = getattr(self, kind)
         if not hasattr(policy, "wake_s"):
             return None
         answer = self._ask(kind, "", now_s, lambda: policy.wake_s(now_s))
         if answer is None:
             return None
-        if not isinstance(answer, int | float | np.number) or not now_s < answer < MAX_NS / NS_PER_S:
-            raise self._nonsense(
-                kind, "", now_s, f"wake_s answered {answer!r}; expected a later time in seconds, or None"
-            )
+        if not isinstance(answer, int | float | np.number) or not -math.inf < answer < MAX_NS / NS_PER_S:
+            raise self._nonsense(kind, "", now_s, f"wake_s answered {answer!r}; expected a time in seconds, or None")
         return float(answer)
+
+
+def _can_be_ordered(key: Any) -> bool:
+    if isinstance(key, tuple | list):
+        return all(_can_be_ordered(part) for part in key)
+    try:
+        return key is not None and bool(key == key)  # NaN is not even equal to itself
+    except Exception:
+        return False
 
 
 def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | None:

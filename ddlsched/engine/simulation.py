@@ -12,12 +12,13 @@ import numpy as np
 from ddlsched.cluster import Cluster
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
 from ddlsched.contention import ContentionModel
+from ddlsched.dag import AllReduceTask
 from ddlsched.engine import kernel
 from ddlsched.engine.build import build_state
 from ddlsched.engine.compilation import ensure_compiled
 from ddlsched.engine.layout import Columns, Records, State, make_records
 from ddlsched.engine.questions import Asker
-from ddlsched.errors import InputError, PluginError, SimulationError, guarded
+from ddlsched.errors import InputError, PluginError, SimulationError, guarded, label
 from ddlsched.jobs import Workload
 from ddlsched.policies import PreemptivePolicy
 from ddlsched.topology import Network
@@ -27,7 +28,7 @@ from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 __all__ = ["Finished", "Simulation", "Window"]
 
 _SLICES = 1 << 16
-_IDLE_WAKES = 100_000
+_IDLE_WAKES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -119,31 +120,44 @@ class Simulation:
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):
-            wire_bytes = sum(self._contention.wire_bytes(m, job.num_gpus) for m in self._messages(number))
-            reduces_ns = sum(self._reduce_ns(job.num_gpus, m, 0.0) for m in self._messages(number))
-            load_ns = ns_from_s(self._load_per_byte_s * wire_bytes)
-            network_ns = max(reduces_ns, load_ns) * job.iterations * job.num_gpus
-            if job.num_gpus > 1 and job.service_ns + network_ns > MAX_NS:
-                raise InputError(
-                    f"{self._workload.place(number)}: job {job.job_id!r} has more compute and communication "
-                    f"x GPUs than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
-                )
+            if job.num_gpus > 1:
+                wire = [self._wire_bytes(message, job.num_gpus) for message in self._messages(number)]
+                self._check_service(number, sum(self._reduce_ns(w, 0.0) for w in wire))
+                self._check_service(number, sum(ns_from_s(self._load_per_byte_s * w) for w in wire))
+
+    def _check_service(self, number: int, iteration_ns: int) -> None:
+        job = self._workload[number]
+        if job.service_ns + iteration_ns * job.iterations * job.num_gpus > MAX_NS:
+            raise InputError(
+                f"{self._workload.where(number)}: job {job.job_id!r} has more compute and communication x GPUs "
+                f"(or load by load_per_byte_s) than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
+            )
 
     def _messages(self, number: int) -> list[float]:
-        return [task.message_bytes for task in self._workload[number].dag.tasks if hasattr(task, "message_bytes")]
+        return [task.message_bytes for task in self._workload[number].dag.tasks if isinstance(task, AllReduceTask)]
 
-    def _reduce_ns(self, num_servers: int, message_bytes: float, ring_latency_s: float) -> int:
+    def _wire_bytes(self, message_bytes: float, num_servers: int) -> float:
+        name = f"contention {label(self._contention)}: wire_bytes"
+        wire = guarded(name, lambda: self._contention.wire_bytes(message_bytes, num_servers))
+        if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
+            raise PluginError(f"{name} answered {wire!r}; expected a finite number of bytes >= 0")
+        return float(wire)
+
+    def _reduce_ns(self, wire_bytes: float, ring_latency_s: float) -> int:
         model = self._contention
-        wire = model.wire_bytes(message_bytes, num_servers)
-        return ns_from_s(model.latency_s + ring_latency_s + model.alone_per_byte_s * wire)
+        return ns_from_s(model.latency_s + ring_latency_s + model.alone_per_byte_s * wire_bytes)
 
     @property
     def _run(self) -> Records:
         return self._state.run[0]
 
     @property
+    def _now_ns(self) -> int:
+        return int(self._now.now_ns.item(0))
+
+    @property
     def _now_s(self) -> float:
-        return s_from_ns(self._now.now_ns.item(0))
+        return s_from_ns(self._now_ns)
 
     def run(self) -> Finished:
         """Run to the end of the last job."""
@@ -154,7 +168,7 @@ class Simulation:
             kernel.ASK_COMMUNICATION: self._communicate,
             kernel.ASK_RATES: self._rate,
             kernel.ASK_FLUSH: self._flush,
-            kernel.ASK_NOTHING: lambda: None,
+            kernel.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
         while (question := kernel.advance(self._state)) in answers:
@@ -173,10 +187,10 @@ class Simulation:
         waiting = [self._transfers[n].job.job_id for n in self._state.waiting[: run.num_waiting]]
         why = f"at {self._now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
-            why += f" placement {self._asker.label('placement')} keeps waiting with jobs {', '.join(queued[:5])}"
+            why += f" placement {self._asker.label('placement')} keeps waiting with jobs {_some(queued)}"
         if waiting:
             why += f" communication {self._asker.label('communication')} starts none of the transfers of jobs "
-            why += ", ".join(waiting[:5])
+            why += _some(waiting)
         return why
 
     # --- answers to the event loop's questions
@@ -193,43 +207,45 @@ class Simulation:
     def _place(self) -> None:
         state, run = self._state, self._run
         kernel.fill_gpu_loads(state, self._load_ns)
-        view = ClusterView(self._gpus_now, self._cluster.gpus_per_server, self._load_ns, self._now_s)
-        kept = []
-        for number in state.queue[: run.num_queued].tolist():
-            job = self._views[number]
-            fitting = np.count_nonzero(self._gpus_now.free_bytes >= job.memory_bytes)
-            chosen = self._asker.place(job, view) if fitting >= job.num_gpus else None
-            if chosen is None:
-                kept.append(number)
-            else:
+        view = ClusterView(
+            self._gpus_now, self._cluster.gpus_per_server, self._load_ns, self._now_ns, self._network, self._residents
+        )
+        queue = state.queue[: run.num_queued].copy()
+        placed = np.zeros(len(queue), bool)
+        for i in self._fitting(queue):
+            number = queue.item(i)
+            # Those placed since may have taken the memory.
+            if placed.any() and not len(self._fitting(queue[i : i + 1])):
+                continue
+            chosen = self._asker.place(self._views[number], view)
+            if chosen is not None:
                 self._put(number, chosen)
-        self._refuse_endless_waking(len(kept) == run.num_queued)
-        state.queue[: len(kept)] = kept
-        run.num_queued = len(kept)
+                placed[i] = True
+        run.num_queued = np.count_nonzero(~placed)
+        state.queue[: run.num_queued] = queue[~placed]
         self._set_wake("wake_placement_ns", "placement")
         if run.order_rule == OrderRule.PYTHON:
             self._rank()
 
-    def _refuse_endless_waking(self, placed_none: bool) -> None:
-        run = self._run
-        idle = placed_none and run.heap_size == 0 and run.next_arrival == len(self._workload)
-        self._idle_wakes = self._idle_wakes + 1 if idle else 0
-        if self._idle_wakes > _IDLE_WAKES:
-            raise SimulationError(self._why_stuck() + f" (asked {_IDLE_WAKES} times on an idle cluster)")
+    def _fitting(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the places in ``numbers`` of the jobs for which enough GPUs have the memory."""
+        free_bytes = np.sort(self._gpus_now.free_bytes)[::-1]
+        enough: np.ndarray = free_bytes[self._jobs.num_gpus[numbers] - 1] >= self._jobs.memory_bytes[numbers]
+        return np.flatnonzero(enough)
 
     def _put(self, number: int, chosen: list[int]) -> None:
         job = self._workload[number]
         servers = tuple(dict.fromkeys(gpu // self._cluster.gpus_per_server for gpu in chosen))
         ring = self._network.ring(servers)
         messages = self._messages(number)
-        wire = [self._contention.wire_bytes(message, len(servers)) for message in messages]
+        wire = [self._wire_bytes(message, len(servers)) for message in messages]
         latency_s = self._contention.latency_s + ring.latency_s
         load_ns = [ns_from_s(self._load_per_byte_s * w) if len(servers) > 1 else 0 for w in wire]
         self._make_room(chosen, len(ring.links) * len(messages))
         if len(servers) > 1:
-            self._jobs.communication_ns[number] = sum(
-                self._reduce_ns(len(servers), m, ring.latency_s) for m in messages
-            )
+            reduces_ns = sum(self._reduce_ns(w, ring.latency_s) for w in wire)
+            self._check_service(number, reduces_ns)
+            self._jobs.communication_ns[number] = reduces_ns
         kernel.place_job(
             self._state,
             number,
@@ -242,7 +258,7 @@ class Simulation:
         )
         self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * job.iterations
         self._gpus[number] = tuple(chosen)
-        self._views[number]._servers = servers
+        self._views[number]._placed(tuple(chosen), servers)
         first = self._jobs.first_transfer.item(number)
         for t in range(first, first + len(messages)):
             self._transfers[t] = TransferView(t, self._views[number], ring.links, self._transfers_now, t, self._now)
@@ -259,6 +275,10 @@ class Simulation:
             entries[: len(state.entries)] = state.entries
             self._state = state._replace(entries=entries)
 
+    def _residents(self, gpu: int) -> list[JobView]:
+        workers = self._state.residents[gpu, : self._gpus_now.num_residents.item(gpu)]
+        return [self._views[number] for number in np.sort(self._state.workers.job[workers]).tolist()]
+
     def _active(self) -> list[TransferView]:
         return [self._transfers[n] for n in self._state.active[: self._now.num_active.item(0)].tolist()]
 
@@ -273,7 +293,7 @@ class Simulation:
             self._waiting,
             self._contention.alone_per_byte_s,
             self._contention.penalty_per_byte_s,
-            self._now_s,
+            self._now_ns,
         )
 
     def _communicate(self) -> None:
@@ -285,7 +305,7 @@ class Simulation:
                 if self._asker.admit(transfer, network):
                     kernel.start_transfer(state, transfer.number)
                     network = self._network_view()
-        else:
+        elif candidates:
             self._switch(candidates, self._asker.select(candidates, network))
         self._set_wake("wake_communication_ns", "communication")
 
@@ -297,7 +317,12 @@ class Simulation:
                 kernel.start_transfer(self._state, transfer.number)
 
     def _rate(self) -> None:
-        rates = self._asker.rates(self._active(), self._waiting(), self._network.links, self._now_s)
+        numbers = self._state.active[: self._now.num_active.item(0)]
+        by_number = np.argsort(numbers)
+        active = [self._transfers[n] for n in numbers[by_number].tolist()]
+        waiting = sorted(self._waiting(), key=lambda transfer: transfer.number)
+        rates = np.empty(len(numbers))
+        rates[by_number] = self._asker.rates(active, waiting, self._network.links, self._now_s)
         kernel.apply_rates(self._state, rates)
 
     def _flush(self) -> None:
@@ -309,9 +334,16 @@ class Simulation:
 
     def _set_wake(self, field: str, kind: str) -> None:
         wake_s = self._asker.wake_s(kind, self._now_s)
-        if wake_s is not None:
-            wake_ns = max(ns_from_s(wake_s), int(self._run.now_ns) + 1)
-            self._run[field] = min(wake_ns, self._run[field]) if self._run[field] >= 0 else wake_ns
+        if wake_s is None or wake_s <= self._now_s:
+            return
+        wake_ns = ns_from_s(wake_s)
+        wake_ns += s_from_ns(wake_ns) < wake_s  # never before the time asked for
+        run = self._run
+        run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
+        idle = run.heap_size == 0 and run.next_arrival == len(self._workload)
+        self._idle_wakes = self._idle_wakes + 1 if idle else 0
+        if self._idle_wakes > _IDLE_WAKES:
+            raise SimulationError(self._why_stuck() + f" (asked {_IDLE_WAKES} times on an idle cluster)")
 
 
 _METHODS = {"placement": ("place",), "order": ("key",), "communication": ("admit", "select")}
@@ -320,8 +352,13 @@ _METHODS = {"placement": ("place",), "order": ("key",), "communication": ("admit
 def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
     if not hasattr(policy, "begin"):
         return policy
-    begun = guarded(f"{kind} {policy!r}: begin", lambda: policy.begin(cluster, rng))
+    begun = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
     if not any(hasattr(begun, method) for method in _METHODS[kind]):
         methods = " or ".join(_METHODS[kind])
-        raise PluginError(f"{kind} {policy!r}: begin answered {begun!r}; expected an object with {methods}")
+        raise PluginError(f"{kind} {label(policy)}: begin answered {begun!r}; expected an object with {methods}")
     return begun
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + rest

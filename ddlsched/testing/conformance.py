@@ -10,6 +10,7 @@ import numpy as np
 
 from ddlsched.cluster import Cluster
 from ddlsched.contention import ContentionModel, Linear
+from ddlsched.engine.kernel import TRANSFER_SLICE
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.examples import example_flows, example_network, example_workload, python_form
@@ -45,13 +46,17 @@ def _assert_frozen_dataclass(plugin: object) -> None:
     hash(plugin)
 
 
+def _begun(policy: Any) -> Any:
+    return policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+
+
 def _assert_runs_alike(door: str, plugin: object) -> None:
     """Assert: same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
     for seed in _SEEDS:
         finishes = _finishes(_run(seed, **{door: plugin}))
         assert all(finish > 0 for finish in finishes), "every job finishes"
         assert finishes == _finishes(_run(seed, **{door: plugin})), "the same seed gives the same run"
-        if "compiled" in type(plugin).__dict__:
+        if getattr(plugin, "compiled", None) is not None:
             assert finishes == _finishes(_run(seed, **{door: python_form(plugin)})), "both forms agree"
 
 
@@ -62,10 +67,6 @@ class PlacementConformance:
         """Return the policy to test."""
         raise NotImplementedError("give the conformance class a make() that returns the policy")
 
-    def _begun(self) -> Any:
-        policy = self.make()
-        return policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
-
     def test_is_a_frozen_dataclass(self) -> None:
         """Parameters are fields, and nothing changes between runs."""
         _assert_frozen_dataclass(self.make())
@@ -73,7 +74,7 @@ class PlacementConformance:
     def test_answers_none_or_that_many_fitting_gpus(self) -> None:
         """GPUs are different, as many as asked for, and have the memory."""
         rng = np.random.default_rng(7)
-        policy = self._begun()
+        policy = _begun(self.make())
         for _ in range(50):
             free_mb, load_s = rng.choice([500.0, 4000.0], 16).tolist(), rng.choice([0.0, 1.5, 7.0], 16).tolist()
             cluster = cluster_view(free_memory_mb=free_mb, load_s=load_s)
@@ -85,7 +86,7 @@ class PlacementConformance:
 
     def test_waits_when_no_gpu_has_the_memory(self) -> None:
         """A job that does not fit now is answered None."""
-        assert self._begun().place(job_view(), cluster_view(free_memory_mb=10.0)) is None
+        assert _begun(self.make()).place(job_view(), cluster_view(free_memory_mb=10.0)) is None
 
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run."""
@@ -105,8 +106,7 @@ class OrderingConformance:
 
     def test_keys_are_totally_ordered(self) -> None:
         """Any two keys compare one way only, and a key equals itself."""
-        policy = self.make()
-        policy = policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+        policy = _begun(self.make())
         jobs = [job_view(number=n, num_gpus=n % 5 + 1, iterations_left=9 * n % 100) for n in range(20)]
         keys = [policy.key(job, 3.0) for job in jobs]
         for a in keys:
@@ -131,16 +131,16 @@ class CommunicationConformance:
 
     def test_is_preemptive_or_not(self) -> None:
         """A policy has ``admit`` or ``select``, not both."""
-        policy = self.make()
+        policy = _begun(self.make())
         assert hasattr(policy, "admit") != hasattr(policy, "select")
 
     def test_lets_a_lone_transfer_run(self) -> None:
         """On an empty network nothing waits for ever."""
-        policy = self.make()
+        policy = _begun(self.make())
         transfer = transfer_view(job_view(num_gpus=8, servers=(0, 1)))
         network = network_view(waiting=[transfer])
         if hasattr(policy, "admit"):
-            assert policy.admit(transfer, network) is True
+            assert policy.admit(transfer, network)
         else:
             assert list(policy.select([transfer], network)) == [transfer]
 
@@ -159,7 +159,7 @@ def _assert_bytes_conserved(result: Result) -> None:
     state = result.finished.state
     sent = np.zeros(len(state.transfers))
     slices = result.finished.slices
-    slices = slices[slices["kind"] == 2]
+    slices = slices[slices["kind"] == TRANSFER_SLICE]
     np.add.at(sent, slices["owner"], (slices["end_ns"] - slices["start_ns"]) * slices["rate"] / 1e9)
     for transfer, bytes_sent in zip(state.transfers, sent, strict=True):
         iterations = int(state.jobs[transfer.job].iterations)

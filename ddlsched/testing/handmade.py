@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ddlsched.dag import DataParallelIteration
 from ddlsched.engine.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
 from ddlsched.jobs import Job
-from ddlsched.topology import Link
+from ddlsched.plugins import resolve
+from ddlsched.topology import Link, Network, Topology
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 
@@ -29,6 +30,7 @@ def job_view(
     gpu_memory_mb: float = 1000.0,
     iterations_left: int | None = None,
     servers: Sequence[int] = (),
+    gpus: Sequence[int] = (),
     model: str | None = None,
     user: str | None = None,
 ) -> JobView:
@@ -51,7 +53,7 @@ def job_view(
     record.iterations_left = iterations if iterations_left is None else iterations_left
     record.remaining_service_ns = job.compute_ns * record.iterations_left * num_gpus
     view = JobView(job, number, Columns(records), 0)
-    view._servers = tuple(servers)
+    view._placed(tuple(gpus), tuple(servers))
     return view
 
 
@@ -62,6 +64,8 @@ def cluster_view(
     free_memory_mb: Sequence[float] | float = 32768.0,
     load_s: Sequence[float] | float = 0.0,
     now_s: float = 0.0,
+    residents: Mapping[int, Sequence[JobView]] | None = None,
+    topology: Topology | str = "star",
 ) -> ClusterView:
     """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
     num_gpus = num_servers * gpus_per_server
@@ -69,7 +73,13 @@ def cluster_view(
     gpus.server = np.repeat(np.arange(num_servers), gpus_per_server)
     gpus.free_bytes = [bytes_from_mb(float(mb)) for mb in np.broadcast_to(free_memory_mb, num_gpus)]
     load_ns = np.array([ns_from_s(float(s)) for s in np.broadcast_to(load_s, num_gpus)], np.int64)
-    return ClusterView(Columns(gpus), gpus_per_server, load_ns, now_s)
+    shared = {gpu: list(jobs) for gpu, jobs in (residents or {}).items()}
+    for gpu, jobs in shared.items():
+        gpus.num_residents[gpu] = len(jobs)
+    network = Network(resolve("topology", topology), num_servers)
+    return ClusterView(
+        Columns(gpus), gpus_per_server, load_ns, ns_from_s(now_s), network, lambda gpu: shared.get(gpu, [])
+    )
 
 
 def transfer_view(
@@ -102,4 +112,6 @@ def network_view(
     for transfer in active:
         transfer._columns.state[0] = TRANSFER_ACTIVE
         np.add.at(count, list(transfer.links), 1)
-    return NetworkView(links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, now_s)
+    return NetworkView(
+        links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, ns_from_s(now_s)
+    )

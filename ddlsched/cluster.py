@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddlsched.errors import InputError
 from ddlsched.topology import Topology
-from ddlsched.units import MAX_NS, bytes_from_mb
+from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
 
 __all__ = ["Cluster"]
 
@@ -35,7 +35,7 @@ class Cluster:
     topology: Topology | str = "star"
 
     def __post_init__(self) -> None:
-        if self.num_servers < 1 or self.gpus_per_server < 1:
+        if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):
             raise InputError(
                 f"cluster: {self.num_servers} servers of {self.gpus_per_server} GPUs; expected at least 1 of each"
             )

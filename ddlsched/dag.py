@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ddlsched.errors import InputError
-from ddlsched.units import MAX_NS, ns_from_s, s_from_ns
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, is_whole, ns_from_s, s_from_ns
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -40,8 +40,12 @@ class ComputeTask:
     after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.duration_ns <= MAX_NS:
-            raise InputError(f"task {self.name!r}: duration_ns is {self.duration_ns}; expected 0 to {MAX_NS}")
+        if not is_whole(self.duration_ns, 0):
+            raise InputError(
+                f"task {self.name!r}: duration_ns is {self.duration_ns!r}; expected a whole number from 0 to {MAX_NS}"
+            )
+        object.__setattr__(self, "duration_ns", int(self.duration_ns))  # one of numpy's would overflow in products
+        _refuse_text(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,13 +67,19 @@ class AllReduceTask:
     after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.message_bytes < math.inf:
+        if not 0 <= self.message_bytes <= MAX_MESSAGE_BYTES:
             raise InputError(
-                f"task {self.name!r}: message_bytes is {self.message_bytes}; expected a finite number >= 0"
+                f"task {self.name!r}: message_bytes is {self.message_bytes}; expected 0 to {MAX_MESSAGE_BYTES:g}"
             )
+        _refuse_text(self)
 
 
 Task: TypeAlias = ComputeTask | AllReduceTask
+
+
+def _refuse_text(task: Task) -> None:
+    if isinstance(task.after, str):
+        raise InputError(f"task {task.name!r}: after is {task.after!r}; expected a tuple of names")
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlsched.dag import DataParallelIteration, IterationDag
 from ddlsched.errors import InputError
-from ddlsched.units import MAX_NS, NS_PER_S, bytes_from_mb, ns_from_s
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +63,7 @@ class Job:
         _check(self, "arrival_s", arrival_s, 0 <= arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
         for name in ("num_gpus", "iterations"):
             count = getattr(self, name)
-            _check(self, name, count, _is_whole(count, MAX_NS), "a whole number from 1")
+            _check(self, name, count, is_whole(count, 1), "a whole number from 1")
             object.__setattr__(self, name, int(count))  # One of numpy's would overflow in the products below.
         memory = self.gpu_memory_mb
         _check(self, "gpu_memory_mb", memory, 0 <= memory <= MAX_NS / 1e6, "a finite number of MB from 0")
@@ -91,9 +89,10 @@ class Job:
             value = getattr(iteration, name)
             _check(self, name, value, 0 <= value < limit_s, f"seconds from 0 to below {limit_s:.6g}")
         message = iteration.message_bytes
-        _check(self, "message_bytes", message, 0 <= message < math.inf, "a finite number of bytes from 0")
+        good = 0 <= message <= MAX_MESSAGE_BYTES
+        _check(self, "message_bytes", message, good, f"a number of bytes from 0 to {MAX_MESSAGE_BYTES:g}")
         buckets = iteration.buckets
-        _check(self, "buckets", buckets, _is_whole(buckets, 10_000), "a whole number from 1 to 10000")
+        _check(self, "buckets", buckets, is_whole(buckets, 1, 10_000), "a whole number from 1 to 10000")
 
     @cached_property
     def dag(self) -> IterationDag:
@@ -125,10 +124,6 @@ class Job:
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that break lines, tables or encodings."""
-
-
-def _is_whole(value: object, at_most: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= at_most
 
 
 def _check(job: Job, name: str, value: object, good: bool, expected: str) -> None:

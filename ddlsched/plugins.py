@@ -12,6 +12,7 @@ Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``,
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
@@ -81,7 +83,14 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "placement": ("place",),
     "order": ("key",),
     "communication": ("admit or select",),
-    "contention": ("alone_per_byte_s", "penalty_per_byte_s", "latency_s", "bound_to", "wire_bytes", "rates"),
+    "contention": (
+        "alone_per_byte_s",
+        "penalty_per_byte_s",
+        "latency_s",
+        "bound_to",
+        "wire_bytes",
+        "rates",
+    ),
     "topology": ("graph", "route"),
 }
 
@@ -90,7 +99,8 @@ def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
     if inspect.isclass(plugin):
         raise InputError(f"{kind} {plugin.__name__}: is a class; expected an instance of it")
     # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
-    if kind in _METHODS and not (_has(plugin, "begin") or _has(plugin, "__getattr__")):
+    begins = kind in ("placement", "order", "communication") and _has(plugin, "begin")
+    if kind in _METHODS and not (begins or _has(plugin, "__getattr__")):
         for needed in _METHODS[kind]:
             if not any(_has(plugin, name) for name in needed.split(" or ")):
                 raise InputError(f"{kind} {label}: has no {needed}, which every {kind} plug-in must have")
@@ -127,25 +137,37 @@ def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a Python file with the class {class_name!r}")
-    module_name = f"ddlsched_user_{path.stem}"
+    module = _module_of_file(path)
+    found = getattr(module, class_name, None)
+    if not callable(found):
+        here = module.__name__
+        classes = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == here]
+        raise UnknownNameError(f"{path}: has no class {class_name!r}.{did_you_mean(class_name, classes)}")
+    plugin: Callable[..., Any] = found
+    return plugin
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """Return the module of a user's file, run once for each version of it; it may import its neighbours."""
+    version = f"{path.resolve()} {path.stat().st_mtime_ns}"
+    module_name = f"ddlsched_user_{path.stem}_{hashlib.sha256(version.encode()).hexdigest()[:12]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: cannot be imported; expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         sys.modules.pop(module_name, None)
         raise PluginError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
-    found = getattr(module, class_name, None)
-    if not callable(found):
-        classes = [
-            name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
-        ]
-        raise UnknownNameError(f"{path}: has no class {class_name!r}.{did_you_mean(class_name, classes)}")
-    plugin: Callable[..., Any] = found
-    return plugin
+    finally:
+        sys.path.remove(folder)
+    return module
 
 
 def _parse_parameters(kind: Kind, label: str, maker: Callable[..., Any], text: str) -> dict[str, Any]:

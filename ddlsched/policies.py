@@ -3,17 +3,18 @@
 A policy is a keyword-only frozen dataclass: its parameters are its fields. It is given read-only views and
 returns a value; it never changes anything, so it is tested without a simulator (:mod:`ddlsched.testing`).
 
-Every door may add two methods:
+Each of these policies may add two methods:
 
 ``begin(cluster, rng)``
     Called once a run with the :class:`~ddlsched.cluster.Cluster` and a seeded random generator; returns the
     object that is asked during that run. For policies with memory or randomness. Default: the policy itself.
 ``wake_s(now_s)``
-    Asked after each of the policy's decisions; returns a later time at which it wants to be asked again even
-    if nothing has happened by then, or None.
+    Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
+    if nothing has happened by then, or None. A time that has passed is as good as None. An order's or a
+    placement's wake runs a placement round, a communication policy's a communication round.
 
-Contention models and topologies are the other two doors: see :class:`ddlsched.contention.ContentionModel`
-and :class:`ddlsched.topology.Topology`.
+Contention models and topologies are the other two doors, without these two methods: see
+:class:`ddlsched.contention.ContentionModel` and :class:`ddlsched.topology.Topology`.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class PlacementPolicy(Protocol):
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return ``job.num_gpus`` different GPUs with enough free memory, or None to let the job wait.
 
-        Asked for each queued job, in order, whenever a job came or left; jobs placed before it in the same
-        round already count. The order of the GPUs is the job's placement order.
+        Asked in order, whenever a job came or left (or a policy asked to be woken), for each queued job for
+        which enough GPUs have the memory; jobs placed before it in the same round already count. The order of
+        the GPUs is the job's placement order.
         """
         ...
 
@@ -82,7 +84,7 @@ class PreemptivePolicy(Protocol):
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> Iterable[TransferView]:
         """Return those of ``transfers`` (all that run or wait, in the job order) that run from now on.
 
-        Asked whenever a transfer ended or became ready.
+        Asked whenever a transfer ended or became ready, unless none is left.
         """
         ...
 

@@ -7,12 +7,13 @@ from typing import Any
 from ddlsched.cluster import Cluster
 from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.engine.simulation import Simulation, Window
-from ddlsched.errors import InputError, guarded
+from ddlsched.errors import InputError, guarded, label
 from ddlsched.jobs import Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
 from ddlsched.topology import Network
+from ddlsched.units import is_whole
 
 __all__ = ["DEFAULT_BUNDLE", "simulate"]
 
@@ -72,14 +73,14 @@ def simulate(
     cluster = cluster or Cluster()
     if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
         raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
-    if isinstance(seed, bool) or seed < 0:
-        raise InputError(f"seed is {seed}; expected a whole number >= 0")
+    if not is_whole(seed, 0):
+        raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
     network = Network(resolve("topology", cluster.topology), cluster.num_servers)
     model = resolve("contention", contention)
-    window = None if timeline is False else Window() if timeline is True else Window(*timeline)
+    window = _window(timeline)
     simulation = Simulation(
         workload,
         cluster,
@@ -87,9 +88,17 @@ def simulate(
         placement=resolve("placement", names["placement"]),
         order=resolve("order", names["order"]),
         communication=resolve("communication", names["communication"]),
-        contention=guarded(f"contention {contention}: bound_to", lambda: model.bound_to(network)),
+        contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
         load_per_byte_s=load_per_byte_s,
         seed=seed,
         window=window,
     )
     return Result(workload, cluster, simulation.run())
+
+
+def _window(timeline: bool | tuple[float, float]) -> Window | None:
+    if isinstance(timeline, bool):
+        return Window() if timeline else None
+    if not isinstance(timeline, tuple) or len(timeline) != 2:
+        raise InputError(f"timeline is {timeline!r}; expected True, False or (from, to) in seconds")
+    return Window(*timeline)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_NS", "NS_PER_S", "bytes_from_mb", "ns_from_s", "s_from_ns"]
+from numbers import Integral
+
+__all__ = ["MAX_MESSAGE_BYTES", "MAX_NS", "NS_PER_S", "bytes_from_mb", "is_whole", "ns_from_s", "s_from_ns"]
 
 NS_PER_S = 1_000_000_000
 MAX_NS = 2**63 - 1
+MAX_MESSAGE_BYTES = 1e18
+"""An exabyte: what no message is larger than."""
 BYTES_PER_MB = 1_000_000
 
 
@@ -22,3 +26,8 @@ def s_from_ns(nanoseconds: int) -> float:
 def bytes_from_mb(megabytes: float) -> int:
     """Return whole bytes of a size in MB (1e6 B), so that sums of memory are exact."""
     return round(megabytes * BYTES_PER_MB)
+
+
+def is_whole(value: object, at_least: int, at_most: int = MAX_NS) -> bool:
+    """Return whether a value is a whole number (of Python's or numpy's, no truth value) within bounds."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and at_least <= int(value) <= at_most

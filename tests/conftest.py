@@ -6,10 +6,11 @@ import os
 
 import hypothesis
 
-# The same examples at every run, so that a failure is there for everybody; more of them with FUZZ=1.
+# The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=5000)
-hypothesis.settings.load_profile("fuzz" if os.environ.get("FUZZ") else "default")
+FUZZ = int(os.environ.get("FUZZ", 0))
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=max(FUZZ, 1))
+hypothesis.settings.load_profile("fuzz" if FUZZ else "default")
 
 
 def pytest_configure(config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -14,6 +15,12 @@ from ddlsched.topology import Topology
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
+
+
+def examples(usual: int) -> int:
+    """Return how many examples a test tries: ``FUZZ`` of them if that is set."""
+    return int(os.environ.get("FUZZ") or usual)
+
 
 PLACEMENTS = ("first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=3")
 ORDERS = ("srsf", "srsf:communication=true", "srtf", "fifo", "las")

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from reference_simulator import ReferenceRun, reference_simulate
-from strategies import Setting, settings
+from strategies import Setting, examples, settings
 
 import ddlsched
+from ddlsched.engine import build, simulation
 from ddlsched.plugins import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
@@ -54,19 +55,29 @@ def assert_agrees(result: Result, reference: ReferenceRun) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 250))
+@hypothesis_settings(max_examples=examples(250))
 def test_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings())
-@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 80))
+@hypothesis_settings(max_examples=examples(80))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
 @given(settings())
-@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 40))
+@hypothesis_settings(max_examples=examples(40))
+def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FIRST_RESIDENTS", 1)
+        patch.setattr(build, "_FIRST_ENTRIES", 1)
+        patch.setattr(simulation, "_SLICES", 8)
+        assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(40))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
 
@@ -124,8 +135,8 @@ def test_agrees_with_itself_without_compilation() -> None:
     assert len(printed[0]) > 1000
 
 
-def test_a_plugin_in_lockstep_is_asked_as_often_as_any() -> None:
-    """A job alone on its GPUs takes the shortcut of simulating one worker; its times are those of all."""
+def test_events_of_workers_in_lockstep_are_all_counted() -> None:
+    """A job alone on its GPUs takes the shortcut of simulating one worker; the ends of all still count."""
     iteration = ddlsched.DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e6)
     jobs = [
         ddlsched.Job(job_id=str(n), arrival_s=0.005 * n, num_gpus=3, iterations=4, iteration=iteration, gpu_memory_mb=1)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from strategies import Setting, settings
+from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched.results.result import Result
@@ -38,7 +38,7 @@ def each_instant(slices: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_a_gpu_computes_one_task_at_a_time_and_every_task(setting: Setting) -> None:
     result = recorded(setting)
     slices = compute_slices(result)
@@ -51,7 +51,7 @@ def test_a_gpu_computes_one_task_at_a_time_and_every_task(setting: Setting) -> N
 
 
 @given(settings())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_memory_is_never_over_committed(setting: Setting) -> None:
     result = recorded(setting)
     records = result.finished.state.jobs
@@ -65,7 +65,7 @@ def test_memory_is_never_over_committed(setting: Setting) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_every_transfer_sends_its_bytes(setting: Setting) -> None:
     result = recorded(setting)
     network = Network(setting.topology, setting.cluster.num_servers)
@@ -98,7 +98,7 @@ def sent_bytes(rows: pd.DataFrame, latency_ns: float) -> float:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
     result = recorded(setting)
     network = Network(setting.topology, setting.cluster.num_servers)
@@ -113,7 +113,7 @@ def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=examples(60))
 def test_a_jobs_time_is_at_least_its_compute_and_messages(setting: Setting) -> None:
     result = recorded(setting)
     for row, job in zip(result.jobs.itertuples(), setting.workload, strict=True):

@@ -28,7 +28,7 @@ from topologies.star import Star
 
 def conformance(base: type, plugin: object) -> type:
     """Return the conformance class of a door for one plug-in."""
-    return type(f"Test{type(plugin).__name__}", (base,), {"make": lambda self: plugin})  # noqa: ARG005
+    return type(f"Test{type(plugin).__name__}", (base,), {"make": lambda self: plugin})
 
 
 TestFirstFit = conformance(PlacementConformance, FirstFit())

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from strategies import Setting, settings
+from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, DataParallelIteration, InputError, IterationDag, Job, Workload
@@ -396,7 +396,7 @@ def test_counters_count_the_transfers_on_a_link(mix, mix_events):
 
 
 @given(settings())
-@hypothesis_settings(max_examples=int(os.environ.get("FUZZ") or 25))
+@hypothesis_settings(max_examples=examples(25))
 def test_invariants_of_any_run(tmp_path_factory, setting: Setting) -> None:
     result = simulate_setting(setting)
     computed, transferred = compute_slices(result), transfer_slices(result)

@@ -600,7 +600,7 @@ data_parallel = st.builds(
     DataParallelIteration,
     forward_s=seconds,
     backward_s=seconds,
-    message_bytes=st.floats(0, 1e300),
+    message_bytes=st.floats(0, 1e18),
     buckets=st.integers(1, 4),
 )
 
@@ -617,7 +617,7 @@ def dags(draw: st.DrawFn) -> IterationDag:
             ComputeTask, duration_ns=st.integers(0, 2**50), **{k: st.just(v) for k, v in common.items()}
         )
         reduce = st.builds(
-            AllReduceTask, message_bytes=st.floats(0, 1e300), **{k: st.just(v) for k, v in common.items()}
+            AllReduceTask, message_bytes=st.floats(0, 1e18), **{k: st.just(v) for k, v in common.items()}
         )
         tasks.append(draw(compute | reduce))
     return IterationDag(tuple(tasks))

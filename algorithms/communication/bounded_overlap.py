@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ddlsched.compiled import CommunicationRule, CompiledRule
 from ddlsched.errors import InputError
+from ddlsched.units import is_whole
 from ddlsched.views import NetworkView, TransferView
 
 __all__ = ["BoundedOverlap"]
@@ -30,7 +31,7 @@ class BoundedOverlap:
     limit: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.limit <= 2**31:
+        if not is_whole(self.limit, 1, 2**31):
             raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1 to 2**31")
 
     @property

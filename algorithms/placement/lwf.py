@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
+from ddlsched.units import is_whole
 from ddlsched.views import ClusterView, GpuId, JobView
 
 __all__ = ["LeastWorkloadFirst"]
@@ -28,7 +29,7 @@ class LeastWorkloadFirst:
     kappa: int = 1
 
     def __post_init__(self) -> None:
-        if self.kappa < 0:
+        if not is_whole(self.kappa, 0):
             raise InputError(f"lwf: kappa is {self.kappa}; expected a whole number from 0")
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:

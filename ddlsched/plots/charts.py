@@ -139,6 +139,7 @@ def distributions(
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylim(0, 1.01)
+    axes.set_yticks(np.arange(6) / 5)
     axes.set_ylabel("Share of jobs")
     axes.grid(axis="y")
     _finish(figure, axes, axis, title)
@@ -172,7 +173,9 @@ def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
     axes.set_xlabel(axis, loc="right")  # under long names of policies a centred label would be cut off
     axes.grid(axis="x")
     if title:  # at the figure's edge: over the axes, long names of policies would push it out
-        figure.suptitle("\n".join(textwrap.wrap(title, 48)), x=0.01, ha="left", fontsize=8.5)
+        lines = textwrap.wrap(title, 52)
+        figure.set_figheight(figure.get_figheight() + 0.14 * (len(lines) - 1))
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8.5)
 
 
 def _legend_below(figure: Figure, axes: Axes, *, columns: int) -> None:

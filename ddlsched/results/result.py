@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -35,10 +37,28 @@ class Result:
         self.cluster = cluster
         self.finished = finished
 
+    def __repr__(self) -> str:
+        average_jct_s = self.summary()["average_jct_s"]
+        return f"<result: {len(self.workload)} jobs on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
+
     def gpus_of(self, job_id: str) -> tuple[int, ...]:
         """Return the GPUs of a job, in placement order."""
-        number = next(number for number, job in enumerate(self.workload) if job.job_id == job_id)
-        return self.finished.gpus[number]
+        for number, job in enumerate(self.workload):
+            if job.job_id == job_id:
+                return self.finished.gpus[number]
+        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
+
+    def write_timeline(self, path: Path | str) -> None:
+        """Write the timeline as a file that opens in https://ui.perfetto.dev; see :mod:`ddlsched.results.timeline`.
+
+        Raises
+        ------
+        InputError
+            The run was not recorded (``simulate(timeline=...)``), or the file cannot be written.
+        """
+        from ddlsched.results.timeline import write_timeline
+
+        write_timeline(self, path)
 
     @cached_property
     def jobs(self) -> pd.DataFrame:

@@ -1,0 +1,87 @@
+"""The published simulator's accounting as plug-ins: a waiting job that looks at a transfer speeds it up.
+
+In that simulator the function by which AdaDUAL reads a running transfer's remaining bytes also advances the
+transfer by a tick, without moving its time stamp, so the usual update counts the tick again. In continuous
+time: each waiting job that probes a transfer adds the transfer's rate once more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddlsched.contention import Flow, Linear, count_per_link
+from ddlsched.results.result import Result
+from ddlsched.results.timeline import transfer_slices
+from ddlsched.topology import Link, Network
+from ddlsched.views import NetworkView, TransferView
+
+__all__ = ["PublishedAdaDual", "PublishedRates", "faster_than_alone", "probed"]
+
+
+def probed(servers: Sequence[int], num_on: Callable[[int], int]) -> int | None:
+    """Return the server whose transfer a waiting job probes: its first busy one, if none carries two.
+
+    Parameters
+    ----------
+    servers
+        The waiting job's, in placement order.
+    num_on
+        Running transfers on the network card of a server, which is the link of the same number.
+    """
+    counts = [num_on(server) for server in servers]
+    return servers[counts.index(1)] if max(counts) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRates(Linear):
+    """The linear model, but a transfer goes 1 + (number of waiting jobs that probe it) times as fast.
+
+    It belongs to :class:`PublishedAdaDual`: SRSF(n) reads no remaining bytes, so nothing probes under it.
+    """
+
+    conserves_bytes: ClassVar[bool] = False
+
+    def bound_to(self, network: Network) -> PublishedRates:
+        """Return itself: b and η are measured, not derived from the network."""
+        return self
+
+    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
+        """Return the linear model's rates times 1 + probes, bytes per second."""
+        count = count_per_link(active)
+        probes = Counter(probed(flow.servers, count.__getitem__) for flow in waiting)
+        conserved = super().rates(active, waiting, links)
+        factors = (1 + sum(probes[server] for server in flow.servers) for flow in active)
+        return [rate * factor for rate, factor in zip(conserved, factors, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedAdaDual:
+    """AdaDUAL as published: of the transfers that it would meet, it tests only the one on its first busy server."""
+
+    def admit(self, transfer: TransferView, network: NetworkView) -> bool:
+        """Return whether the transfer starts."""
+        server = probed(transfer.servers, network.num_on)
+        if server is None:
+            return network.most_on_links_of(transfer) == 0
+        (old,) = (other for other in network.active if server in other.links)
+        b, eta = network.per_byte_s, network.penalty_per_byte_s
+        return transfer.message_bytes * 2.0 * (b + eta) <= old.bytes_left * b * (1 + 1e-9)
+
+
+def faster_than_alone(result: Result) -> dict[str, float]:
+    """Return the share of transfers that took less than b M, the time of their bytes without any contention.
+
+    Parameters
+    ----------
+    result
+        Of a run with its whole timeline, of jobs with one all-reduce an iteration, without latency.
+    """
+    slices = transfer_slices(result)
+    took_ns = (slices["end_ns"] - slices["start_ns"]).groupby([slices["job_id"], slices["iteration"]]).sum()
+    ns_per_byte = float(result.finished.state.run[0].per_byte_s) * 1e9
+    alone_ns = {job.job_id: ns_per_byte * job.dag.tasks[-1].message_bytes for job in result.workload}
+    alone = took_ns.index.get_level_values("job_id").map(alone_ns)
+    return {"faster_than_alone": float((took_ns < alone - 1.0).mean())}  # the clock counts whole nanoseconds

@@ -1,0 +1,294 @@
+"""The 64-GPU experiment of the Ada-SRSF paper, with bytes conserved and with the published simulator's accounting.
+
+python experiments/contention_64gpu/run.py            a few job sets, under two minutes on two cores
+python experiments/contention_64gpu/run.py --full     100 job sets
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddlsched.plots.charts import Change, bars, changes, distributions
+from ddlsched.plots.style import PALETTE, save
+from ddlsched.progress import progress_bar
+from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown
+from ddlsched.results.statistics import Interval, by_seed, paired_ratio
+from ddlsched.sweep import Run, Sweep, sweep
+
+PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
+WORKLOAD = "ddlsched.workloads.microsoft:microsoft_160"
+AUTHORS = {"load_per_byte_s": 7.8125e-9}
+"""The authors' code counts communication in a GPU's load at 1 GbE's b, also on 10 GbE."""
+
+ADA = {"scheduler": "ada-srsf"} | AUTHORS
+FF = ADA | {"placement": "first-fit"}
+PUBLISHED = {"communication": f"{PUBLISHED_FILE}:PublishedAdaDual", "contention": f"{PUBLISHED_FILE}:PublishedRates"}
+SHARE = "faster_than_alone"
+FULL_SIZE, SMALL, ARTEFACT = "full size, bytes conserved", "1/100, bytes conserved", "1/100, published accounting"
+COLOURS = {
+    "Ada-SRSF, published": PALETTE["grey"],
+    "FF, published": "#b5b5b5",
+    "Ada-SRSF, authors' b": PALETTE["blue"],
+    "Ada-SRSF, honest b": PALETTE["sky"],
+    "SRSF(1), authors' b": PALETTE["orange"],
+    "SRSF(1), honest b": PALETTE["sand"],
+    FULL_SIZE: PALETTE["blue"],
+    SMALL: PALETTE["sky"],
+    ARTEFACT: PALETTE["grey"],
+}
+"""The artefact is grey wherever it is drawn; Ada-SRSF is blue under all its names."""
+QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 20, 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Policies that are compared on the same job sets; ``scale`` shortens iterations and arrivals alike."""
+
+    name: str
+    title: str
+    baseline: str
+    policies: dict[str, dict[str, Any]]
+    scale: float = 1.0
+
+    def runs(self, seeds: int) -> Iterator[Run]:
+        """Yield the runs of seeds 1, 2, ..."""
+        small = self.scale < 1.0
+        for seed in range(1, seeds + 1):
+            for policy, options in self.policies.items():
+                yield Run(
+                    labels={"table": self.name, "policy": policy},
+                    workload=WORKLOAD,
+                    workload_options={"scale": self.scale},
+                    seed=seed,
+                    options=options | ({"timeline": True} if small else {}),
+                    measures=(f"{PUBLISHED_FILE}:{SHARE}",) if small else (),
+                )
+
+
+PLACEMENT = Table(
+    name="placement",
+    title="Placement, under Ada-SRSF",
+    baseline="FF",
+    policies={
+        "RAND": ADA | {"placement": "random"},
+        "FF": FF,
+        "LS": ADA | {"placement": "list-scheduling"},
+        "LWF-1": ADA,
+    },
+)
+KAPPA = Table(
+    name="kappa",
+    title="κ of LWF-κ, under Ada-SRSF",
+    baseline="κ=1",
+    policies={f"κ={kappa}": ADA | {"placement": f"lwf:kappa={kappa}"} for kappa in (1, 2, 4, 8, 32)},
+)
+COMMUNICATION = Table(
+    name="communication",
+    title="Communication, under LWF-1",
+    baseline="SRSF(1)",
+    policies={
+        **{f"SRSF({n})": ADA | {"communication": f"bounded-overlap:limit={n}"} for n in (1, 2, 3)},
+        "Ada-SRSF": ADA,
+        "Preemptive, by service": ADA | {"communication": "preemptive:by=service"},
+        "Preemptive, by bytes": ADA | {"communication": "preemptive:by=bytes"},
+        "Preemptive, by service per GPU": ADA | {"communication": "preemptive:by=service-per-gpu"},
+    },
+)
+HONEST = {"load_per_byte_s": None}
+LOAD = Table(
+    name="load",
+    title="b in LWF-1's GPU load: 1 GbE's (authors') or 10 GbE's (honest)",
+    baseline="Ada-SRSF, authors' b",
+    policies={
+        "Ada-SRSF, authors' b": ADA,
+        "Ada-SRSF, honest b": ADA | HONEST,
+        "SRSF(1), authors' b": COMMUNICATION.policies["SRSF(1)"],
+        "SRSF(1), honest b": COMMUNICATION.policies["SRSF(1)"] | HONEST,
+    },
+)
+ACCOUNTING = Table(
+    name="accounting",
+    title="Both accountings, 1/100 scale, times shown x 100",
+    baseline="SRSF(1)",
+    scale=0.01,
+    policies={
+        **{policy: COMMUNICATION.policies[policy] for policy in ("SRSF(1)", "SRSF(2)", "Ada-SRSF")},
+        "Ada-SRSF, published": ADA | PUBLISHED,
+        "FF": FF,
+        "FF, published": FF | PUBLISHED,
+    },
+)
+TABLES = (PLACEMENT, KAPPA, COMMUNICATION, LOAD, ACCOUNTING)
+
+
+class Measured:
+    """A table's runs, and what is told of them."""
+
+    def __init__(self, table: Table, done: Sweep) -> None:
+        runs = done.summaries()
+        self.table = table
+        self.runs = runs[runs["table"] == table.name].reset_index(drop=True)
+        times = [metric for metric in METRICS if metric.endswith("_s")]
+        self.runs[times] /= table.scale
+        self._done = done
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """Means and paired changes with intervals: the table's CSV file."""
+        comparison = compare_runs(self.runs, baseline=self.table.baseline)
+        if self.table.scale == 1.0:
+            return comparison
+        share = compare_runs(self.runs, baseline=self.table.baseline, metrics=[SHARE])
+        return pd.concat([comparison, share], ignore_index=True)
+
+    @cached_property
+    def per_seed(self) -> pd.DataFrame:
+        """The average JCT (s) of each run: a row a seed, a column a policy."""
+        return by_seed(self.runs, "average_jct_s")
+
+    def change(self, policy: str, baseline: str) -> Interval:
+        """Return the paired change of the average JCT against any of the policies, %."""
+        comparison = compare_runs(self.runs, baseline=baseline, metrics=["average_jct_s"])
+        return interval_of(comparison, policy, "average_jct_s", change=True).scaled(100.0)
+
+    def text(self) -> str:
+        """Return the two tables that are printed: means, and changes against the baseline."""
+        baseline, policies = self.table.baseline, list(self.table.policies)
+        changed = [policy for policy in policies if policy != baseline]
+        heading = f"## {self.table.title} (mean [95 % interval] over {len(self.per_seed)} seeds)"
+        against = f"Change against {baseline}, paired by seed, %:"
+        means = markdown([{"policy": policy} | self._means(policy) for policy in policies])
+        return f"{heading}\n\n{means}\n\n{against}\n\n{markdown([self._changes(policy) for policy in changed])}\n"
+
+    def _means(self, policy: str) -> dict[str, str]:
+        cells = {}
+        for metric, name in METRICS.items():
+            interval = interval_of(self.comparison, policy, metric)
+            percent = metric == "gpu_utilisation"
+            cells[name] = interval_text(interval.scaled(100.0 if percent else 1.0), decimals=1 if percent else 0)
+        if self.table.scale < 1.0:
+            share = interval_of(self.comparison, policy, SHARE).scaled(100.0)
+            cells["Transfers faster than b M (%)"] = interval_text(share)
+        return cells
+
+    def _changes(self, policy: str) -> dict[str, str]:
+        cells = {"policy": policy}
+        for metric, name in METRICS.items():
+            interval = interval_of(self.comparison, policy, metric, change=True).scaled(100.0)
+            cells[name.rpartition(" (")[0]] = interval_text(interval, sign=True)
+        chosen = (self.comparison["policy"] == policy) & (self.comparison["metric"] == "average_jct_s")
+        return cells | {"average JCT is": self.comparison.loc[chosen, "verdict"].item()}
+
+    def charts(self, folder: Path) -> list[Path]:
+        """Draw bars of the average JCT and the distribution of all jobs' JCT."""
+        policies = list(self.table.policies)
+        means = {policy: interval_of(self.comparison, policy, "average_jct_s") for policy in policies}
+        jct_s = {policy: self._jct_s(policy) for policy in policies}
+        name, title = self.table.name, self.table.title
+        return [
+            *save(bars(means, axis="Average JCT (s)", title=title, colour=COLOURS), folder / f"{name}_average_jct"),
+            *save(distributions(jct_s, axis="JCT (s)", title=title, colour=COLOURS), folder / f"{name}_jct_cdf"),
+        ]
+
+    def _jct_s(self, policy: str) -> pd.Series:
+        return self._done.jobs(table=self.table.name, policy=policy)["jct_s"] / self.table.scale
+
+
+def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
+    """Return the abstract's three claims beside what is measured, as a table and as rows of a chart."""
+    tables = (PLACEMENT, COMMUNICATION, LOAD, ACCOUNTING)
+    placement, communication, load, accounting = (measured[table.name] for table in tables)
+    ratios = {
+        FULL_SIZE: paired_ratio(placement.per_seed["FF"], placement.per_seed["LWF-1"]),
+        SMALL: paired_ratio(accounting.per_seed["FF"], accounting.per_seed["Ada-SRSF"]),
+        ARTEFACT: paired_ratio(accounting.per_seed["FF, published"], accounting.per_seed["Ada-SRSF, published"]),
+    }
+    rows = [{"claim": "average JCT of FF / LWF-1", "abstract": "up to 1.59"}]
+    rows[0] |= {name: interval_text(ratio, decimals=2) for name, ratio in ratios.items()}
+    lwf = {
+        FULL_SIZE: placement.change("LWF-1", "FF"),
+        SMALL: accounting.change("Ada-SRSF", "FF"),
+        ARTEFACT: accounting.change("Ada-SRSF, published", "FF, published"),
+    }
+    chart = [Change("LWF-1\nagainst FF", lwf, claimed=100.0 * (1 / 1.59 - 1))]
+    for baseline, claimed in (("SRSF(1)", -20.1), ("SRSF(2)", -36.7)):
+        found = {
+            FULL_SIZE: communication.change("Ada-SRSF", baseline),
+            SMALL: accounting.change("Ada-SRSF", baseline),
+            ARTEFACT: accounting.change("Ada-SRSF, published", baseline),
+        }
+        cells = {name: interval_text(change, sign=True) for name, change in found.items()}
+        rows.append({"claim": f"Ada-SRSF against {baseline}, average JCT, %", "abstract": f"{claimed}"} | cells)
+        chart.append(Change(f"Ada-SRSF\nagainst {baseline}", found, claimed=claimed))
+    honest = interval_text(load.change("Ada-SRSF, honest b", "SRSF(1), honest b"), sign=True)
+    rows.append(
+        dict.fromkeys(rows[0], "") | {"claim": "the same against SRSF(1), honest b in the load", FULL_SIZE: honest}
+    )
+    seeds = f"{len(placement.per_seed)} seeds at full size, {len(accounting.per_seed)} at 1/100"
+    return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n", chart
+
+
+def report(done: Sweep, out: Path) -> None:
+    """Print the tables, write them as CSV files, and draw the charts."""
+    measured = {table.name: Measured(table, done) for table in TABLES}
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    charts: list[Path] = []
+    per_seed = []
+    for name, part in measured.items():
+        print(part.text())
+        part.comparison.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.9g", lineterminator="\n")
+        per_seed.append(part.per_seed.add_prefix(f"{name}: "))
+        charts += part.charts(out / "charts")
+    everything = pd.concat(per_seed, axis=1).round(9)
+    everything.to_csv(out / "tables" / "average_jct_s_per_seed.csv", lineterminator="\n")
+    text, rows = abstract(measured)
+    print(text)
+    axis = "Change of the average JCT (%)"
+    chart = changes(rows, axis=axis, claim="the paper's abstract", colour=COLOURS)
+    charts += save(chart, out / "charts" / "abstract")
+    print("Tables:", *sorted((out / "tables").glob("*.csv")), sep="\n  ")
+    print("Charts:", *charts, sep="\n  ")
+
+
+def main() -> int:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help=f"{FULL_SEEDS} seeds")
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/contention_64gpu"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
+    arguments = parser.parse_args()
+    seeds = arguments.seeds or (FULL_SEEDS if arguments.full else None)
+    runs = [
+        run
+        for table in TABLES
+        for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS))
+    ]
+    try:
+        with progress_bar("simulating") as watch:
+            done = sweep(runs, arguments.out / "runs", processes=arguments.jobs, watch=watch)
+    except KeyboardInterrupt:
+        print(
+            f"Stopped. Finished runs are kept in {arguments.out / 'runs'}; the same command goes on from there.",
+            file=sys.stderr,
+        )
+        return 130
+    if done.failures:
+        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
+        return 1
+    report(done, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

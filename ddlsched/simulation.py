@@ -6,16 +6,17 @@ from typing import Any
 
 from ddlsched.cluster import Cluster
 from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
+from ddlsched.dag import DataParallelIteration
 from ddlsched.engine.simulation import Simulation, Window
 from ddlsched.errors import InputError, guarded, label
-from ddlsched.jobs import Workload
+from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
 from ddlsched.topology import Network
 from ddlsched.units import is_whole
 
-__all__ = ["DEFAULT_BUNDLE", "simulate"]
+__all__ = ["DEFAULT_BUNDLE", "simulate", "warm_up"]
 
 DEFAULT_BUNDLE = "ada-srsf"
 
@@ -94,6 +95,13 @@ def simulate(
         window=window,
     )
     return Result(workload, cluster, simulation.run())
+
+
+def warm_up() -> None:
+    """Compile the event loop if that was never done, so that processes started later need not each do it."""
+    iteration = DataParallelIteration(forward_s=1.0, backward_s=1.0, message_bytes=1.0)
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1.0)
+    simulate(Workload.of([job]))
 
 
 def _window(timeline: bool | tuple[float, float]) -> Window | None:

@@ -22,6 +22,7 @@ from ddlsched.errors import DdlschedError
 from ddlsched.fingerprint import describe, fingerprint, sources_digest
 from ddlsched.jobs import Workload
 from ddlsched.plugins import class_in_file
+from ddlsched.simulation import warm_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,6 +150,8 @@ def sweep(runs: Sequence[Run], store: Path, *, processes: int = -1, watch: Watch
     done, failed = len(distinct) - len(missing), dict[Path, str]()
     watch = watch or _ignore
     watch(done, len(distinct), None)
+    if missing:
+        warm_up()
     work = Parallel(n_jobs=processes, return_as="generator_unordered")
     for path, message in work(delayed(_run_to_file)(run, path, os.getpid()) for run, path in missing):
         done += 1

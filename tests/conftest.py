@@ -16,6 +16,6 @@ hypothesis.settings.load_profile("fuzz" if FUZZ else "default")
 def pytest_configure(config) -> None:
     """Compile the event loop once, before parallel test processes would each do it."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        import ddlsched
+        from ddlsched.simulation import warm_up
 
-        ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.001))
+        warm_up()

@@ -119,6 +119,8 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     point = _registered(kind).get(name)
     if point is None:
         hint = did_you_mean(name, names(kind))
+        if "=" in name:
+            hint = " Parameters follow a colon: name:parameter=value."
         raise UnknownNameError(f"no {kind} is named {name!r}.{hint} A class of your own: path/to/file.py:ClassName")
     return _load(kind, point), name, parameters
 

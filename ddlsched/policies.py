@@ -3,6 +3,23 @@
 A policy is a keyword-only frozen dataclass: its parameters are its fields. It is given read-only views and
 returns a value; it never changes anything, so it is tested without a simulator (:mod:`ddlsched.testing`).
 
+What the views offer, in short (each documented in :mod:`ddlsched.views`):
+
+:class:`~ddlsched.views.JobView`
+    ``number, job_id, num_gpus, iterations, iterations_left, arrival_s, start_s, remaining_service_ns,
+    attained_service_ns, compute_ns, message_bytes, communication_ns, gpu_memory_mb, gpus, servers, dag, model, user``
+:class:`~ddlsched.views.ClusterView`
+    ``now_s, eligible_gpus(job), fits(job, gpu), gpus_of(server), server_of(gpu), residents(gpu),
+    num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(), free_memory_mb(gpu), network``
+:class:`~ddlsched.views.TransferView`
+    ``number, job, links, servers, message_bytes, bytes_left, is_active``
+:class:`~ddlsched.views.NetworkView`
+    ``now_s, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
+    links, per_byte_s, penalty_per_byte_s``
+
+Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
+``cluster.num_residents(gpu) == 0``.
+
 Each of these policies may add two methods:
 
 ``begin(cluster, rng)``
@@ -11,7 +28,8 @@ Each of these policies may add two methods:
 ``wake_s(now_s)``
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
     if nothing has happened by then, or None. A time that has passed is as good as None. An order's or a
-    placement's wake runs a placement round, a communication policy's a communication round.
+    placement's wake runs a placement round, a communication policy's a communication round. The engine asks the
+    object that ``begin`` returned.
 
 Contention models and topologies are the other two doors, without these two methods: see
 :class:`ddlsched.contention.ContentionModel` and :class:`ddlsched.topology.Topology`.

@@ -79,56 +79,52 @@ ROUNDS_BETWEEN_SIGNALS = 1_000_000
 
 @njit
 def sift_up(heap, position, end_ns, place):
-    item = heap[place]
-    end = end_ns[item]
+    item, end = heap[place], end_ns[place]
     while place > 0:
         parent = (place - 1) >> 1
-        other = heap[parent]
-        if end_ns[other] <= end:
+        if end_ns[parent] <= end:
             break
-        heap[place] = other
-        position[other] = place
+        heap[place], end_ns[place] = heap[parent], end_ns[parent]
+        position[heap[place]] = place
         place = parent
-    heap[place] = item
+    heap[place], end_ns[place] = item, end
     position[item] = place
 
 
 @njit
 def sift_down(heap, position, end_ns, size, place):
-    item = heap[place]
-    end = end_ns[item]
+    item, end = heap[place], end_ns[place]
     while True:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and end_ns[heap[child + 1]] < end_ns[heap[child]]:
+        if child + 1 < size and end_ns[child + 1] < end_ns[child]:
             child += 1
-        other = heap[child]
-        if end_ns[other] >= end:
+        if end_ns[child] >= end:
             break
-        heap[place] = other
-        position[other] = place
+        heap[place], end_ns[place] = heap[child], end_ns[child]
+        position[heap[place]] = place
         place = child
-    heap[place] = item
+    heap[place], end_ns[place] = item, end
     position[item] = place
 
 
 @njit
 def schedule(run, heap, position, end_ns, item, end):
     """Insert an item, or move it to a new end."""
-    if position[item] < 0:
+    place = position[item]
+    if place < 0:
         place = run.heap_size
         run.heap_size += 1
-        end_ns[item] = end
-        heap[place] = item
+        heap[place], end_ns[place] = item, end
         sift_up(heap, position, end_ns, place)
-    elif end != end_ns[item]:
-        earlier = end < end_ns[item]
-        end_ns[item] = end
+    elif end != end_ns[place]:
+        earlier = end < end_ns[place]
+        end_ns[place] = end
         if earlier:
-            sift_up(heap, position, end_ns, position[item])
+            sift_up(heap, position, end_ns, place)
         else:
-            sift_down(heap, position, end_ns, run.heap_size, position[item])
+            sift_down(heap, position, end_ns, run.heap_size, place)
 
 
 @njit
@@ -136,12 +132,12 @@ def unschedule(run, heap, position, end_ns, item):
     place = position[item]
     position[item] = -1
     run.heap_size -= 1
-    last = heap[run.heap_size]
-    if last != item:
-        heap[place] = last
-        position[last] = place
+    last = run.heap_size
+    if place != last:
+        moved = heap[last]
+        heap[place], end_ns[place] = moved, end_ns[last]
         sift_up(heap, position, end_ns, place)
-        sift_down(heap, position, end_ns, run.heap_size, position[last])
+        sift_down(heap, position, end_ns, run.heap_size, position[moved])
 
 
 @njit
@@ -149,9 +145,10 @@ def take_first(run, heap, position, end_ns):
     item = heap[0]
     position[item] = -1
     run.heap_size -= 1
-    if run.heap_size > 0:
-        heap[0] = heap[run.heap_size]
-        sift_down(heap, position, end_ns, run.heap_size, 0)
+    last = run.heap_size
+    if last > 0:
+        heap[0], end_ns[0] = heap[last], end_ns[last]
+        sift_down(heap, position, end_ns, last, 0)
     return item
 
 
@@ -811,7 +808,7 @@ def expand(s, job):
         if running:
             s.gpus[worker.gpu].worker = number
             s.gpus[worker.gpu].task = s.gpus[first.gpu].task
-            schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[first.gpu])
+            schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[first.gpu]])
         elif worker.num_ready > 0:
             touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
     job.lockstep = 0
@@ -996,7 +993,7 @@ def next_instant_ns(s):
         return run.now_ns
     instant = NEVER
     if run.heap_size > 0:
-        instant = s.end_ns[s.heap[0]]
+        instant = s.end_ns[0]
     if run.next_arrival < len(s.arrivals):
         instant = min(instant, s.jobs[s.arrivals[run.next_arrival]].arrival_ns)
     if run.wake_placement_ns >= 0:
@@ -1011,7 +1008,7 @@ def take_events(s):
     """Steps 1 and 2 of the instant ``now_ns``."""
     run = s.run[0]
     run.again = 0
-    while run.heap_size > 0 and s.end_ns[s.heap[0]] == run.now_ns:
+    while run.heap_size > 0 and s.end_ns[0] == run.now_ns:
         item = take_first(run, s.heap, s.position, s.end_ns)
         if item < run.num_gpus:
             end_compute(s, item)

@@ -32,13 +32,15 @@ _INTEGERS = {
         "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns"
     ),
     "job": (
+        # what every event reads, together in the processor's cache
+        "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
-        "arrival_ns num_gpus iterations compute_ns service_ns memory_bytes first_task num_tasks "
+        "arrival_ns iterations compute_ns service_ns memory_bytes num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns "
         # progress
-        "state iterations_left remaining_service_ns steps_left load_left_ns lockstep shared_gpus rank stamp "
+        "state load_left_ns stamp "
         # time on the network
         "active_transfers waiting_transfers network_since_ns communicating_ns network_wait_ns"
     ),
@@ -82,9 +84,9 @@ class State(NamedTuple):
     """All arrays of a run.
 
     Of the plain arrays, ``successors`` holds task numbers within a job; ``pending`` and ``ready`` hold, for
-    each worker and task, the predecessors still to end and whether the task is ready; ``heap``, ``position``
-    and ``end_ns`` are the event heap, its items a GPU's number or the number of GPUs plus a transfer's; the
-    others are lists whose lengths are in ``run``.
+    each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
+    ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
+    transfer's, and ``position`` the place of each item or -1; the others are lists whose lengths are in ``run``.
     """
 
     run: Records

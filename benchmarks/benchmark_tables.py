@@ -1,0 +1,43 @@
+"""The tables that the benchmarks print, and the medians in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Table", "say"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under a title; the first column is text, the others numbers or short texts, aligned to the right."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float | int | None]]
+    notes: Sequence[str] = field(default=())
+
+    def __str__(self) -> str:
+        cells = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(_padded(row, widths)).rstrip() for row in cells]
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *self.notes])
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def say(text: str) -> None:
+    """Tell on stderr how far the benchmark has come."""
+    print(f"... {text}", file=sys.stderr, flush=True)

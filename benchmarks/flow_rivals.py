@@ -1,0 +1,139 @@
+"""The flow scenario under equal sharing, written twice more: as a heapq loop and with SimPy.
+
+Both keep time and bytes as floats. Both predict the end of a transfer anew when the number of transfers on one of
+its cards changes, and recognise a prediction that has been overtaken by its version.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flow_scenario import CARD_BYTES_PER_S, Flow, FlowTimes, wire_bytes
+
+if TYPE_CHECKING:
+    import simpy
+
+__all__ = ["heapq_loop", "simpy_processes"]
+
+
+class Transfer:
+    """What a job is sending; bytes left are those of ``since_s``, when the rate last changed."""
+
+    __slots__ = ("bytes_left", "cards", "rate", "since_s", "version")
+
+    def __init__(self, cards: tuple[set[int], ...]) -> None:
+        self.cards = cards
+        self.version = 0
+        self.begin(0.0, 0.0)
+
+    def begin(self, size_bytes: float, now_s: float) -> None:
+        self.bytes_left, self.rate, self.since_s = size_bytes, 0.0, now_s
+
+    def rerate(self, now_s: float) -> float | None:
+        """Return when the transfer ends if its rate has changed."""
+        rate = CARD_BYTES_PER_S / max(map(len, self.cards))
+        if rate == self.rate:
+            return None
+        self.bytes_left = max(self.bytes_left - self.rate * (now_s - self.since_s), 0.0)
+        self.rate, self.since_s = rate, now_s
+        self.version += 1
+        return now_s + self.bytes_left / rate
+
+
+def make_transfers(flows: Sequence[Flow]) -> list[Transfer]:
+    """Return a transfer a job; the jobs of one server share its card, the set of the jobs that send there."""
+    cards: dict[int, set[int]] = {server: set() for flow in flows for server in flow.servers}
+    return [Transfer(tuple(cards[server] for server in flow.servers)) for flow in flows]
+
+
+def heapq_loop(flows: Sequence[Flow], *, iterations: int) -> FlowTimes:
+    """Run the scenario with one loop over a heap of (time, job, version)."""
+    begin = time.perf_counter()
+    transfers = make_transfers(flows)
+    sizes = [wire_bytes(flow) for flow in flows]
+    left, sending, finish_s = [iterations] * len(flows), [False] * len(flows), [0.0] * len(flows)
+    heap = [(flow.compute_s, job, 0) for job, flow in enumerate(flows)]
+    heapq.heapify(heap)
+    while heap:
+        now_s, job, version = heapq.heappop(heap)
+        transfer = transfers[job]
+        if version != transfer.version:
+            continue
+        if sending[job]:
+            for card in transfer.cards:
+                card.remove(job)
+            transfer.version += 1
+            left[job] -= 1
+            if left[job]:
+                heapq.heappush(heap, (now_s + flows[job].compute_s, job, transfer.version))
+            finish_s[job] = now_s
+        else:
+            for card in transfer.cards:
+                card.add(job)
+            transfer.begin(sizes[job], now_s)
+        sending[job] = not sending[job]
+        for other in set().union(*transfer.cards):
+            end_s = transfers[other].rerate(now_s)
+            if end_s is not None:
+                heapq.heappush(heap, (end_s, other, transfers[other].version))
+    return FlowTimes(finish_s=finish_s, seconds=time.perf_counter() - begin)
+
+
+def simpy_processes(flows: Sequence[Flow], *, iterations: int) -> FlowTimes:
+    """Run the scenario with a SimPy process a job and an event a transfer."""
+    import simpy
+
+    begin = time.perf_counter()
+    env = simpy.Environment()
+    network = SimpyNetwork(env, make_transfers(flows))
+    processes = [env.process(_job(env, network, job, flow, iterations)) for job, flow in enumerate(flows)]
+    env.run()
+    return FlowTimes(finish_s=[process.value for process in processes], seconds=time.perf_counter() - begin)
+
+
+def _job(
+    env: simpy.Environment, network: SimpyNetwork, job: int, flow: Flow, iterations: int
+) -> Generator[simpy.Event, Any, float]:
+    size_bytes = wire_bytes(flow)
+    for _ in range(iterations):
+        yield env.timeout(flow.compute_s)
+        yield network.send(job, size_bytes)
+    return env.now
+
+
+class SimpyNetwork:
+    """Succeeds the event of each transfer when it ends; SimPy cannot withdraw a timeout, so old ones are ignored."""
+
+    def __init__(self, env: simpy.Environment, transfers: Sequence[Transfer]) -> None:
+        self._env = env
+        self._transfers = transfers
+        self._sent = [env.event()] * len(transfers)
+
+    def send(self, job: int, size_bytes: float) -> simpy.Event:
+        transfer, self._sent[job] = self._transfers[job], self._env.event()
+        for card in transfer.cards:
+            card.add(job)
+        transfer.begin(size_bytes, self._env.now)
+        self._rerate(set().union(*transfer.cards))
+        return self._sent[job]
+
+    def _rerate(self, jobs: Iterable[int]) -> None:
+        env = self._env
+        for job in jobs:
+            end_s = self._transfers[job].rerate(env.now)
+            if end_s is not None:
+                timeout = env.timeout(end_s - env.now, (job, self._transfers[job].version))
+                timeout.callbacks.append(self._end)
+
+    def _end(self, timeout: simpy.Event) -> None:
+        job, version = timeout.value
+        transfer = self._transfers[job]
+        if version != transfer.version:
+            return
+        for card in transfer.cards:
+            card.remove(job)
+        self._sent[job].succeed()
+        self._rerate(set().union(*transfer.cards))

@@ -1,6 +1,6 @@
 """Measure the engine and print tables: ``python benchmarks/engine.py [--only a|b|c|d] [--json FILE]``.
 
-(a) full size, (b) flow scenario, (c) start, (d) policies in Python; ``benchmarks/README.md`` says what each figure means.
+(a) full size, (b) flow scenario, (c) start, (d) policies in Python; ``README.md`` says what each figure means.
 """
 
 from __future__ import annotations

@@ -98,7 +98,9 @@ def _csv_rows(path: Path, header: Sequence[str], reader: Any) -> Iterator[tuple[
 def _check_columns(path: Path, header: Sequence[str]) -> None:
     for name in REQUIRED:
         if name not in header:
-            raise InputError(f"{path}: column {name!r} is missing; expected the columns {', '.join(REQUIRED)}")
+            unknown = [repr(found) for found in header if found not in REQUIRED + OPTIONAL]
+            instead = f" (there is {', '.join(unknown)})" if unknown else ""
+            raise InputError(f"{path}: column {name!r} is missing{instead}; expected the columns {', '.join(REQUIRED)}")
     for name in header:
         if name not in REQUIRED + OPTIONAL:
             raise InputError(f"{path}: unknown column {name!r}.{did_you_mean(name, REQUIRED + OPTIONAL)}")
@@ -173,9 +175,8 @@ def _text(where: str, column: str, value: Any) -> str | None:
     return text or None
 
 
-def _number(where: str, column: str, value: Any) -> float:
+def _number(where: str, column: str, value: Any, expected: str = "expected a finite number >= 0") -> float:
     """Return a finite number >= 0, from text or from a number."""
-    expected = "expected a finite number >= 0"
     number = _parsed(value)
     if number is None:
         shown = "is empty" if value in (None, "") else f"{_shown(value)} is no number"
@@ -209,9 +210,9 @@ def _time_s(where: str, column: str, value: Any) -> float:
 
 
 def _whole(where: str, column: str, value: Any, at_most: int = MAX_NS) -> int:
-    number = _number(where, column, value)
+    expected = f"expected a whole number from 1 to {'9.2e18' if at_most == MAX_NS else at_most}"
+    number = _number(where, column, value, expected)
     if not number.is_integer() or not 1 <= number <= at_most:
-        expected = f"expected a whole number from 1 to {at_most}"
         raise InputError(f"{where}, column {column}: {_shown(value)} is out of range or not whole; {expected}")
     # A float holds no whole number beyond 2**53 exactly.
     exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())

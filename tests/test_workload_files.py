@@ -56,6 +56,8 @@ TASKS: list[dict[str, Any]] = [
     {"name": "r", "kind": "all-reduce", "message_bytes": 1e6, "after": ["b"]},
 ]
 DAG_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
+WHOLE = ("gpus", "iterations")
+REAL = [column for column in COLUMNS[1:] if column not in WHOLE]
 
 
 @pytest.fixture(autouse=True)
@@ -216,8 +218,12 @@ def test_a_row_with_too_few_or_too_many_values(cells: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "parts"),
     [
-        *((column, "nan", ["'nan'", "expected a finite number >= 0"]) for column in COLUMNS[1:]),
-        *((column, "inf", ["'inf'", "expected a finite number >= 0"]) for column in COLUMNS[1:]),
+        *(
+            (column, value, [repr(value), "expected a finite number >= 0"])
+            for column in REAL
+            for value in ("nan", "inf")
+        ),
+        *((column, value, [repr(value), "whole number from 1"]) for column in WHOLE for value in ("nan", "inf", "-1")),
         *((column, "1e400", ["'1e400'", "out of range"]) for column in COLUMNS[1:]),
         *((column, "-1", ["'-1'", "out of range"]) for column in COLUMNS[1:]),
         *((column, "", ["is empty"]) for column in COLUMNS),

@@ -1,40 +1,85 @@
-"""The cluster: servers, their GPUs and memory, and the topology of the network between them."""
+"""The cluster: servers, their GPUs, memory and speed, and the topology of the network between them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf, lcm
+from pathlib import Path
+
+import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.topology import Topology
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "Server"]
 
 MAX_GPUS = 10_000_000
+MAX_SPEED = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """One server; all its GPUs are alike.
+
+    Parameters
+    ----------
+    gpus
+        How many, at least 1.
+    gpu_memory_mb
+        Memory of each GPU, MB (1e6 B).
+    relative_speed
+        How many times as fast its GPUs compute as the job's times say.
+    nic_gbps
+        Bandwidth of its network card, Gbit/s; by default the topology's.
+    """
+
+    gpus: int = 4
+    gpu_memory_mb: float = 32768.0
+    relative_speed: float = 1.0
+    nic_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.gpus, 1, MAX_GPUS):
+            raise InputError(f"server: gpus is {self.gpus}; expected a whole number from 1 to {MAX_GPUS}")
+        if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
+            raise InputError(f"server: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
+        if not 1 / MAX_SPEED <= self.relative_speed <= MAX_SPEED:
+            raise InputError(
+                f"server: relative_speed is {self.relative_speed}; expected from {1 / MAX_SPEED:g} to {MAX_SPEED:g}"
+            )
+        if self.nic_gbps is not None and not 0 < self.nic_gbps < inf:
+            raise InputError(f"server: nic_gbps is {self.nic_gbps}; expected a finite number > 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Servers of one kind; by default those of the 64-GPU experiment.
+    """Servers of one kind, by default those of the 64-GPU experiment, or any that are listed.
 
-    GPUs are numbered server by server: server s holds ``s * gpus_per_server`` and the following.
+    GPUs are numbered server by server.
 
     Parameters
     ----------
     num_servers, gpus_per_server
-        Counts, at least 1.
+        Counts of equal servers, at least 1.
     gpu_memory_mb
-        Memory of each GPU, MB (1e6 B).
+        Memory of each GPU of equal servers, MB (1e6 B).
     topology
         The network; an instance, or a plug-in's name such as ``"leaf-spine:spines=4"``.
+    servers
+        Servers that may differ, in place of the three above.
     """
 
     num_servers: int = 16
     gpus_per_server: int = 4
     gpu_memory_mb: float = 32768.0
     topology: Topology | str = "star"
+    servers: tuple[Server, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.servers:
+            self._take_over_servers()
         if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):
             raise InputError(
                 f"cluster: {self.num_servers} servers of {self.gpus_per_server} GPUs; expected at least 1 of each"
@@ -44,12 +89,60 @@ class Cluster:
         if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
             raise InputError(f"cluster: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
 
+    def _take_over_servers(self) -> None:
+        """Let the counts of equal servers say the most that any of the listed has."""
+        object.__setattr__(self, "servers", tuple(self.servers))
+        for server in self.servers:
+            if not isinstance(server, Server):
+                raise InputError(f"cluster: servers holds {server!r}; expected objects of the class Server")
+        object.__setattr__(self, "num_servers", len(self.servers))
+        object.__setattr__(self, "gpus_per_server", max(server.gpus for server in self.servers))
+        object.__setattr__(self, "gpu_memory_mb", max(float(server.gpu_memory_mb) for server in self.servers))
+
+    @classmethod
+    def read(cls, path: str | Path, *, topology: Topology | str = "star") -> Cluster:
+        """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers``, a count.
+
+        Raises
+        ------
+        InputError
+            With file, row, column, value and what is expected.
+        """
+        from ddlsched.cluster_files import read_servers
+
+        return cls(servers=read_servers(Path(path)), topology=topology)
+
     @property
     def num_gpus(self) -> int:
         """GPUs of all servers."""
-        return self.num_servers * self.gpus_per_server
+        return sum(server.gpus for server in self.servers) or self.num_servers * self.gpus_per_server
 
-    @property
-    def gpu_memory_bytes(self) -> int:
-        """Memory of each GPU, bytes."""
-        return bytes_from_mb(self.gpu_memory_mb)
+    @cached_property
+    def first_gpus(self) -> np.ndarray:
+        """Number of the first GPU of each server, and behind the last server the number of all GPUs."""
+        counts = [server.gpus for server in self.servers] or [self.gpus_per_server] * self.num_servers
+        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+    @cached_property
+    def common_multiple(self) -> int:
+        """Least common multiple of the servers' numbers of GPUs."""
+        return lcm(*{server.gpus for server in self.servers} or {self.gpus_per_server})
+
+    @cached_property
+    def server_of_gpu(self) -> np.ndarray:
+        """Server of each GPU."""
+        return np.repeat(np.arange(self.num_servers), np.diff(self.first_gpus))
+
+    @cached_property
+    def gpu_memory_bytes(self) -> np.ndarray:
+        """Memory of each GPU, bytes (int64)."""
+        sizes_mb = [server.gpu_memory_mb for server in self.servers] or [self.gpu_memory_mb] * self.num_servers
+        by_gpu: np.ndarray = np.array([bytes_from_mb(size_mb) for size_mb in sizes_mb], np.int64)[self.server_of_gpu]
+        return by_gpu
+
+    @cached_property
+    def relative_speed(self) -> np.ndarray:
+        """How many times as fast each GPU computes as the jobs' times say (float64)."""
+        speeds = [server.relative_speed for server in self.servers] or [1.0] * self.num_servers
+        by_gpu: np.ndarray = np.array(speeds, np.float64)[self.server_of_gpu]
+        return by_gpu

@@ -7,14 +7,15 @@ from typing import Any
 from ddlsched.cluster import Cluster
 from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.dag import DataParallelIteration
-from ddlsched.engine.simulation import Simulation, Window
+from ddlsched.disturbances import Disturbances
+from ddlsched.engine.simulation import Simulation, Span, Window
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
-from ddlsched.topology import Network
-from ddlsched.units import is_whole
+from ddlsched.topology import Network, bytes_per_s_from_gbps
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 
 __all__ = ["DEFAULT_BUNDLE", "simulate", "warm_up"]
 
@@ -32,6 +33,9 @@ def simulate(
     contention: ContentionModel | str = "10gbe",
     load_per_byte_s: float | None = None,
     seed: int = 0,
+    disturbances: Disturbances | None = None,
+    warmup_s: float = 0.0,
+    until_s: float | None = None,
     timeline: bool | tuple[float, float] = False,
 ) -> Result:
     """Simulate a workload on a cluster to the end of its last job.
@@ -51,7 +55,13 @@ def simulate(
     load_per_byte_s
         Seconds a byte of communication counts in a GPU's load; by default the contention model's own.
     seed
-        Of the policies' randomness; the same seed gives the same run to the bit.
+        Of the policies' randomness and of the disturbances; the same seed gives the same run to the bit.
+    disturbances
+        Compute jitter, slow GPUs, servers that fail; by default none.
+    warmup_s
+        Jobs that arrive earlier are simulated but not counted in the summary, seconds.
+    until_s
+        Cut the run off after this instant, seconds; jobs that are not finished are counted apart.
     timeline
         Record tasks and transfers: all of them, or those of a window (from, to) in seconds.
 
@@ -81,7 +91,7 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = Network(resolve("topology", cluster.topology), cluster.num_servers)
+    network = _network(cluster)
     model = resolve("contention", contention)
     window = _window(timeline)
     simulation = Simulation(
@@ -93,10 +103,28 @@ def simulate(
         communication=resolve("communication", names["communication"]),
         contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
         load_per_byte_s=load_per_byte_s,
+        disturbances=disturbances or Disturbances(),
         seed=seed,
+        span=_span(warmup_s, until_s),
         window=window,
     )
     return Result(workload, cluster, simulation.run())
+
+
+def _network(cluster: Cluster) -> Network:
+    cards = {n: bytes_per_s_from_gbps(s.nic_gbps) for n, s in enumerate(cluster.servers) if s.nic_gbps is not None}
+    return Network(resolve("topology", cluster.topology), cluster.num_servers, cards)
+
+
+def _span(warmup_s: float, until_s: float | None) -> Span:
+    limit_s = MAX_NS / NS_PER_S
+    if not 0 <= warmup_s < limit_s:
+        raise InputError(f"warmup_s is {warmup_s}; expected seconds from 0")
+    if until_s is None:
+        return Span(ns_from_s(warmup_s))
+    if not warmup_s < until_s < limit_s:
+        raise InputError(f"until_s is {until_s}; expected seconds after the warm-up, which ends at {warmup_s}")
+    return Span(ns_from_s(warmup_s), ns_from_s(until_s))
 
 
 def warm_up() -> None:

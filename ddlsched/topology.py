@@ -7,7 +7,7 @@ Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -84,13 +84,21 @@ class Ring:
 class Network:
     """The links of a topology with a given number of servers; rings over them are computed once."""
 
-    def __init__(self, topology: Topology, num_servers: int) -> None:
+    def __init__(
+        self, topology: Topology, num_servers: int, nic_bytes_per_s: Mapping[int, float] | None = None
+    ) -> None:
+        """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards."""
         self._topology = topology
         self._name = type(topology).__name__
         self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._check(num_servers)
+        if nic_bytes_per_s:
+            self._graph = self._graph.copy()
+        for server, bytes_per_s in (nic_bytes_per_s or {}).items():
+            neighbour, _ = self._cable(server)
+            self._graph.edges[server, neighbour]["bandwidth_bytes_per_s"] = bytes_per_s
         nics = [self._cable(server) for server in range(num_servers)]
         self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
         """Bandwidth of the fastest server's network card."""

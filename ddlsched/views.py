@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
+from ddlsched.cluster import Cluster
 from ddlsched.dag import AllReduceTask, IterationDag
 from ddlsched.engine.layout import TRANSFER_ACTIVE, Columns
 from ddlsched.jobs import Job
@@ -159,19 +161,19 @@ class JobView:
 class ClusterView:
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_gpus", "_gpus_per_server", "_load_ns", "_residents", "network", "now_ns")
+    __slots__ = ("_cluster", "_gpus", "_load_ns", "_residents", "network", "now_ns")
 
     def __init__(
         self,
         gpus: Columns,
-        gpus_per_server: int,
+        cluster: Cluster,
         load_ns: np.ndarray,
         now_ns: int,
         network: Network,
         residents: Callable[[GpuId], list[JobView]],
     ) -> None:
         self._gpus = gpus
-        self._gpus_per_server = gpus_per_server
+        self._cluster = cluster
         self._load_ns = load_ns
         self._residents = residents
         self.now_ns = now_ns
@@ -192,15 +194,20 @@ class ClusterView:
     @property
     def num_servers(self) -> int:
         """Servers of the cluster."""
-        return len(self._load_ns) // self._gpus_per_server
+        return self._cluster.num_servers
 
     def server_of(self, gpu: GpuId) -> int:
         """Return the server that holds a GPU."""
-        return gpu // self._gpus_per_server
+        return int(self._cluster.server_of_gpu.item(gpu))
 
     def gpus_of(self, server: int) -> range:
         """Return the GPUs of a server."""
-        return range(server * self._gpus_per_server, (server + 1) * self._gpus_per_server)
+        first = self._cluster.first_gpus
+        return range(first.item(server), first.item(server + 1))
+
+    def relative_speed(self, gpu: GpuId) -> float:
+        """Return how many times as fast a GPU computes as the jobs' times say; who is a straggler is not known."""
+        return float(self._cluster.relative_speed.item(gpu))
 
     def eligible_gpus(self, job: JobView) -> list[GpuId]:
         """Return the GPUs with enough free memory for a worker of the job, ascending."""
@@ -213,7 +220,11 @@ class ClusterView:
 
     def free_memory_mb(self, gpu: GpuId) -> float:
         """Return the free memory of a GPU, MB."""
-        return float(self._gpus.free_bytes.item(gpu) / 1e6)
+        return max(float(self._gpus.free_bytes.item(gpu) / 1e6), 0.0)
+
+    def is_up(self, gpu: GpuId) -> bool:
+        """Return whether a GPU's server has not failed."""
+        return bool(self._gpus.free_bytes.item(gpu) >= 0)
 
     def num_residents(self, gpu: GpuId) -> int:
         """Return how many jobs share a GPU."""
@@ -233,12 +244,13 @@ class ClusterView:
         return loads
 
     def server_loads_ns(self) -> list[int]:
-        """Return the load of all GPUs of every server together, nanoseconds.
+        """Return for every server a whole number that is proportional to the mean load of its GPUs, nanoseconds.
 
-        Servers have equally many GPUs, so these order servers as their mean loads do.
+        Where servers have equally many GPUs it is the sum of their loads.
         """
-        loads_ns, step = self.loads_ns(), self._gpus_per_server
-        return [sum(loads_ns[first : first + step]) for first in range(0, len(loads_ns), step)]
+        loads_ns, common = self.loads_ns(), self._cluster.common_multiple
+        bounds = pairwise(self._cluster.first_gpus.tolist())
+        return [sum(loads_ns[first:end]) * (common // (end - first)) for first, end in bounds]
 
 
 class TransferView:

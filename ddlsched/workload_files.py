@@ -7,19 +7,27 @@ with its file, row, column, value and what was expected.
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.dag import DataParallelIteration, IterationDag
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.jobs import Job, Workload
-from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.tables import (
+    abbreviated,
+    cell_number,
+    cell_text,
+    cell_time_s,
+    cell_whole,
+    check_columns,
+    csv_rows,
+    first_line,
+    located,
+    read_text,
+    readable,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +36,6 @@ __all__ = ["read_workload", "refuse_suffix", "to_frame", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 OPTIONAL = ("model", "user", "buckets")
-Made = TypeVar("Made")
-_LIMIT_S = MAX_NS / NS_PER_S
-_SHOWN = 80
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
@@ -38,17 +43,12 @@ _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 def read_workload(path: Path) -> Workload:
     """Read a workload; see :meth:`ddlsched.jobs.Workload.read`."""
     readers: list[Callable[[Path], list[Job]]] = [_read_csv, _read_parquet, _read_json]
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; expected a workload file")
+
+    def read(path: Path) -> list[Job]:
         refuse_suffix(path)
-        jobs = dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; expected a workload file (see 'ddlsched workload --help')") from None
-    except OSError as error:
-        why = error.strerror or _first_line(error)
-        raise InputError(f"{path}: cannot be read ({why}); expected a readable file") from None
-    return Workload(tuple(jobs), source=path)
+        return dict(zip(_SUFFIXES, readers, strict=True))[path.suffix.lower()](path)
+
+    return Workload(tuple(readable(path, "a workload file (see 'ddlsched workload --help')", read)), source=path)
 
 
 def refuse_suffix(path: Path) -> None:
@@ -57,55 +57,8 @@ def refuse_suffix(path: Path) -> None:
         raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
 
 
-def _read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8, without a byte order mark."""
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    try:
-        text, bad = data.decode("utf-8"), data.find(b"\0")
-    except UnicodeDecodeError as error:
-        text, bad = "", error.start
-    if bad >= 0:
-        line = data.count(b"\n", 0, bad) + 1
-        raise InputError(f"{path}, line {line}: byte 0x{data[bad]:02x} is no text; expected a file in UTF-8")
-    return text
-
-
 def _read_csv(path: Path) -> list[Job]:
-    reader = csv.reader(io.StringIO(_read_text(path), newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next((cells for cells in reader if cells), [])]
-        if not header:
-            raise InputError(f"{path}: is empty; expected a header row with the columns {', '.join(REQUIRED)}")
-        _check_columns(path, header)
-        return _jobs_of_rows(path, _csv_rows(path, header, reader))
-    except csv.Error as error:
-        where = f"{path}, line {reader.line_num}"
-        raise InputError(f"{where}: is no CSV ({error}); expected comma-separated values") from None
-
-
-def _csv_rows(path: Path, header: Sequence[str], reader: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    for cells in reader:
-        if not cells:
-            continue
-        number += 1
-        where = f"{path}, row {number} (line {reader.line_num})"
-        if len(cells) != len(header):
-            raise InputError(f"{where}: has {len(cells)} values; expected {len(header)}, one for each column")
-        yield where, dict(zip(header, (cell.strip() for cell in cells), strict=True))
-
-
-def _check_columns(path: Path, header: Sequence[str]) -> None:
-    for name in REQUIRED:
-        if name not in header:
-            unknown = [repr(found) for found in header if found not in REQUIRED + OPTIONAL]
-            instead = f" (there is {', '.join(unknown)})" if unknown else ""
-            raise InputError(f"{path}: column {name!r} is missing{instead}; expected the columns {', '.join(REQUIRED)}")
-    for name in header:
-        if name not in REQUIRED + OPTIONAL:
-            raise InputError(f"{path}: unknown column {name!r}.{did_you_mean(name, REQUIRED + OPTIONAL)}")
-        if header.count(name) > 1:
-            raise InputError(f"{path}: column {name!r} occurs {header.count(name)} times; expected once")
+    return _jobs_of_rows(path, csv_rows(path, REQUIRED, OPTIONAL))
 
 
 def _read_parquet(path: Path) -> list[Job]:
@@ -116,14 +69,10 @@ def _read_parquet(path: Path) -> list[Job]:
         table = pq.ParquetFile(path).read()
         names, columns = table.column_names, [column.to_pylist() for column in table.columns]
     except (pa.ArrowException, ValueError) as error:
-        raise InputError(f"{path}: is no Parquet file ({_first_line(error)}); expected Parquet") from None
-    _check_columns(path, names)
+        raise InputError(f"{path}: is no Parquet file ({first_line(error)}); expected Parquet") from None
+    check_columns(path, names, REQUIRED, OPTIONAL)
     rows = enumerate(zip(*columns, strict=True), start=1)
     return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]
 
 
 def _jobs_of_rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]]) -> list[Job]:
@@ -137,90 +86,31 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
     fields = _common_fields(where, row)
     buckets = row.get("buckets")
     fields["iteration"] = DataParallelIteration(
-        forward_s=_time_s(where, "forward_s", row["forward_s"]),
-        backward_s=_time_s(where, "backward_s", row["backward_s"]),
-        message_bytes=_number(where, "message_bytes", row["message_bytes"]),
-        buckets=1 if buckets in (None, "") else _whole(where, "buckets", buckets, at_most=10_000),
+        forward_s=cell_time_s(where, "forward_s", row["forward_s"]),
+        backward_s=cell_time_s(where, "backward_s", row["backward_s"]),
+        message_bytes=cell_number(where, "message_bytes", row["message_bytes"]),
+        buckets=1 if buckets in (None, "") else cell_whole(where, "buckets", buckets, at_most=10_000),
     )
-    return _located(where, lambda: Job(**fields))
+    return located(where, lambda: Job(**fields))
 
 
 def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    job_id = _text(where, "job_id", row["job_id"])
+    job_id = cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
     return {
         "job_id": job_id,
-        "arrival_s": _time_s(where, "arrival_s", row["arrival_s"]),
-        "num_gpus": _whole(where, "gpus", row["gpus"]),
-        "iterations": _whole(where, "iterations", row["iterations"]),
-        "gpu_memory_mb": _number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
-        "model": _text(where, "model", row.get("model")),
-        "user": _text(where, "user", row.get("user")),
+        "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"]),
+        "num_gpus": cell_whole(where, "gpus", row["gpus"]),
+        "iterations": cell_whole(where, "iterations", row["iterations"]),
+        "gpu_memory_mb": cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
+        "model": cell_text(where, "model", row.get("model")),
+        "user": cell_text(where, "user", row.get("user")),
     }
 
 
-def _located(where: str, make: Callable[[], Made]) -> Made:
-    try:
-        return make()
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _text(where: str, column: str, value: Any) -> str | None:
-    """Return a text without the space around it, or None if nothing is left; a number is its own text."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise InputError(f"{where}, column {column}: {_shown(value)} is no text; expected a text")
-    text = "" if value is None or value != value else str(value).strip()
-    return text or None
-
-
-def _number(where: str, column: str, value: Any, expected: str = "expected a finite number >= 0") -> float:
-    """Return a finite number >= 0, from text or from a number."""
-    number = _parsed(value)
-    if number is None:
-        shown = "is empty" if value in (None, "") else f"{_shown(value)} is no number"
-        raise InputError(f"{where}, column {column}: {shown}; {expected}")
-    if not 0 <= number < math.inf:
-        raise InputError(f"{where}, column {column}: {_shown(value)} is out of range; {expected}")
-    return abs(number)  # Of -0.0 too.
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _parsed(value: Any) -> float | None:
-    # Python reads b"1" and "1_000" as numbers, nobody else does.
-    if isinstance(value, bool | bytes | None) or (isinstance(value, str) and "_" in value):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _time_s(where: str, column: str, value: Any) -> float:
-    number = _number(where, column, value)
-    if number >= _LIMIT_S:
-        shown, limit = _shown(value), f"expected less than {_LIMIT_S:.6g} s"
-        raise InputError(f"{where}, column {column}: {shown} s is too large for the clock; {limit}")
-    return number
-
-
-def _whole(where: str, column: str, value: Any, at_most: int = MAX_NS) -> int:
-    expected = f"expected a whole number from 1 to {'9.2e18' if at_most == MAX_NS else at_most}"
-    number = _number(where, column, value, expected)
-    if not number.is_integer() or not 1 <= number <= at_most:
-        raise InputError(f"{where}, column {column}: {_shown(value)} is out of range or not whole; {expected}")
-    # A float holds no whole number beyond 2**53 exactly.
-    exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
-    return int(value) if exact else int(number)
-
-
 def _read_json(path: Path) -> list[Job]:
-    text = _read_text(path)
+    text = read_text(path)
     try:
         document = json.loads(text, object_pairs_hook=_unique_fields)
     except (ValueError, RecursionError) as error:
@@ -241,7 +131,9 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _job_of_json(where: str, row: Any) -> Job:
     if not isinstance(row, dict):
-        raise InputError(f"{where}: is {_shown(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}")
+        raise InputError(
+            f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
+        )
     needed, optional = (_JSON_FIELDS, ("tasks", "model", "user")) if "tasks" in row else (REQUIRED, OPTIONAL)
     for name in row:
         if name not in needed + optional:
@@ -260,10 +152,10 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     tasks = row["tasks"]
     if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
-        raise InputError(f"{where}, field tasks: is {_shown(tasks)}; {expected}")
-    dag = _located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks))
+        raise InputError(f"{where}, field tasks: is {abbreviated(tasks)}; {expected}")
+    dag = located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks))
     fields = _common_fields(where, row) | {"iteration": dag}
-    return _located(where, lambda: Job(**fields))
+    return located(where, lambda: Job(**fields))
 
 
 def write_workload(workload: Workload, path: Path) -> None:

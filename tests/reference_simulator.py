@@ -354,7 +354,8 @@ class Simulation:
         return gpus[: state.job.num_gpus]
 
     def free_bytes(self, gpu: int) -> int:
-        return self.cluster.gpu_memory_bytes - sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
+        taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
+        return int(self.cluster.gpu_memory_bytes[gpu]) - taken
 
     def load_ns(self, gpu: int) -> int:
         return sum(state.load_on(gpu) for state in self.residents if gpu in state.gpus)
@@ -364,7 +365,7 @@ class Simulation:
         return Fraction(sum(loads), len(loads))
 
     def server(self, gpu: int) -> int:
-        return gpu // self.cluster.gpus_per_server
+        return int(self.cluster.server_of_gpu[gpu])
 
     def place(self, state: RunningJob, gpus: list[int]) -> None:
         state.gpus = tuple(gpus)

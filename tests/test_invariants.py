@@ -61,7 +61,7 @@ def test_memory_is_never_over_committed(setting: Setting) -> None:
             if records.start_ns[number] <= now < records.finish_ns[number]:
                 for gpu in gpus:
                     used[gpu] += setting.workload[number].gpu_memory_bytes
-        assert max(used.values(), default=0) <= setting.cluster.gpu_memory_bytes
+        assert max(used.values(), default=0) <= setting.cluster.gpu_memory_bytes[0]
 
 
 @given(settings())

@@ -6,20 +6,32 @@ import numpy as np
 
 from ddlsched.cluster import Cluster
 from ddlsched.dag import AllReduceTask, ComputeTask, Task
+from ddlsched.disturbances import Disturbances, jitter_factors
 from ddlsched.engine import kernel
 from ddlsched.engine.layout import Records, State, make_records
 from ddlsched.errors import InputError
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network
+from ddlsched.units import ns_from_s
 
 __all__ = ["build_state"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
+_SAMPLES = 256
+_FIRST_SAMPLE_NS = 1_000_000
+_SEEDS = 2**32
 
 
-def build_state(workload: Workload, cluster: Cluster, network: Network, num_slices: int) -> State:
-    """Return the state before the first event.
+def build_state(
+    workload: Workload,
+    cluster: Cluster,
+    network: Network,
+    disturbances: Disturbances,
+    rng: np.random.Generator,
+    num_slices: int,
+) -> State:
+    """Return the state before the first event; ``rng`` draws which GPUs are slow, and the seed of the jitter.
 
     Raises
     ------
@@ -30,22 +42,21 @@ def build_state(workload: Workload, cluster: Cluster, network: Network, num_slic
     jobs = _jobs(workload)
     tasks, successors = _tasks(workload, jobs)
     transfers = _transfers(workload, jobs)
-    num_workers, num_gpus, num_items = int(jobs.num_gpus.sum()), cluster.num_gpus, cluster.num_gpus + len(transfers)
-    workers, num_flags = _workers(jobs, num_workers)
-    run = make_records("run", 1)
-    run.wake_placement_ns = run.wake_communication_ns = -1
-    run.num_gpus, run.num_jobs_left = num_gpus, len(workload)
+    num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + len(transfers) + len(jobs)
+    workers, num_flags = _workers(jobs, int(jobs.num_gpus.sum()))
+    slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), len(transfers))
     return State(
-        run=run,
+        run=_run(cluster, workload, disturbances, int(rng.integers(_SEEDS))),
         jobs=jobs,
         tasks=tasks,
         workers=workers,
-        gpus=_gpus(cluster),
+        gpus=_gpus(cluster, slowdowns),
         transfers=transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
         slices=make_records("slice", num_slices),
+        samples=make_records("sample", _SAMPLES + 1),
         successors=successors,
         pending=_pending(jobs, tasks, num_flags),
         ready=np.zeros(num_flags, np.uint8),
@@ -64,21 +75,35 @@ def build_state(workload: Workload, cluster: Cluster, network: Network, num_slic
         items=np.zeros(longest, np.int64),
         major=np.zeros(longest, np.int64),
         minor=np.zeros(longest, np.float64),
+        jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
     )
+
+
+def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:
+    run = make_records("run", 1)
+    run.wake_placement_ns = run.wake_communication_ns = -1
+    run.next_capacity_ns = run.pause_ns = kernel.NEVER
+    run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
+    run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
+    run.checkpoint_iterations = disturbances.checkpoint_iterations
+    run.restart_ns, run.jitter_seed = ns_from_s(disturbances.restart_s), jitter_seed
+    return run
 
 
 def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     """Raise InputError for the first job that no moment of the cluster could hold."""
+    memory_bytes = cluster.gpu_memory_bytes
     for number, job in enumerate(workload):
         if job.num_gpus > cluster.num_gpus:
             raise InputError(
                 f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
-        if job.gpu_memory_bytes > cluster.gpu_memory_bytes:
+        if job.num_gpus > np.count_nonzero(memory_bytes >= job.gpu_memory_bytes):
             raise InputError(
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
-                f"a GPU, so it can never fit; expected at most the cluster's {cluster.gpu_memory_mb:g}"
+                f"on each of {job.num_gpus} GPUs, so it can never fit; expected what the cluster has: "
+                f"at most {cluster.gpu_memory_mb:g}"
             )
 
 
@@ -99,6 +124,7 @@ def _jobs(workload: Workload) -> Records:
     jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
     jobs.state = kernel.FUTURE
+    jobs.start_ns = jobs.finish_ns = -1
     for first, count in (
         ("first_task", "num_tasks"),
         ("first_worker", "num_gpus"),
@@ -166,9 +192,11 @@ def _pending(jobs: Records, tasks: Records, num_flags: int) -> np.ndarray:
     return np.concatenate(parts, dtype=np.int64) if parts else np.zeros(num_flags, np.int64)
 
 
-def _gpus(cluster: Cluster) -> Records:
+def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
     gpus = make_records("gpu", cluster.num_gpus)
-    gpus.server = np.repeat(np.arange(cluster.num_servers), cluster.gpus_per_server)
+    gpus.server = cluster.server_of_gpu
+    gpus.relative_speed = cluster.relative_speed
+    gpus.slowness = slowdowns / cluster.relative_speed
     gpus.worker = -1
     gpus.free_bytes = cluster.gpu_memory_bytes
     return gpus

@@ -20,13 +20,19 @@ def _compile(state_type: object) -> None:
 
     number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
     kernel.advance.compile((state_type,))
-    kernel.place_job.compile((state_type, number, numbers, number, numbers, floats, floats, numbers))
+    kernel.place_job.compile((state_type, number, number, numbers, number, numbers, floats, floats, numbers))
     kernel.fill_gpu_loads.compile((state_type, numbers))
     kernel.gather_transfers.compile((state_type,))
     kernel.gather_rivals.compile((state_type,))
     kernel.start_transfer.compile((state_type, number))
     kernel.pause_transfer.compile((state_type, number))
     kernel.apply_rates.compile((state_type, floats))
+    kernel.fail_server.compile((state_type, number, number))
+    kernel.restore_server.compile((state_type, number, number))
+    kernel.add_busy_ns.compile((state_type, numbers))
+    kernel.close_books.compile((state_type,))
+    kernel.take_samples.compile((state_type, number))
+    kernel.take_sample.compile((state_type, number))
 
 
 def ensure_compiled(state: State) -> None:

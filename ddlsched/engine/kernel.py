@@ -4,8 +4,9 @@ Kernel and helpers share this file because numba's disk cache does not notice ch
 ``NUMBA_DISABLE_JIT=1`` the same code runs as plain Python. The loop works on the records of
 :mod:`ddlsched.engine.layout` and returns to Python only where a plug-in must decide.
 
-One exact shortcut: a job that shares none of its GPUs runs *in lockstep*. All its workers do the same at the
-same times, so only the first is simulated, with the weight of all, until another job joins one of its GPUs.
+One exact shortcut: a job that shares none of its GPUs, whose tasks take equally long on all of them, runs *in
+lockstep*. All its workers do the same at the same times, so only the first is simulated, with the weight of
+all, until another job joins one of its GPUs.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ inlined: Any = numba.njit(inline="always", **_OPTIONS)
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, HEAR_SIGNALS, STUCK, CLOCK_OVERFLOW = range(9)
+ASK_CAPACITY, PAUSED = 9, 10
 
-# Where in an instant the loop stands (steps 1-2, the keys of a Python order, steps 3, 4, rates, step 5).
-EVENTS, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(6)
+# Where in an instant the loop stands (steps 1-2, capacity changes, the keys of a Python order, steps 3, 4, rates,
+# step 5).
+EVENTS, CAPACITY, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(7)
 
 # States of a job.
 FUTURE, QUEUED, RUNNING, FINISHED = range(4)
 
-# Kinds of recorded slices.
-COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE = range(3)
+# Kinds of recorded slices; a failure cut the last one short.
+COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE = range(4)
 
 # The numbers of the rules and of a transfer's states, written here once more: numba's cache does not notice
 # changes in other files, so a number that changed elsewhere would be wrong in code that is already compiled.
@@ -70,6 +73,8 @@ def refuse_other_numbers():
 refuse_other_numbers()
 
 NEVER = np.int64(2**63 - 1)
+OFFLINE_BYTES = np.int64(2**62)
+"""What the free memory of a failed server's GPUs is lowered by: less than any job needs is left."""
 ROUNDS_BETWEEN_SIGNALS = 1_000_000
 """The loop visits Python after so many rounds, so that Ctrl-C is heard."""
 
@@ -309,13 +314,91 @@ def predecessors_ended(s, job, task, weight):
 
 
 @njit
-def record_slice(s, kind, owner, task, iteration, start_ns, sharing, rate):
+def record_slice(s, kind, owner, job, task, start_ns, sharing, rate):
     run = s.run[0]
     if run.now_ns > run.record_from_ns and start_ns < run.record_to_ns:
         record = s.slices[run.num_slices]
         run.num_slices += 1
-        record.kind, record.owner, record.task, record.iteration = kind, owner, task, iteration
+        record.kind, record.owner, record.task, record.stay = kind, owner, task, job.stay
+        record.iteration = job.iterations - job.iterations_left
         record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
+
+
+@inlined
+def count_time(job, now_ns):
+    """Add the time since the last change to the phase that a placed job was in."""
+    passed_ns = now_ns - job.since_ns
+    if passed_ns > 0:
+        job.since_ns = now_ns
+        if job.active_transfers > 0:
+            job.communicating_ns += passed_ns
+        elif job.waiting_transfers > 0:
+            job.network_wait_ns += passed_ns
+        elif job.restarting == 1:
+            job.restarting_ns += passed_ns
+        elif job.lockstep == 1 or job.running_workers > 0:
+            job.computing_ns += passed_ns
+        else:
+            job.gpu_wait_ns += passed_ns
+
+
+@inlined
+def start_computing(run, g, number, job, weight):
+    """A GPU takes a task of a worker; ``busy_ns`` and ``computing_gpus`` are for the samples."""
+    if job.lockstep == 0:
+        if job.running_workers == 0:
+            count_time(job, run.now_ns)
+        job.running_workers += 1
+    g.worker = number
+    g.started_ns = run.now_ns
+    run.computing_gpus += weight
+    run.busy_ns -= np.float64(weight) * (run.now_ns - run.sampled_ns)
+
+
+@inlined
+def stop_computing(run, g, worker, job, weight):
+    if job.lockstep == 0:
+        if job.running_workers == 1:
+            count_time(job, run.now_ns)
+        job.running_workers -= 1
+    g.worker = -1
+    worker.busy_ns += run.now_ns - g.started_ns
+    run.computing_gpus -= weight
+    run.busy_ns += np.float64(weight) * (run.now_ns - run.sampled_ns)
+
+
+@inlined
+def mix(h):
+    """Scatter 32 bits; every product is below 2^63."""
+    h ^= h >> 16
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h ^= h >> 15
+    h = (h * 0x45D9F3B) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@njit
+def uneven_ns(s, number, task):
+    """How long a task takes on a worker's GPU: slower or faster GPUs, and jitter, a hash of which task it is."""
+    run = s.run[0]
+    worker = s.workers[number]
+    job = s.jobs[worker.job]
+    duration_ns = s.tasks[job.first_task + task].duration_ns
+    factor = s.gpus[worker.gpu].slowness
+    if len(s.jitter) > 1:
+        h = mix((run.jitter_seed + worker.job) & 0xFFFFFFFF)
+        h = mix((h + number - job.first_worker) & 0xFFFFFFFF)
+        h = mix((h + job.iterations - job.iterations_left) & 0xFFFFFFFF)
+        h = mix((h + task) & 0xFFFFFFFF)
+        h = mix((h + job.restarts) & 0xFFFFFFFF)
+        factor *= s.jitter[h >> 20]
+    if factor == 1.0:
+        return duration_ns
+    scaled_ns = np.rint(duration_ns * factor)
+    if scaled_ns > 9.2e18:
+        run.clock_overflow = 1
+        return np.int64(0)
+    return np.int64(scaled_ns)
 
 
 @inlined
@@ -334,9 +417,8 @@ def end_compute(s, gpu):
     run.events += weight
     if run.record == 1:
         kind = LOCKSTEP_SLICE if job.lockstep == 1 else COMPUTE_SLICE
-        iteration = job.iterations - job.iterations_left
-        record_slice(s, kind, number, g.task, iteration, run.now_ns - task.duration_ns, 0, 0.0)
-    g.worker = -1
+        record_slice(s, kind, number, job, g.task, g.started_ns, 0, 0.0)
+    stop_computing(run, g, worker, job, weight)
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
@@ -371,7 +453,10 @@ def end_all_reduce(s, number):
 @njit
 def start_iteration(s, job):
     job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
-    job.lockstep = 1 if job.shared_gpus == 0 else 0
+    lockstep = 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
+    if lockstep != job.lockstep:
+        count_time(job, s.run[0].now_ns)
+        job.lockstep = lockstep
     simulated = 1 if job.lockstep == 1 else job.num_gpus
     for place in range(job.first_source, job.first_source + job.num_sources):
         task = s.successors[place]
@@ -402,11 +487,14 @@ def do_work(s):
             continue
         job = s.jobs[-1 - code]
         job.iterations_left -= 1
+        if (job.iterations - job.iterations_left) % run.checkpoint_iterations == 0:
+            job.checkpoint_ns = run.now_ns
         if job.num_servers == 1 and job.num_tasks == job.num_transfers:
             job.iterations_left = 0  # nothing but all-reduces on one server takes no time, however often
         if job.iterations_left > 0:
             start_iteration(s, job)
         else:
+            count_time(job, run.now_ns)
             job.state = FINISHED
             job.finish_ns = run.now_ns
             s.finished[run.num_finished] = -1 - code
@@ -417,21 +505,11 @@ def do_work(s):
 
 
 @njit
-def count_network_time(job, now_ns):
-    """Add the time since the last change to what the job was doing on the network."""
-    if job.active_transfers > 0:
-        job.communicating_ns += now_ns - job.network_since_ns
-    elif job.waiting_transfers > 0:
-        job.network_wait_ns += now_ns - job.network_since_ns
-    job.network_since_ns = now_ns
-
-
-@njit
 def join_waiting(s, number):
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    count_network_time(job, run.now_ns)
+    count_time(job, run.now_ns)
     job.waiting_transfers += 1
     transfer.state = WAITING
     transfer.rate = 0.0
@@ -465,7 +543,7 @@ def start_transfer(s, number):
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    count_network_time(job, run.now_ns)
+    count_time(job, run.now_ns)
     job.waiting_transfers -= 1
     job.active_transfers += 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
@@ -498,7 +576,7 @@ def stop_transfer(s, number):
     job = s.jobs[transfer.job]
     if run.record == 1:
         record_transfer(s, number)
-    count_network_time(job, run.now_ns)
+    count_time(job, run.now_ns)
     job.active_transfers -= 1
     run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
     transfer.state = IDLE
@@ -523,10 +601,7 @@ def record_transfer(s, number):
     """Record the time since the transfer's last change of rate."""
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    iteration = job.iterations - job.iterations_left
-    record_slice(
-        s, TRANSFER_SLICE, number, transfer.task, iteration, transfer.segment_ns, transfer.sharing, transfer.rate
-    )
+    record_slice(s, TRANSFER_SLICE, number, job, transfer.task, transfer.segment_ns, transfer.sharing, transfer.rate)
 
 
 @njit
@@ -548,6 +623,7 @@ def end_transfer(s, number):
     run.communicate = 1
     stop_transfer(s, number)
     s.transfers[number].bytes_left = 0.0
+    s.transfers[number].times_sent += 1
     end_all_reduce(s, number)
 
 
@@ -797,17 +873,21 @@ def apply_rates(s, rates):
 def expand(s, job):
     """End a job's lockstep: give every worker the state of the first."""
     run = s.run[0]
+    count_time(job, run.now_ns)
     first = s.workers[job.first_worker]
     running = s.gpus[first.gpu].worker == job.first_worker
+    job.running_workers = job.num_gpus if running else 0
     for number in range(job.first_worker + 1, job.first_worker + job.num_gpus):
         worker = s.workers[number]
-        worker.done_ns, worker.first_ready, worker.num_ready = first.done_ns, first.first_ready, first.num_ready
+        worker.done_ns, worker.busy_ns = first.done_ns, first.busy_ns
+        worker.first_ready, worker.num_ready = first.first_ready, first.num_ready
         for task in range(job.num_tasks):
             s.pending[worker.first_flag + task] = s.pending[first.first_flag + task]
             s.ready[worker.first_flag + task] = s.ready[first.first_flag + task]
         if running:
             s.gpus[worker.gpu].worker = number
             s.gpus[worker.gpu].task = s.gpus[first.gpu].task
+            s.gpus[worker.gpu].started_ns = s.gpus[first.gpu].started_ns
             schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[first.gpu]])
         elif worker.num_ready > 0:
             touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
@@ -815,19 +895,26 @@ def expand(s, job):
 
 
 @njit
-def place_job(s, number, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns):
-    """Step 3: put a job on the GPUs ``chosen``.
+def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns):
+    """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
     ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry for each of the job's all-reduces.
     """
     run = s.run[0]
     job = s.jobs[number]
     job.state = RUNNING
-    job.start_ns = run.now_ns
-    job.network_since_ns = run.now_ns
+    job.stay = stay
+    if job.restarts == 0:
+        job.start_ns = run.now_ns
+    job.start_iterations_left = job.iterations_left
+    job.queueing_ns += run.now_ns - job.since_ns
+    job.since_ns = job.checkpoint_ns = run.now_ns
     job.num_servers = num_servers
+    job.uneven = 1 if len(s.jitter) > 1 else 0
     for i in range(job.num_gpus):
         join_gpu(s, job, job.first_worker + i, chosen[i])
+        if s.gpus[chosen[i]].slowness != 1.0:
+            job.uneven = 1
     for i in range(job.num_transfers):
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
@@ -837,7 +924,10 @@ def place_job(s, number, chosen, num_servers, ring_links, wire_bytes, latency_ns
             s.entries[run.num_entries].transfer = job.first_transfer + i
             run.num_entries += 1
         s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
-        job.load_left_ns += load_ns[i] * job.iterations
+        job.load_left_ns += load_ns[i] * job.iterations_left
+    if job.restarts > 0 and run.restart_ns > 0:
+        hold_for_restart(s, number)
+        return
     start_iteration(s, job)
     do_work(s)
     if run.num_finished > 0:
@@ -845,12 +935,36 @@ def place_job(s, number, chosen, num_servers, ring_links, wire_bytes, latency_ns
 
 
 @njit
+def hold_for_restart(s, number):
+    """A job that starts again holds its GPUs before its first task."""
+    run = s.run[0]
+    s.jobs[number].restarting = 1
+    end = run.now_ns + run.restart_ns
+    if end < run.now_ns:
+        run.clock_overflow = 1
+        end = run.now_ns
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number, end)
+
+
+@njit
+def end_restart(s, number):
+    job = s.jobs[number]
+    count_time(job, s.run[0].now_ns)
+    job.restarting = 0
+    job.checkpoint_ns = s.run[0].now_ns
+    start_iteration(s, job)
+
+
+@njit
 def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
+    s.workers[number].done_ns = s.workers[number].busy_ns = 0
     g = s.gpus[gpu]
     g.free_bytes -= job.memory_bytes
     if g.num_residents > 0:
         job.shared_gpus += 1
+    else:
+        s.run[0].allocated_gpus += 1
     if g.num_residents == 1:
         other = s.jobs[s.workers[s.residents[gpu, 0]].job]
         other.shared_gpus += 1
@@ -872,30 +986,239 @@ def leave_gpu(s, job, number):
     s.residents[gpu, place] = s.residents[gpu, g.num_residents]
     if g.num_residents == 1:
         s.jobs[s.workers[s.residents[gpu, 0]].job].shared_gpus -= 1
+    if g.num_residents == 0:
+        s.run[0].allocated_gpus -= 1
+
+
+@njit
+def book(s, job):
+    """Write down what a job has done on its GPUs and links since it was placed."""
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
+        job.busy_ns += busy_ns
+        s.gpus[s.workers[number].gpu].busy_ns += busy_ns
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        transfer = s.transfers[number]
+        sent_bytes = transfer.bytes * transfer.times_sent
+        if transfer.state != IDLE:
+            sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
+        transfer.times_sent = 0
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            s.links[s.entries[e].link].bytes += sent_bytes
+
+
+@njit
+def remove_job(s, job):
+    """A job leaves its GPUs."""
+    book(s, job)
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        leave_gpu(s, job, number)
+    s.run[0].must_place = 1
 
 
 @njit
 def remove_finished(s):
     run = s.run[0]
     for place in range(run.num_finished):
-        job = s.jobs[s.finished[place]]
-        for number in range(job.first_worker, job.first_worker + job.num_gpus):
-            leave_gpu(s, job, number)
+        remove_job(s, s.jobs[s.finished[place]])
         run.num_jobs_left -= 1
-        run.must_place = 1
     run.num_finished = 0
+
+
+# --- servers that fail and come back (called from Python)
+
+
+@njit
+def cut_compute(s, job, number):
+    """The task that a worker's GPU is running for it ends undone."""
+    run = s.run[0]
+    worker = s.workers[number]
+    g = s.gpus[worker.gpu]
+    if g.worker == number:
+        if run.record == 1:
+            record_slice(s, CUT_SLICE, number, job, g.task, g.started_ns, 0, 0.0)
+        stop_computing(run, g, worker, job, 1)
+        unschedule(run, s.heap, s.position, s.end_ns, worker.gpu)
+        touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
+
+
+@njit
+def cut_transfer(s, number):
+    """A transfer vanishes, running or waiting."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if transfer.state == ACTIVE:
+        pause_transfer(s, number)
+    if transfer.state == WAITING:
+        run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+        s.jobs[transfer.job].waiting_transfers -= 1
+        transfer.state = IDLE
+        run.communicate = 1
+
+
+@njit
+def forget_iteration(s, job):
+    """Withdraw all that is ready and all that has ended of the current iteration."""
+    for task in range(job.first_task, job.first_task + job.num_tasks):
+        record = s.tasks[task]
+        record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        worker = s.workers[number]
+        worker.num_ready = 0
+        for task in range(job.num_tasks):
+            record = s.tasks[job.first_task + task]
+            s.ready[worker.first_flag + task] = 0
+            s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
+
+
+@njit
+def stop_job(s, number):
+    """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
+    run = s.run[0]
+    job = s.jobs[number]
+    if job.lockstep == 1:
+        expand(s, job)
+    for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+        cut_compute(s, job, worker)
+    count_time(job, run.now_ns)
+    remove_job(s, job)
+    for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        cut_transfer(s, transfer)
+    forget_iteration(s, job)
+    if job.restarting == 1:
+        unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number)
+        job.restarting = 0
+    else:
+        job.lost_ns += run.now_ns - job.checkpoint_ns
+    done = job.iterations - job.iterations_left
+    safe = done - done % run.checkpoint_iterations
+    job.iterations_left = job.iterations - safe
+    job.remaining_service_ns = job.service_ns - safe * job.compute_ns * job.num_gpus
+    job.load_left_ns = job.communication_ns = job.num_servers = job.shared_gpus = 0
+    job.restarts += 1
+    job.state = QUEUED
+    s.queue[run.num_queued] = number
+    run.num_queued += 1
+
+
+@njit
+def fail_server(s, first_gpu, end_gpu):
+    """After step 2: every job with one of these GPUs stops, but for those that have just finished."""
+    for gpu in range(first_gpu, end_gpu):
+        place = 0
+        while place < s.gpus[gpu].num_residents:
+            number = s.workers[s.residents[gpu, place]].job
+            if s.jobs[number].state == RUNNING:
+                stop_job(s, number)
+            else:
+                place += 1
+        s.gpus[gpu].free_bytes -= OFFLINE_BYTES
+    s.run[0].must_place = 1
+
+
+@njit
+def restore_server(s, first_gpu, end_gpu):
+    for gpu in range(first_gpu, end_gpu):
+        s.gpus[gpu].free_bytes += OFFLINE_BYTES
+    s.run[0].must_place = 1
+
+
+@njit
+def add_busy_ns(s, busy_ns):
+    """Add to ``busy_ns`` what each GPU has computed so far."""
+    for gpu in range(len(s.gpus)):
+        busy_ns[gpu] += s.gpus[gpu].busy_ns
+        for place in range(s.gpus[gpu].num_residents):
+            number = s.residents[gpu, place]
+            job = s.jobs[s.workers[number].job]
+            source = job.first_worker if job.lockstep == 1 else number
+            busy_ns[gpu] += s.workers[source].busy_ns
+            g = s.gpus[s.workers[source].gpu]
+            if g.worker == source:
+                busy_ns[gpu] += s.run[0].now_ns - g.started_ns
+
+
+@njit
+def close_books(s):
+    """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
+    run = s.run[0]
+    for number in range(len(s.jobs)):
+        job = s.jobs[number]
+        if job.state == QUEUED:
+            job.queueing_ns += run.now_ns - job.since_ns
+            job.since_ns = run.now_ns
+        elif job.state == RUNNING:
+            if job.lockstep == 1:
+                expand(s, job)
+            count_time(job, run.now_ns)
+            for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+                cut_compute(s, job, worker)
+            book(s, job)
+            for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
+                if s.transfers[transfer].state == ACTIVE:
+                    stop_transfer(s, transfer)
+
+
+# --- samples of the whole cluster's state, at most as many as there are records
+
+
+@njit
+def take_samples(s, until_ns):
+    """Record the state, which stays as it is until ``until_ns``, at each sampling time before that."""
+    run = s.run[0]
+    while run.next_sample_ns < until_ns:
+        if run.num_samples == len(s.samples) - 1:  # the last is for the end of the run
+            merge_samples(s)
+            if run.next_sample_ns >= until_ns:
+                return
+        take_sample(s, run.next_sample_ns)
+        if run.next_sample_ns > NEVER - run.sample_step_ns:
+            run.next_sample_ns = NEVER
+        else:
+            run.next_sample_ns += run.sample_step_ns
+
+
+@njit
+def take_sample(s, time_ns):
+    run = s.run[0]
+    record = s.samples[run.num_samples]
+    run.num_samples += 1
+    record.time_ns = time_ns
+    record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
+    record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued
+    record.active_transfers, record.waiting_transfers = run.num_active, run.num_waiting
+    run.busy_ns = 0.0
+    run.sampled_ns = time_ns
+
+
+@njit
+def merge_samples(s):
+    """Make one of every two samples, and take half as many from now on."""
+    run = s.run[0]
+    for place in range(run.num_samples // 2):
+        busy_ns = s.samples[2 * place].busy_ns
+        s.samples[place] = s.samples[2 * place + 1]
+        s.samples[place].busy_ns += busy_ns
+    run.num_samples //= 2
+    run.sample_step_ns *= 2
+    run.next_sample_ns = run.sampled_ns + run.sample_step_ns
 
 
 @njit
 def fill_gpu_loads(s, load_ns):
     """Fill ``load_ns`` with the load of each GPU: its residents' remaining compute and communication."""
     for gpu in range(len(s.gpus)):
+        compute_ns = np.int64(0)
         load_ns[gpu] = 0
         for place in range(s.gpus[gpu].num_residents):
             worker = s.workers[s.residents[gpu, place]]
             job = s.jobs[worker.job]
             done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
-            load_ns[gpu] += job.compute_ns * job.iterations - done_ns + job.load_left_ns
+            compute_ns += job.compute_ns * job.start_iterations_left - done_ns
+            load_ns[gpu] += job.load_left_ns
+        if s.gpus[gpu].relative_speed != 1.0:
+            compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))
+        load_ns[gpu] += compute_ns
 
 
 # --- step 5, and the loop
@@ -938,9 +1261,13 @@ def dispatch(s):
         if number < 0:
             continue
         worker = s.workers[number]
-        g.worker = number
+        job = s.jobs[worker.job]
+        start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else 1)
         g.task = take_ready(s, worker)
-        end = run.now_ns + s.tasks[s.jobs[worker.job].first_task + g.task].duration_ns
+        if job.uneven == 1:
+            end = run.now_ns + uneven_ns(s, number, g.task)
+        else:
+            end = run.now_ns + s.tasks[job.first_task + g.task].duration_ns
         if end < run.now_ns:
             run.clock_overflow = 1
             end = run.now_ns
@@ -1000,7 +1327,7 @@ def next_instant_ns(s):
         instant = min(instant, run.wake_placement_ns)
     if run.wake_communication_ns >= 0:
         instant = min(instant, run.wake_communication_ns)
-    return instant
+    return min(instant, run.next_capacity_ns)
 
 
 @inlined
@@ -1012,12 +1339,15 @@ def take_events(s):
         item = take_first(run, s.heap, s.position, s.end_ns)
         if item < run.num_gpus:
             end_compute(s, item)
-        else:
+        elif item < run.num_gpus + len(s.transfers):
             end_transfer(s, item - run.num_gpus)
+        else:
+            end_restart(s, item - run.num_gpus - len(s.transfers))
     while run.next_arrival < len(s.arrivals) and s.jobs[s.arrivals[run.next_arrival]].arrival_ns == run.now_ns:
         number = s.arrivals[run.next_arrival]
         run.next_arrival += 1
         s.jobs[number].state = QUEUED
+        s.jobs[number].since_ns = run.now_ns
         s.queue[run.num_queued] = number
         run.num_queued += 1
         run.must_place = 1
@@ -1038,16 +1368,26 @@ def advance(s):
         if run.stage == EVENTS:
             if run.clock_overflow == 1:
                 return CLOCK_OVERFLOW
-            if run.record == 1 and run.num_slices + 2 * run.heap_size + 2 * run.num_active + 16 > len(s.slices):
+            room = len(s.slices) - run.num_slices
+            if run.record == 1 and 2 * run.heap_size + 2 * run.num_active + run.num_gpus + 16 > room:
                 return ASK_FLUSH
             if run.num_jobs_left == 0:
                 return DONE
             instant = next_instant_ns(s)
+            if instant > run.pause_ns:
+                run.now_ns = run.pause_ns
+                return PAUSED
             if instant == NEVER:
                 return STUCK
+            if instant > run.next_sample_ns:
+                take_samples(s, instant)
             run.now_ns = instant
             take_events(s)
+            run.stage = CAPACITY
+        if run.stage == CAPACITY:
             run.stage = KEYS
+            if run.next_capacity_ns == run.now_ns:
+                return ASK_CAPACITY
         if run.stage == KEYS:
             run.stage = PLACEMENT
             if run.order_rule == PYTHON_ORDER and gather_rivals(s) > 1:

@@ -24,12 +24,16 @@ _INTEGERS = {
         # where the run stands
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
         "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
+        "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         # what this instant must still do
         "must_place communicate rerate again clock_overflow "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
+        # when servers fail or come back, and when Python wants to see the state; the last ns for never
+        "next_capacity_ns pause_ns "
         # what was configured
-        "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns"
+        "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
+        "checkpoint_iterations restart_ns jitter_seed"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -38,32 +42,38 @@ _INTEGERS = {
         "arrival_ns iterations compute_ns service_ns memory_bytes num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources "
         # fixed at placement
-        "num_servers communication_ns start_ns finish_ns "
+        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
         # progress
-        "state load_left_ns stamp "
-        # time on the network
-        "active_transfers waiting_transfers network_since_ns communicating_ns network_wait_ns"
+        "state load_left_ns stamp checkpoint_ns restarts restarting lost_ns busy_ns "
+        # what it does now, since when, and the time spent on each
+        "active_transfers waiting_transfers running_workers since_ns "
+        "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns"
     ),
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns"
     ),
-    "worker": "job gpu done_ns first_ready num_ready first_flag",
-    "gpu": "server worker task touched num_residents free_bytes",
-    "transfer": "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing",
+    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag",
+    "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns",
+    "transfer": (
+        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent"
+    ),
     "link": "head count touched stamp busy_since_ns busy_ns unfilled",
     "entry": "link transfer next previous",
-    "slice": "kind owner task iteration start_ns end_ns sharing",
+    "slice": "kind owner stay task iteration start_ns end_ns sharing",
+    "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
 }
 _FLOATS = {
-    "run": "per_byte_s penalty_per_byte_s",
+    "run": "per_byte_s penalty_per_byte_s busy_ns",
+    "gpu": "slowness relative_speed",
+    "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte",
-    "link": "relative_bandwidth free",
+    "link": "relative_bandwidth free bytes",
     "slice": "rate",
 }
 
 
 def make_records(kind: str, count: int) -> Records:
-    """Return ``count`` zeroed records of a kind: run, job, task, worker, gpu, transfer, link, entry or slice."""
+    """Return ``count`` zeroed records of a kind: a field's name in :class:`State`, without its plural."""
     fields: list[tuple[str, type]] = [(name, np.int64) for name in _INTEGERS[kind].split()]
     fields += [(name, np.float64) for name in _FLOATS.get(kind, "").split()]
     return np.zeros(count, dtype=np.dtype(fields)).view(np.recarray)
@@ -86,7 +96,9 @@ class State(NamedTuple):
     Of the plain arrays, ``successors`` holds task numbers within a job; ``pending`` and ``ready`` hold, for
     each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
     ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
-    transfer's, and ``position`` the place of each item or -1; the others are lists whose lengths are in ``run``.
+    transfer's, or both plus a job's that is about to restart, and ``position`` the place of each item or -1;
+    ``jitter`` holds the factors of compute times, or one that means none; the others are lists whose lengths are
+    in ``run``.
     """
 
     run: Records
@@ -98,6 +110,7 @@ class State(NamedTuple):
     links: Records
     entries: Records
     slices: Records
+    samples: Records
     successors: np.ndarray
     pending: np.ndarray
     ready: np.ndarray
@@ -116,3 +129,4 @@ class State(NamedTuple):
     items: np.ndarray
     major: np.ndarray
     minor: np.ndarray
+    jitter: np.ndarray

@@ -13,6 +13,7 @@ from ddlsched.cluster import Cluster
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
 from ddlsched.contention import ContentionModel
 from ddlsched.dag import AllReduceTask
+from ddlsched.disturbances import Disturbances
 from ddlsched.engine import kernel
 from ddlsched.engine.build import build_state
 from ddlsched.engine.compilation import ensure_compiled
@@ -25,10 +26,10 @@ from ddlsched.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 
-__all__ = ["Finished", "Simulation", "Window"]
+__all__ = ["Finished", "Simulation", "Span", "Stay", "Window"]
 
 _SLICES = 1 << 16
-_IDLE_WAKES = 1_000_000
+_MOST_IDLE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,60 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Which part of a run counts and when it is cut off, nanoseconds."""
+
+    warmup_ns: int = 0
+    until_ns: int = MAX_NS
+
+
+@dataclass
+class Stay:
+    """A job's time on its GPUs, from placement to its finish or a failure; ``to_ns`` is -1 until it ends."""
+
+    job: int
+    gpus: tuple[int, ...]
+    links: tuple[int, ...]
+    from_ns: int
+    to_ns: int = -1
+
+
+@dataclass(frozen=True)
 class Finished:
-    """What a run leaves behind: its records, each job's GPUs, the recorded slices, and the wall time."""
+    """What a run leaves behind.
+
+    Attributes
+    ----------
+    state, network
+        The records and the links.
+    contention
+        The model, bound to the network.
+    stays
+        Every job's stays on GPUs, in the order of placement; slices name them by number.
+    slices
+        What was recorded of the timeline.
+    busy_ns
+        Compute time of each GPU after the warm-up.
+    warmup_ns, end_ns
+        Ends of the warm-up and of the run.
+    engine_s
+        Wall time.
+    """
 
     state: State
     network: Network
-    gpus: dict[int, tuple[int, ...]]
+    contention: ContentionModel
+    stays: tuple[Stay, ...]
     slices: Records
+    busy_ns: np.ndarray
+    warmup_ns: int
+    end_ns: int
     engine_s: float
+
+    @property
+    def gpus(self) -> dict[int, tuple[int, ...]]:
+        """The GPUs of each job that was placed, by its number; those of its last stay."""
+        return {stay.job: stay.gpus for stay in self.stays}
 
 
 class Simulation:
@@ -78,10 +125,12 @@ class Simulation:
         communication: Any,
         contention: ContentionModel,
         load_per_byte_s: float | None,
+        disturbances: Disturbances,
         seed: int,
+        span: Span,
         window: Window | None,
     ) -> None:
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3)]
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5)]
         self._workload, self._cluster, self._network = workload, cluster, network
         self._contention = contention
         self._asker = Asker(
@@ -91,7 +140,10 @@ class Simulation:
             contention=contention,
         )
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
-        self._state = build_state(workload, cluster, network, _SLICES if window else 0)
+        self._state = build_state(workload, cluster, network, disturbances, streams[3], _SLICES if window else 0)
+        self._span = span
+        self._changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
+        self._expect_change()
         self._configure(window)
         self._refuse_too_much_service()
         self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
@@ -99,10 +151,11 @@ class Simulation:
         self._transfers_now = Columns(self._state.transfers)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
-        self._gpus: dict[int, tuple[int, ...]] = {}
+        self._stays: list[Stay] = []
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
+        self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._flushed: list[Records] = []
-        self._idle_wakes = 0
+        self._idle = 0
 
     def _configure(self, window: Window | None) -> None:
         run, asker = self._run, self._asker
@@ -160,26 +213,96 @@ class Simulation:
         return s_from_ns(self._now_ns)
 
     def run(self) -> Finished:
-        """Run to the end of the last job."""
+        """Run to the end of the last job, or until the run is cut off."""
         ensure_compiled(self._state)
+        self._run.pause_ns = self._span.warmup_ns or self._pause_at_end()
         answers = {
             kernel.ASK_KEYS: self._rank,
             kernel.ASK_PLACEMENT: self._place,
             kernel.ASK_COMMUNICATION: self._communicate,
             kernel.ASK_RATES: self._rate,
             kernel.ASK_FLUSH: self._flush,
+            kernel.ASK_CAPACITY: self._change_capacity,
             kernel.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
-        while (question := kernel.advance(self._state)) in answers:
-            answers[question]()
+        while (question := kernel.advance(self._state)) in answers or self._goes_on_after(question):
+            if question in answers:
+                answers[question]()
         engine_s = time.perf_counter() - begin
         if question == kernel.STUCK:
             raise SimulationError(self._why_stuck())
         if question == kernel.CLOCK_OVERFLOW:
             raise SimulationError(f"at {self._now_s} s: a task would end beyond the clock's {MAX_NS / NS_PER_S:.4g} s")
+        return self._finish(engine_s)
+
+    def _pause_at_end(self) -> int:
+        return self._span.until_ns if self._span.until_ns < MAX_NS else int(kernel.NEVER)
+
+    def _goes_on_after(self, question: int) -> bool:
+        """Return whether the loop paused only for the end of the warm-up."""
+        if question != kernel.PAUSED or self._now_ns >= self._span.until_ns:
+            return False
+        kernel.add_busy_ns(self._state, self._warmup_busy_ns)
+        self._run.pause_ns = self._pause_at_end()
+        return True
+
+    def _finish(self, engine_s: float) -> Finished:
+        state, now_ns = self._state, self._now_ns
+        kernel.take_samples(state, now_ns)
+        if now_ns > self._run.sampled_ns:
+            kernel.take_sample(state, now_ns)
+        kernel.close_books(state)
         self._flush()
-        return Finished(self._state, self._network, self._gpus, np.concatenate(self._flushed), engine_s)
+        for stay in self._stays:
+            if stay.to_ns < 0:
+                finish_ns = self._jobs.finish_ns.item(stay.job)
+                stay.to_ns = finish_ns if finish_ns >= 0 else now_ns
+        return Finished(
+            state=state,
+            network=self._network,
+            contention=self._contention,
+            stays=tuple(self._stays),
+            slices=np.concatenate(self._flushed),
+            busy_ns=self._gpus_now.busy_ns - self._warmup_busy_ns,
+            warmup_ns=min(self._span.warmup_ns, now_ns),
+            end_ns=now_ns,
+            engine_s=engine_s,
+        )
+
+    # --- servers that fail and come back
+
+    def _expect_change(self) -> None:
+        self._change = next(self._changes, None)
+        self._run.next_capacity_ns = kernel.NEVER if self._change is None else self._change.time_ns
+
+    def _change_capacity(self) -> None:
+        first_gpus = self._cluster.first_gpus
+        while self._change is not None and self._change.time_ns == self._now_ns:
+            gpus = first_gpus.item(self._change.server), first_gpus.item(self._change.server + 1)
+            if self._change.fails:
+                kernel.fail_server(self._state, *gpus)
+            else:
+                kernel.restore_server(self._state, *gpus)
+            self._expect_change()
+        queued = self._state.queue[: self._run.num_queued]
+        for number in queued[self._jobs.restarts[queued] > 0].tolist():
+            self._end_stay(number)
+        self._count_idle("servers failed or came back")
+
+    def _end_stay(self, number: int) -> None:
+        """Note that a job is in the queue again."""
+        if self._views[number].gpus:
+            self._views[number]._placed((), ())
+            self._stays[self._jobs.stay.item(number)].to_ns = self._now_ns
+
+    def _count_idle(self, what: str) -> None:
+        """Give up after very many instants at which nothing ran and nothing was to come."""
+        run = self._run
+        idle = run.heap_size == 0 and run.next_arrival == len(self._workload)
+        self._idle = self._idle + 1 if idle else 0
+        if self._idle > _MOST_IDLE:
+            raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
 
     def _why_stuck(self) -> str:
         run = self._run
@@ -207,9 +330,7 @@ class Simulation:
     def _place(self) -> None:
         state, run = self._state, self._run
         kernel.fill_gpu_loads(state, self._load_ns)
-        view = ClusterView(
-            self._gpus_now, self._cluster.gpus_per_server, self._load_ns, self._now_ns, self._network, self._residents
-        )
+        view = ClusterView(self._gpus_now, self._cluster, self._load_ns, self._now_ns, self._network, self._residents)
         queue = state.queue[: run.num_queued].copy()
         placed = np.zeros(len(queue), bool)
         for i in self._fitting(queue):
@@ -235,7 +356,7 @@ class Simulation:
 
     def _put(self, number: int, chosen: list[int]) -> None:
         job = self._workload[number]
-        servers = tuple(dict.fromkeys(gpu // self._cluster.gpus_per_server for gpu in chosen))
+        servers = tuple(dict.fromkeys(self._cluster.server_of_gpu[chosen].tolist()))
         ring = self._network.ring(servers)
         messages = self._messages(number)
         wire = [self._wire_bytes(message, len(servers)) for message in messages]
@@ -249,6 +370,7 @@ class Simulation:
         kernel.place_job(
             self._state,
             number,
+            len(self._stays),
             np.array(chosen, np.int64),
             len(servers),
             np.array(ring.links, np.int64),
@@ -256,8 +378,11 @@ class Simulation:
             np.full(len(wire), latency_s * NS_PER_S),
             np.array(load_ns, np.int64),
         )
-        self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * job.iterations
-        self._gpus[number] = tuple(chosen)
+        if (self._cluster.relative_speed == 1.0).all():
+            self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * self._jobs.start_iterations_left.item(number)
+        else:
+            kernel.fill_gpu_loads(self._state, self._load_ns)
+        self._stays.append(Stay(number, tuple(chosen), ring.links, self._now_ns))
         self._views[number]._placed(tuple(chosen), servers)
         first = self._jobs.first_transfer.item(number)
         for t in range(first, first + len(messages)):
@@ -329,8 +454,10 @@ class Simulation:
         run = self._run
         self._flushed.append(self._state.slices[: run.num_slices].copy())
         run.num_slices = 0
-        if run.record and len(self._state.slices) < 4 * run.heap_size + 1024:
-            self._state = self._state._replace(slices=make_records("slice", 8 * int(run.heap_size) + 2048))
+        # In an instant every task may end, every transfer end or change, and a failure cut every GPU's task.
+        most = int(2 * run.heap_size + 2 * run.num_active + run.num_gpus) + 1024
+        if run.record and len(self._state.slices) < 2 * most:
+            self._state = self._state._replace(slices=make_records("slice", 4 * most))
 
     def _set_wake(self, field: str, kind: str) -> None:
         wake_s = self._asker.wake_s(kind, self._now_s)
@@ -340,10 +467,7 @@ class Simulation:
         wake_ns += s_from_ns(wake_ns) < wake_s  # never before the time asked for
         run = self._run
         run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
-        idle = run.heap_size == 0 and run.next_arrival == len(self._workload)
-        self._idle_wakes = self._idle_wakes + 1 if idle else 0
-        if self._idle_wakes > _IDLE_WAKES:
-            raise SimulationError(self._why_stuck() + f" (asked {_IDLE_WAKES} times on an idle cluster)")
+        self._count_idle(f"{kind} asked to be woken")
 
 
 _METHODS = {"placement": ("place",), "order": ("key",), "communication": ("admit", "select")}

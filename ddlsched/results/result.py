@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.engine import kernel
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
 
@@ -15,10 +16,25 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ddlsched.cluster import Cluster
+    from ddlsched.contention import ContentionModel
     from ddlsched.engine.simulation import Finished
     from ddlsched.jobs import Workload
 
-__all__ = ["Result"]
+__all__ = ["PHASES", "Result"]
+
+_PHASES = {
+    "queueing_s": "queueing_ns",
+    "computing_s": "computing_ns",
+    "gpu_wait_s": "gpu_wait_ns",
+    "communication_s": "communicating_ns",
+    "network_wait_s": "network_wait_ns",
+    "restart_s": "restarting_ns",
+}
+PHASES = tuple(_PHASES)
+"""Columns of :attr:`Result.jobs` that add up to a finished job's JCT."""
+
+_STATES = ("future", "queued", "running", "finished")  # by the engine's numbers
+_SAMPLED = ("allocated_gpus", "queued_jobs", "active_transfers", "waiting_transfers")
 
 
 class Result:
@@ -41,11 +57,16 @@ class Result:
         average_jct_s = self.summary()["average_jct_s"]
         return f"<result: {len(self.workload)} jobs on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
 
+    @property
+    def contention(self) -> ContentionModel:
+        """The contention model, bound to the network."""
+        return self.finished.contention
+
     def gpus_of(self, job_id: str) -> tuple[int, ...]:
-        """Return the GPUs of a job, in placement order."""
+        """Return the GPUs of a job, in placement order; of its last stay, or none if it was never placed."""
         for number, job in enumerate(self.workload):
             if job.job_id == job_id:
-                return self.finished.gpus[number]
+                return self.finished.gpus.get(number, ())
         raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
 
     def write_timeline(self, path: Path | str) -> None:
@@ -64,25 +85,33 @@ class Result:
     def jobs(self) -> pd.DataFrame:
         """A row a job, in the order of the workload.
 
-        Columns: job_id; arrival_s, start_s (placement), finish_s, jct_s (finish - arrival); queueing_s;
-        compute_s (on each GPU); communication_s (time with a transfer running); network_wait_s (time with one
-        waiting and none running); gpus, servers (counts); model and user, if the workload has them.
+        Columns: job_id; arrival_s, start_s (first placement), finish_s, jct_s (finish - arrival), NaN for what has
+        not happened. What a job was doing at each moment from arrival to finish, adding up to jct_s: queueing_s;
+        computing_s (some worker computed, no transfer ran or waited); gpu_wait_s (its GPUs were busy with other
+        jobs); communication_s (a transfer ran); network_wait_s (one waited and none ran); restart_s (holding GPUs
+        to start again after a failure). compute_s (computing on each GPU, mean over its GPUs; also during
+        communication); lost_s (time on GPUs whose work a failure destroyed); restarts; gpus, servers (counts);
+        state at the end of the run (finished, running, queued or future); counted (arrived after the warm-up);
+        model and user, if the workload has them.
         """
         import pandas as pd
 
         records = self.finished.state.jobs
+        done = records.state == kernel.FINISHED
         columns = {
             "job_id": [job.job_id for job in self.workload],
             "arrival_s": records.arrival_ns / NS_PER_S,
-            "start_s": records.start_ns / NS_PER_S,
-            "finish_s": records.finish_ns / NS_PER_S,
-            "jct_s": (records.finish_ns - records.arrival_ns) / NS_PER_S,
-            "queueing_s": (records.start_ns - records.arrival_ns) / NS_PER_S,
-            "compute_s": records.compute_ns * records.iterations / NS_PER_S,
-            "communication_s": records.communicating_ns / NS_PER_S,
-            "network_wait_s": records.network_wait_ns / NS_PER_S,
+            "start_s": _seconds(records.start_ns, records.start_ns >= 0),
+            "finish_s": _seconds(records.finish_ns, done),
+            "jct_s": _seconds(records.finish_ns - records.arrival_ns, done),
+            **{name: records[field] / NS_PER_S for name, field in _PHASES.items()},
+            "compute_s": records.busy_ns / records.num_gpus / NS_PER_S,
+            "lost_s": records.lost_ns / NS_PER_S,
+            "restarts": records.restarts,
             "gpus": records.num_gpus,
             "servers": records.num_servers,
+            "state": np.array(_STATES)[records.state],
+            "counted": records.arrival_ns >= self.finished.warmup_ns,
         }
         frame = pd.DataFrame(columns)
         for label in ("model", "user"):
@@ -93,54 +122,84 @@ class Result:
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
-        """A row a GPU: gpu, server, jobs (placed on it), busy_s (computing), utilisation (busy / last finish)."""
+        """A row a GPU: gpu, server, jobs (placed on it), busy_s (computing), utilisation (busy / time).
+
+        Both are of the time from the end of the warm-up to the end of the run.
+        """
         import pandas as pd
 
-        busy_ns = np.zeros(self.cluster.num_gpus, np.int64)
         jobs = np.zeros(self.cluster.num_gpus, np.int64)
-        records = self.finished.state.jobs
-        for number, gpus in self.finished.gpus.items():
-            busy_ns[list(gpus)] += records.compute_ns[number] * records.iterations[number]
-            jobs[list(gpus)] += 1
-        utilisation = busy_ns / self._last_finish_ns if self._last_finish_ns else busy_ns * 0.0
-        frame = pd.DataFrame({"gpu": np.arange(len(busy_ns)), "server": self.finished.state.gpus.server, "jobs": jobs})
-        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=utilisation)
+        for stay in self.finished.stays:
+            jobs[list(stay.gpus)] += 1
+        busy_ns, span_ns = self.finished.busy_ns, self.finished.end_ns - self.finished.warmup_ns
+        frame = pd.DataFrame({"gpu": np.arange(len(jobs)), "server": self.cluster.server_of_gpu, "jobs": jobs})
+        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / max(span_ns, 1))
 
     @cached_property
     def links(self) -> pd.DataFrame:
         """A row a link: link, bandwidth_bytes_per_s, bytes (carried), busy_s (time with a transfer), utilisation."""
         import pandas as pd
 
-        state, links = self.finished.state, self.finished.network.links
-        carried = np.zeros(len(links))
-        for transfer in state.transfers:
-            if transfer.num_entries:
-                entries = state.entries[transfer.first_entry : transfer.first_entry + transfer.num_entries]
-                np.add.at(carried, entries.link, transfer.bytes * state.jobs[transfer.job].iterations)
-        busy_ns = state.links.busy_ns
+        links, records = self.finished.network.links, self.finished.state.links
         frame = pd.DataFrame({"link": [link.name for link in links]})
         frame["bandwidth_bytes_per_s"] = [link.bandwidth_bytes_per_s for link in links]
-        utilisation = busy_ns / self._last_finish_ns if self._last_finish_ns else busy_ns * 0.0
-        return frame.assign(bytes=carried, busy_s=busy_ns / NS_PER_S, utilisation=utilisation)
+        utilisation = records.busy_ns / max(self.finished.end_ns, 1)
+        return frame.assign(bytes=records.bytes, busy_s=records.busy_ns / NS_PER_S, utilisation=utilisation)
 
-    @property
-    def _last_finish_ns(self) -> int:
-        return int(self.finished.state.jobs.finish_ns.max(initial=0))
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """A row a sampling time, at most 257 of them, evenly spaced but for the last, which is the end of the run.
+
+        Columns: time_s; busy_gpus (mean number of GPUs computing since the row before); and at that time
+        allocated_gpus (with a job on them), queued_jobs, active_transfers, waiting_transfers.
+        """
+        import pandas as pd
+
+        state = self.finished.state
+        records = state.samples[: state.run[0].num_samples]
+        spans_ns = np.diff(records.time_ns, prepend=0)
+        columns = {"time_s": records.time_ns / NS_PER_S, "busy_gpus": records.busy_ns / np.maximum(spans_ns, 1)}
+        return pd.DataFrame(columns | {name: records[name] for name in _SAMPLED})
+
+    @cached_property
+    def placements(self) -> pd.DataFrame:
+        """A row a GPU of a job and a stay on it: job_id, gpu, server, from_s, to_s; in the order of placement."""
+        import pandas as pd
+
+        stays = self.finished.stays
+        frame = pd.DataFrame({"job_id": [self.workload[stay.job].job_id for stay in stays]}, dtype=object)
+        frame["gpu"] = [list(stay.gpus) for stay in stays]
+        frame["from_s"] = [stay.from_ns / NS_PER_S for stay in stays]
+        frame["to_s"] = [stay.to_ns / NS_PER_S for stay in stays]
+        frame = frame.explode("gpu", ignore_index=True).astype({"gpu": np.int64})
+        frame.insert(2, "server", self.cluster.server_of_gpu[frame["gpu"]])
+        return frame
 
     def summary(self) -> dict[str, float]:
         """Return the metrics of the run.
 
-        ``average_jct_s``, ``median_jct_s`` and ``p95_jct_s`` (numpy's linear rule), ``makespan_s`` (last
-        finish, from time 0), ``gpu_utilisation`` (compute-busy time / (GPUs x last finish)), ``events`` (task
-        and transfer ends, also those that the engine skipped over) and ``engine_s`` (wall time).
+        Over the counted jobs that finished: ``average_jct_s``, ``median_jct_s`` and ``p95_jct_s`` (numpy's linear
+        rule; NaN if there are none). ``makespan_s`` (last finish, from time 0), ``gpu_utilisation`` (compute-busy
+        time / (GPUs x time from the end of the warm-up to the end of the run)), ``jobs`` and ``unfinished_jobs``
+        (counted ones), ``restarts``, ``events`` (task and transfer ends, also those that the engine skipped over)
+        and ``engine_s`` (wall time).
         """
-        jct_s = self.jobs["jct_s"].to_numpy()
+        counted = self.jobs[self.jobs["counted"]]
+        jct_s = counted["jct_s"].dropna().to_numpy()
+        quantiles_s = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else [np.nan, np.nan]
         return {
-            "average_jct_s": float(jct_s.mean()),
-            "median_jct_s": float(np.quantile(jct_s, 0.5)),
-            "p95_jct_s": float(np.quantile(jct_s, 0.95)),
-            "makespan_s": self._last_finish_ns / NS_PER_S,
+            "average_jct_s": float(jct_s.mean()) if len(jct_s) else np.nan,
+            "median_jct_s": float(quantiles_s[0]),
+            "p95_jct_s": float(quantiles_s[1]),
+            "makespan_s": int(self.finished.state.jobs.finish_ns.max(initial=0)) / NS_PER_S,
             "gpu_utilisation": float(self.gpus["utilisation"].mean()),
+            "jobs": len(counted),
+            "unfinished_jobs": len(counted) - len(jct_s),
+            "restarts": int(self.jobs["restarts"].sum()),
             "events": int(self.finished.state.run[0].events),
             "engine_s": self.finished.engine_s,
         }
+
+
+def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:
+    return np.where(known, times_ns / NS_PER_S, np.nan)

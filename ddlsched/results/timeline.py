@@ -7,13 +7,13 @@ Of a window, everything that intersects it is there, whole. Iterations are count
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.kernel import COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
+from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
 from ddlsched.errors import InputError
 from ddlsched.files import replacing
 
@@ -34,7 +34,8 @@ _CHUNK = 1 << 14
 def compute_slices(result: Result) -> pd.DataFrame:
     """Return a row for each time that a GPU ran a task, sorted by GPU, then start.
 
-    Columns: gpu; job_id; task (its name); iteration; start_ns, end_ns. Tasks that take no time are left out.
+    Columns: gpu; job_id; task (its name); iteration; start_ns, end_ns; cut (whether a failure ended it undone).
+    Tasks that take no time are left out.
 
     Raises
     ------
@@ -44,7 +45,7 @@ def compute_slices(result: Result) -> pd.DataFrame:
     import pandas as pd
 
     slices = _compute(result)
-    return pd.DataFrame({"gpu": slices.owner} | _named(result, slices))
+    return pd.DataFrame({"gpu": slices.owner} | _named(result, slices) | {"cut": slices.sharing == 1})
 
 
 def transfer_slices(result: Result) -> pd.DataFrame:
@@ -66,9 +67,7 @@ def transfer_slices(result: Result) -> pd.DataFrame:
 
     slices = _transfers(result)
     frame = pd.DataFrame(_named(result, slices))
-    transfers, crossed = result.finished.state.transfers, result.finished.state.entries.link
-    links = [tuple(crossed[t.first_entry :][: t.num_entries].tolist()) for t in transfers]
-    frame["links"] = [links[number] for number in slices.owner.tolist()]
+    frame["links"] = [result.finished.stays[stay].links for stay in slices.stay.tolist()]
     return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
 
 
@@ -107,10 +106,14 @@ def write_timeline(result: Result, path: Path | str) -> None:
 
 
 class _Slices(NamedTuple):
-    """Columns of what GPUs ran or transfers did; ``owner`` is the number of the GPU or transfer."""
+    """Columns of what GPUs ran or transfers did.
+
+    ``owner`` is the number of the GPU or transfer; ``sharing`` of a GPU's is 1 if a failure cut it short.
+    """
 
     owner: np.ndarray
     job: np.ndarray
+    stay: np.ndarray
     task: np.ndarray
     iteration: np.ndarray
     start_ns: np.ndarray
@@ -139,13 +142,16 @@ def _recorded(result: Result, *kinds: int) -> Records:
 def _compute(result: Result) -> _Slices:
     """Return what the GPUs ran, sorted by GPU, then start."""
     state = result.finished.state
-    slices = _recorded(result, COMPUTE_SLICE, LOCKSTEP_SLICE)
+    slices = _recorded(result, COMPUTE_SLICE, LOCKSTEP_SLICE, CUT_SLICE)
     job = state.workers.job[slices["owner"]]
     # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
     place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, state.jobs.num_gpus[job], 1))
-    gpu = state.workers.gpu[slices["owner"][place] + nth]
+    worker = slices["owner"][place] - state.jobs.first_worker[job[place]] + nth
+    first, gpus = _ragged([stay.gpus for stay in result.finished.stays])
+    gpu = gpus[first[slices["stay"][place]] + worker]
     order = np.lexsort((slices["start_ns"][place], gpu))
     place = place[order]
+    slices["sharing"] = slices["kind"] == CUT_SLICE
     return _Slices(gpu[order], job[place], *(slices[name][place] for name in _Slices._fields[2:]))
 
 
@@ -161,6 +167,12 @@ def _repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
     place = np.repeat(np.arange(len(counts)), counts)
     return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each row begins in all rows' numbers one behind the other, and those."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return np.cumsum(lengths) - lengths, np.array([number for row in rows for number in row], np.int64)
 
 
 def _named(result: Result, slices: _Slices) -> dict[str, Any]:
@@ -181,9 +193,10 @@ def _named(result: Result, slices: _Slices) -> dict[str, Any]:
 
 def _on_links(result: Result, slices: _Slices) -> _OnLinks:
     """Return a row for each slice and link, sorted by link, lane and start."""
-    transfers, num_links = result.finished.state.transfers, len(result.finished.network.links)
-    place, nth = _repeated(transfers.num_entries[slices.owner])
-    link = result.finished.state.entries.link[transfers.first_entry[slices.owner[place]] + nth]
+    stays, num_links = result.finished.stays, len(result.finished.network.links)
+    first, links = _ragged([stay.links for stay in stays])
+    place, nth = _repeated(np.array([len(stay.links) for stay in stays], np.int64)[slices.stay])
+    link = links[first[slices.stay[place]] + nth]
     # A ring may cross a link more than once.
     pair, crossings = np.unique(place * num_links + link, return_counts=True)
     place, link = np.divmod(pair, num_links)
@@ -322,15 +335,15 @@ class _Trace:
         return f'"job":{json.dumps(job.job_id)}{model}'
 
     def _gpu_events(self) -> Iterator[str]:
-        for gpu, job, task, iteration, start_ns, end_ns in _rows(*self._compute[:6]):
+        for gpu, job, _, task, iteration, start_ns, end_ns, cut in _rows(*self._compute[:8]):
             name, args = self._label(job, task)
-            tid = self._tid(_GPUS, gpu)
-            yield _slice("compute", f'{name}{iteration}"', _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
+            title, tid = f'{name}{iteration}{", cut by a failure" if cut else ""}"', self._tid(_GPUS, gpu)
+            yield _slice("compute", title, _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
 
     def _link_events(self) -> Iterator[str]:
         on = self._on_links
         columns = (column[on.place] for column in self._transfers[1:])
-        for link, lane, job, task, iteration, start_ns, end_ns, sharing, rate in _rows(on.link, on.lane, *columns):
+        for link, lane, job, _, task, iteration, start_ns, end_ns, sharing, rate in _rows(on.link, on.lane, *columns):
             name, args = self._label(job, task)
             tid = self._tid(_LINKS, self._link_rows[link, lane])
             args = f'{args}{iteration},"sharing":{sharing},"rate_bytes_per_s":{rate!r}'
@@ -350,13 +363,14 @@ class _Trace:
     def _marks(self) -> list[tuple[int, int, str]]:
         """Return job, time and kind of what happened to jobs within the window, job by job."""
         jobs, run = self._state.jobs, self._state.run[0]
-        times = {"arrival": jobs.arrival_ns, "start": jobs.start_ns, "finish": jobs.finish_ns}
-        return [
-            (job, int(times_ns[job]), kind)
-            for job in range(len(jobs))
-            for kind, times_ns in times.items()
-            if run.record_from_ns <= times_ns[job] <= run.record_to_ns
-        ]
+        marks = [(job, int(time_ns), 0, "arrival") for job, time_ns in enumerate(jobs.arrival_ns)]
+        for stay in self._result.finished.stays:
+            finishes = stay.to_ns == jobs.finish_ns[stay.job]
+            marks.append((stay.job, stay.from_ns, 1, "start"))
+            if finishes or stay.to_ns < self._result.finished.end_ns:
+                marks.append((stay.job, stay.to_ns, 2, "finish" if finishes else "stopped by a failure"))
+        window = run.record_from_ns, min(run.record_to_ns, self._result.finished.end_ns)
+        return [(job, at_ns, kind) for job, at_ns, _, kind in sorted(marks) if window[0] <= at_ns <= window[1]]
 
     def _mark_events(self, marks: list[tuple[int, int, str]]) -> Iterator[str]:
         for job, time_ns, kind in marks:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ddlsched.cluster import Cluster
 from ddlsched.dag import DataParallelIteration
 from ddlsched.engine.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
 from ddlsched.jobs import Job
@@ -68,18 +69,17 @@ def cluster_view(
     topology: Topology | str = "star",
 ) -> ClusterView:
     """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
-    num_gpus = num_servers * gpus_per_server
+    cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server)
+    num_gpus = cluster.num_gpus
     gpus = make_records("gpu", num_gpus)
-    gpus.server = np.repeat(np.arange(num_servers), gpus_per_server)
+    gpus.server = cluster.server_of_gpu
     gpus.free_bytes = [bytes_from_mb(float(mb)) for mb in np.broadcast_to(free_memory_mb, num_gpus)]
     load_ns = np.array([ns_from_s(float(s)) for s in np.broadcast_to(load_s, num_gpus)], np.int64)
     shared = {gpu: list(jobs) for gpu, jobs in (residents or {}).items()}
     for gpu, jobs in shared.items():
         gpus.num_residents[gpu] = len(jobs)
     network = Network(resolve("topology", topology), num_servers)
-    return ClusterView(
-        Columns(gpus), gpus_per_server, load_ns, ns_from_s(now_s), network, lambda gpu: shared.get(gpu, [])
-    )
+    return ClusterView(Columns(gpus), cluster, load_ns, ns_from_s(now_s), network, lambda gpu: shared.get(gpu, []))
 
 
 def transfer_view(

@@ -1,0 +1,197 @@
+"""What goes wrong in a run: compute times that jitter, GPUs that are slow, servers that fail."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, log
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddlsched.errors import InputError
+from ddlsched.tables import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["CapacityChange", "Disturbances", "Outage", "jitter_factors", "read_outages"]
+
+JITTER_VALUES = 4096
+MAX_SLOWDOWN = 1e6
+_LIMIT_S = MAX_NS / NS_PER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A server that is down from one time to another, seconds; ``to_s`` may be infinite."""
+
+    server: int
+    from_s: float
+    to_s: float = inf
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.server, 0):
+            raise InputError(f"outage: server is {self.server!r}; expected a server's number, from 0")
+        if not 0 <= self.from_s < _LIMIT_S or not ns_from_s(self.from_s) < _end_ns(self.to_s):
+            raise InputError(f"outage: from {self.from_s} to {self.to_s} s; expected 0 <= from_s < to_s")
+
+
+def _end_ns(to_s: float) -> int:
+    return ns_from_s(to_s) if to_s < _LIMIT_S else MAX_NS
+
+
+class CapacityChange(NamedTuple):
+    """A server that fails or comes back; ordered by time, then those that come back first, then by server."""
+
+    time_ns: int
+    fails: bool
+    server: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbances:
+    """What goes wrong in a run; by default nothing. All of it follows from the run's seed.
+
+    A job that has a GPU on a server that fails loses all its GPUs and the work since its last checkpoint, and
+    goes back to the queue.
+
+    Parameters
+    ----------
+    jitter_cv
+        Coefficient of variation of each compute task's time on each worker, log-normal with the job's time as
+        its mean.
+    straggler_share, straggler_slowdown
+        Each GPU has this probability of taking so many times as long for every task of the run.
+    server_mtbf_s, server_repair_s
+        Mean times, exponentially distributed, from a server's repair to its next failure (None: none fails)
+        and from failure to repair, seconds.
+    outages
+        When which server is down, in place of random failures.
+    checkpoint_iterations
+        A job's work is safe after every so many iterations.
+    restart_s
+        Time for which a job that starts again holds its GPUs before its first task, seconds.
+    """
+
+    jitter_cv: float = 0.0
+    straggler_share: float = 0.0
+    straggler_slowdown: float = 2.0
+    server_mtbf_s: float | None = None
+    server_repair_s: float = 3600.0
+    outages: tuple[Outage, ...] = ()
+    checkpoint_iterations: int = 1
+    restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("jitter_cv", self.jitter_cv, 0 <= self.jitter_cv <= 10, "from 0 to 10")
+        _check("straggler_share", self.straggler_share, 0 <= self.straggler_share <= 1, "from 0 to 1")
+        slowdown = self.straggler_slowdown
+        _check("straggler_slowdown", slowdown, 1 <= slowdown <= MAX_SLOWDOWN, f"from 1 to {MAX_SLOWDOWN:g}")
+        mtbf_s = self.server_mtbf_s
+        _check("server_mtbf_s", mtbf_s, mtbf_s is None or 1e-3 <= mtbf_s < _LIMIT_S, "seconds from 0.001, or None")
+        _check("server_repair_s", self.server_repair_s, 1e-3 <= self.server_repair_s < _LIMIT_S, "seconds from 0.001")
+        checkpoints = self.checkpoint_iterations
+        _check("checkpoint_iterations", checkpoints, is_whole(checkpoints, 1), "a whole number from 1")
+        _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
+        object.__setattr__(self, "outages", tuple(self.outages))
+        if self.outages and mtbf_s is not None:
+            raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
+        _refuse_overlap(self.outages)
+
+    def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
+        """Return when servers fail and come back, in order of time; endless for random failures.
+
+        Raises
+        ------
+        InputError
+            An outage of a server that the cluster does not have.
+        """
+        for outage in self.outages:
+            if outage.server >= num_servers:
+                raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {num_servers - 1}")
+        if self.server_mtbf_s is not None:
+            return self._random_changes(self.server_mtbf_s, num_servers, rng)
+        return iter(sorted(change for outage in self.outages for change in _changes_of(outage)))
+
+    def _random_changes(self, mtbf_s: float, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
+        coming = [CapacityChange(_after(0, mtbf_s, rng), True, server) for server in range(num_servers)]
+        heapq.heapify(coming)
+        while coming[0].time_ns < MAX_NS:
+            change = coming[0]
+            yield change
+            wait_s = self.server_repair_s if change.fails else mtbf_s
+            following = CapacityChange(_after(change.time_ns, wait_s, rng), not change.fails, change.server)
+            heapq.heapreplace(coming, following)
+
+    def slowdowns(self, num_gpus: int, rng: np.random.Generator) -> np.ndarray:
+        """Return how many times as long each GPU takes for every task (float64)."""
+        import numpy as np
+
+        return np.where(rng.random(num_gpus) < self.straggler_share, float(self.straggler_slowdown), 1.0)
+
+
+def _check(name: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise InputError(f"disturbances: {name} is {value!r}; expected {expected}")
+
+
+def _refuse_overlap(outages: tuple[Outage, ...]) -> None:
+    last: dict[int, Outage] = {}
+    for outage in sorted(outages, key=lambda outage: outage.from_s):
+        before = last.get(outage.server)
+        if before is not None and outage.from_s < before.to_s:
+            raise InputError(
+                f"outages: server {outage.server} is down from {before.from_s} to {before.to_s} s and again from "
+                f"{outage.from_s} s; expected outages of a server that do not overlap"
+            )
+        last[outage.server] = outage
+
+
+def _changes_of(outage: Outage) -> Iterator[CapacityChange]:
+    yield CapacityChange(ns_from_s(outage.from_s), True, outage.server)
+    if _end_ns(outage.to_s) < MAX_NS:
+        yield CapacityChange(_end_ns(outage.to_s), False, outage.server)
+
+
+def _after(now_ns: int, mean_s: float, rng: np.random.Generator) -> int:
+    """Return a time at least a nanosecond later, exponentially distributed."""
+    return min(now_ns + max(1, ns_from_s(rng.exponential(mean_s))), MAX_NS)
+
+
+def jitter_factors(cv: float) -> np.ndarray:
+    """Return equally likely factors of a compute time: a log-normal's quantiles, of mean 1 and nearly this CV.
+
+    A table makes the same factors everywhere, whatever the machine's logarithm. Its tail ends at the 0.9999
+    quantile, so its CV is a little below ``cv`` (at 0.1: 0.0999, at 0.5: 0.496).
+    """
+    import numpy as np
+    from scipy.stats import norm
+
+    sigma = log(1 + cv * cv) ** 0.5
+    factors = np.exp(sigma * norm.ppf((np.arange(JITTER_VALUES) + 0.5) / JITTER_VALUES))
+    scaled: np.ndarray = factors / factors.mean()
+    return scaled
+
+
+def read_outages(path: Path) -> tuple[Outage, ...]:
+    """Read a CSV table of outages with the columns server, from_s, to_s (empty: to the end of the run).
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    return readable(path, "a table of outages (CSV)", _read)
+
+
+def _read(path: Path) -> tuple[Outage, ...]:
+    outages = []
+    for where, row in csv_rows(path, ("server", "from_s", "to_s"), ()):
+        server = cell_whole(where, "server", row["server"], at_least=0)
+        from_s = cell_time_s(where, "from_s", row["from_s"])
+        to_s = cell_time_s(where, "to_s", row["to_s"]) if row["to_s"] else inf
+        outages.append(located(where, lambda: Outage(server=server, from_s=from_s, to_s=to_s)))  # noqa: B023
+    located(str(path), lambda: _refuse_overlap(tuple(outages)))
+    return tuple(outages)

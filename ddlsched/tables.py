@@ -1,0 +1,180 @@
+"""Reading tables that people write: rows with their place in the file, cells checked one by one.
+
+Files are parsed, never executed, and every fault is reported with its file, row, column, value and what was
+expected.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.units import MAX_NS, NS_PER_S
+
+__all__ = [
+    "Row",
+    "abbreviated",
+    "cell_number",
+    "cell_text",
+    "cell_time_s",
+    "cell_whole",
+    "check_columns",
+    "csv_rows",
+    "first_line",
+    "located",
+    "read_text",
+    "readable",
+]
+
+Made = TypeVar("Made")
+Row: TypeAlias = "tuple[str, dict[str, Any]]"
+"""Where a row stands, for messages, and its cells by column."""
+
+_LIMIT_S = MAX_NS / NS_PER_S
+_SHOWN = 80
+
+
+def readable(path: Path, what: str, read: Callable[[Path], Made]) -> Made:
+    """Return ``read(path)``; a file that is not there or cannot be read becomes an InputError.
+
+    ``what`` is what was expected, such as "a workload file".
+    """
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; expected {what}")
+        return read(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected {what}") from None
+    except OSError as error:
+        why = error.strerror or first_line(error)
+        raise InputError(f"{path}: cannot be read ({why}); expected a readable file") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark."""
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        text, bad = data.decode("utf-8"), data.find(b"\0")
+    except UnicodeDecodeError as error:
+        text, bad = "", error.start
+    if bad >= 0:
+        line = data.count(b"\n", 0, bad) + 1
+        raise InputError(f"{path}, line {line}: byte 0x{data[bad]:02x} is no text; expected a file in UTF-8")
+    return text
+
+
+def csv_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    """Return the rows of a CSV file with a header, in which the required columns must be and no unknown ones.
+
+    Raises
+    ------
+    InputError
+        While iterating: the first fault met.
+    """
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next((cells for cells in reader if cells), [])]
+        if not header:
+            raise InputError(f"{path}: is empty; expected a header row with the columns {', '.join(required)}")
+        check_columns(path, header, required, optional)
+        number = 0
+        for cells in reader:
+            if not cells:
+                continue
+            number += 1
+            where = f"{path}, row {number} (line {reader.line_num})"
+            if len(cells) != len(header):
+                raise InputError(f"{where}: has {len(cells)} values; expected {len(header)}, one for each column")
+            yield where, dict(zip(header, (cell.strip() for cell in cells), strict=True))
+    except csv.Error as error:
+        where = f"{path}, line {reader.line_num}"
+        raise InputError(f"{where}: is no CSV ({error}); expected comma-separated values") from None
+
+
+def check_columns(path: Path, header: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
+    """Refuse a header that lacks a required column, has an unknown one, or one twice."""
+    known = (*required, *optional)
+    for name in required:
+        if name not in header:
+            unknown = [repr(found) for found in header if found not in known]
+            instead = f" (there is {', '.join(unknown)})" if unknown else ""
+            raise InputError(f"{path}: column {name!r} is missing{instead}; expected the columns {', '.join(required)}")
+    for name in header:
+        if name not in known:
+            raise InputError(f"{path}: unknown column {name!r}.{did_you_mean(name, known)}")
+        if header.count(name) > 1:
+            raise InputError(f"{path}: column {name!r} occurs {header.count(name)} times; expected once")
+
+
+def located(where: str, make: Callable[[], Made]) -> Made:
+    """Return ``make()``; what it refuses is reported with its place."""
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def cell_text(where: str, column: str, value: Any) -> str | None:
+    """Return a text without the space around it, or None if nothing is left; a number is its own text."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
+        raise InputError(f"{where}, column {column}: {abbreviated(value)} is no text; expected a text")
+    text = "" if value is None or value != value else str(value).strip()
+    return text or None
+
+
+def cell_number(where: str, column: str, value: Any, expected: str = "expected a finite number >= 0") -> float:
+    """Return a finite number >= 0, from text or from a number."""
+    number = _parsed(value)
+    if number is None:
+        shown = "is empty" if value in (None, "") else f"{abbreviated(value)} is no number"
+        raise InputError(f"{where}, column {column}: {shown}; {expected}")
+    if not 0 <= number < math.inf:
+        raise InputError(f"{where}, column {column}: {abbreviated(value)} is out of range; {expected}")
+    return abs(number)  # Of -0.0 too.
+
+
+def cell_time_s(where: str, column: str, value: Any) -> float:
+    """Return a time in seconds that the clock can hold."""
+    number = cell_number(where, column, value)
+    if number >= _LIMIT_S:
+        shown, limit = abbreviated(value), f"expected less than {_LIMIT_S:.6g} s"
+        raise InputError(f"{where}, column {column}: {shown} s is too large for the clock; {limit}")
+    return number
+
+
+def cell_whole(where: str, column: str, value: Any, at_most: int = MAX_NS, at_least: int = 1) -> int:
+    """Return a whole number within bounds."""
+    expected = f"expected a whole number from {at_least} to {'9.2e18' if at_most == MAX_NS else at_most}"
+    number = cell_number(where, column, value, expected)
+    if not number.is_integer() or not at_least <= number <= at_most:
+        raise InputError(f"{where}, column {column}: {abbreviated(value)} is out of range or not whole; {expected}")
+    # A float holds no whole number beyond 2**53 exactly.
+    exact = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+    return int(value) if exact else int(number)
+
+
+def abbreviated(value: Any) -> str:
+    """Return how a value is shown in a message."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return (str(error).splitlines() or [""])[0]
+
+
+def _parsed(value: Any) -> float | None:
+    # Python reads b"1" and "1_000" as numbers, nobody else does.
+    if isinstance(value, bool | bytes | None) or (isinstance(value, str) and "_" in value):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.topology import Topology
+from ddlsched.topology import Topology, bytes_per_s_from_gbps
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
 
 __all__ = ["Cluster", "Server"]
@@ -139,6 +139,12 @@ class Cluster:
         sizes_mb = [server.gpu_memory_mb for server in self.servers] or [self.gpu_memory_mb] * self.num_servers
         by_gpu: np.ndarray = np.array([bytes_from_mb(size_mb) for size_mb in sizes_mb], np.int64)[self.server_of_gpu]
         return by_gpu
+
+    @property
+    def network_cards(self) -> dict[int, float]:
+        """Bandwidth, bytes per second, of those servers' network cards that differ from the topology's."""
+        given = {number: server.nic_gbps for number, server in enumerate(self.servers)}
+        return {number: bytes_per_s_from_gbps(gbps) for number, gbps in given.items() if gbps is not None}
 
     @cached_property
     def relative_speed(self) -> np.ndarray:

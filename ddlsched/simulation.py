@@ -14,7 +14,7 @@ from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
-from ddlsched.topology import Network, bytes_per_s_from_gbps
+from ddlsched.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 
 __all__ = ["DEFAULT_BUNDLE", "simulate", "warm_up"]
@@ -91,7 +91,7 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = _network(cluster)
+    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
     model = resolve("contention", contention)
     window = _window(timeline)
     simulation = Simulation(
@@ -109,11 +109,6 @@ def simulate(
         window=window,
     )
     return Result(workload, cluster, simulation.run())
-
-
-def _network(cluster: Cluster) -> Network:
-    cards = {n: bytes_per_s_from_gbps(s.nic_gbps) for n, s in enumerate(cluster.servers) if s.nic_gbps is not None}
-    return Network(resolve("topology", cluster.topology), cluster.num_servers, cards)
 
 
 def _span(warmup_s: float, until_s: float | None) -> Span:

@@ -1,21 +1,25 @@
 """The oracle: the simulator's semantics once more, deliberately slow and simple.
 
 It shares no code with the engine: plain objects, linear scans instead of heaps, sets of ended tasks
-instead of counters, exact fractions, and every policy written out here again. :meth:`Simulation.round` is
-the five steps of the engine's documentation, in order. Meant for small workloads.
+instead of counters, exact fractions, and every policy written out here again. Given to it from outside are the
+links of rings, the contention models, and what is drawn at random (which GPUs are slow, when servers fail).
+:meth:`Simulation.round` is the five steps of the engine's documentation, in order. Meant for small workloads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
+import numpy as np
+
 from ddlsched.cluster import Cluster
 from ddlsched.contention import ContentionModel
 from ddlsched.dag import AllReduceTask, ComputeTask
+from ddlsched.disturbances import CapacityChange, Disturbances, jitter_factors
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network, Topology
 
@@ -26,16 +30,27 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceOutcome:
-    """When a job was placed and finished, and its GPUs in placement order."""
+    """When a job was placed and finished (-1: never), its last GPUs in placement order, and what it did when.
+
+    ``phases_ns`` are queueing, computing, waiting for GPUs, communicating, waiting for the network, restarting;
+    ``busy_ns`` is the compute time on all its GPUs.
+    """
 
     start_ns: int
     finish_ns: int
     gpus: tuple[int, ...]
+    phases_ns: tuple[int, ...]
+    busy_ns: int
+    lost_ns: int
+    restarts: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeInterval:
-    """A compute task of one worker on its GPU; ``task`` is its number in the DAG."""
+    """A compute task of one worker on its GPU; ``task`` is its number in the DAG.
+
+    One that a failure cuts short keeps the end that it would have had.
+    """
 
     gpu: int
     job_id: str
@@ -99,6 +114,11 @@ class RunningJob:
         self.begun: set[tuple[int, int]] = set()
         self.done: set[tuple[int, int]] = set()
         self.start_ns = self.finish_ns = -1
+        self.restarts = 0
+        self.restarts_until_ns = -1  # while it holds its GPUs to start again: the end of that
+        self.checkpoint_ns = -1  # when its work was safe last
+        self.phases_ns = [0] * 6
+        self.busy_ns = self.lost_ns = 0
 
     @property
     def iterations_left(self) -> int:
@@ -115,7 +135,9 @@ class RunningJob:
         return (task, gpu) not in self.begun and all((before, gpu) in self.done for before in self.predecessors[task])
 
     def ready_compute(self, gpu: int) -> list[int]:
-        return [] if self.finished else [task for task in self.durations_ns if self.is_ready(task, gpu)]
+        if self.finished or self.restarts_until_ns >= 0:
+            return []
+        return [task for task in self.durations_ns if self.is_ready(task, gpu)]
 
     def ready_reduces(self) -> list[int]:
         return [task for task in self.messages if all(self.is_ready(task, gpu) for gpu in self.gpus)]
@@ -123,10 +145,10 @@ class RunningJob:
     def iteration_is_over(self) -> bool:
         return len(self.done) == len(self.predecessors) * len(self.gpus)
 
-    def load_on(self, gpu: int) -> int:
-        """What is left of the job on one GPU: compute, and communication across servers."""
-        done_ns = sum(self.loads_ns[task] for task, worker in self.done if worker == gpu)
-        return self.iterations_left * sum(self.loads_ns.values()) - done_ns
+    def left_on(self, gpu: int, tasks: Iterable[int]) -> int:
+        """What is left of some tasks of all iterations on one GPU."""
+        done_ns = sum(self.loads_ns[task] for task, worker in self.done if worker == gpu and task in tasks)
+        return self.iterations_left * sum(self.loads_ns[task] for task in tasks) - done_ns
 
 
 @dataclass(kw_only=True, eq=False)
@@ -172,6 +194,15 @@ class Transfer:
         if rate > 0.0:
             rest_ns = self.latency_left_ns + self.bytes_left * (NS_PER_S / rate)
             self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
+
+
+def scatter(bits: int) -> int:
+    """Mix 32 bits."""
+    bits ^= bits >> 16
+    bits = bits * 0x7FEB352D % 2**32
+    bits ^= bits >> 15
+    bits = bits * 0x45D9F3B % 2**32
+    return bits ^ bits >> 16
 
 
 OrderKey: TypeAlias = Callable[[RunningJob], int | Fraction]
@@ -233,6 +264,10 @@ class Simulation:
     placement: str
     key: OrderKey
     communication: str
+    disturbances: Disturbances
+    slowdowns: list[float]
+    jitter_seed: int
+    changes: list[CapacityChange]
     to_come: list[RunningJob]
     now_ns: int = 0
     queue: list[RunningJob] = field(default_factory=list)
@@ -244,9 +279,14 @@ class Simulation:
     compute: list[ComputeInterval] = field(default_factory=list)
     segments: list[TransferSegment] = field(default_factory=list)
     events: int = 0
+    down: set[int] = field(default_factory=set)
 
-    def run(self) -> None:
+    def run(self, until_ns: int | None) -> None:
         while (instant := self.next_instant()) is not None:
+            if until_ns is not None and instant > until_ns:
+                self.count_time(until_ns)
+                return
+            self.count_time(instant)
             self.now_ns = instant
             self.round()
         if self.queue or self.residents:
@@ -258,15 +298,38 @@ class Simulation:
         arrivals = [state.job.arrival_ns for state in self.to_come]
         ends = [task.end_ns for _, task in self.computing] + [t.end_ns for t in self.transfers if t.end_ns is not None]
         leaves = [self.now_ns for state in self.residents if state.finished]
-        return min(arrivals + ends + leaves, default=None)
+        restarts = [state.restarts_until_ns for state in self.residents if state.restarts_until_ns >= 0]
+        unfinished = self.to_come + self.queue + self.residents
+        changes = [change.time_ns for change in self.changes] if unfinished else []
+        return min(arrivals + ends + leaves + restarts + changes, default=None)
+
+    def count_time(self, until_ns: int) -> None:
+        """Nothing changes from now until then: say what each job does and each GPU computes in that time."""
+        passed_ns = until_ns - self.now_ns
+        for state in self.queue:
+            state.phases_ns[0] += passed_ns
+        for state in self.residents:
+            state.phases_ns[self.phase(state)] += passed_ns
+        for state, _ in self.computing:
+            state.busy_ns += passed_ns
+
+    def phase(self, state: RunningJob) -> int:
+        mine = [transfer for transfer in self.transfers if transfer.job is state]
+        if mine:
+            return 3 if any(transfer.runs for transfer in mine) else 4
+        if state.restarts_until_ns >= 0:
+            return 5
+        return 1 if any(other is state for other, _ in self.computing) else 2
 
     def round(self) -> None:
         self.jobs_changed = self.transfers_changed = False
         self.end_compute_tasks()  # step 1
         self.end_transfers()
         self.take_in_arrivals()
+        self.end_restarts()
         for state in self.residents:  # step 2
             self.advance(state)
+        self.change_capacity()
         self.let_finished_jobs_leave()  # step 3
         if self.jobs_changed:
             self.place_queue()
@@ -298,18 +361,27 @@ class Simulation:
             self.queue.append(state)
             self.jobs_changed = True
 
+    def end_restarts(self) -> None:
+        for state in self.residents:
+            if state.restarts_until_ns == self.now_ns:
+                state.restarts_until_ns = -1
+                state.checkpoint_ns = self.now_ns
+
     # Step 2
 
     def advance(self, state: RunningJob) -> None:
         """Take a job as far as it gets without time passing: all-reduces become ready, iterations end."""
-        while not state.finished:
+        while not state.finished and state.restarts_until_ns < 0:
             if reduces := state.ready_reduces():
                 for task in reduces:
                     self.reduce_is_ready(state, task)
             elif state.iteration_is_over():
                 state.begun, state.done = set(), set()
                 state.iteration += 1
-                state.finish_ns = self.now_ns
+                if state.iteration % self.disturbances.checkpoint_iterations == 0:
+                    state.checkpoint_ns = self.now_ns
+                if state.finished:
+                    state.finish_ns = self.now_ns
             else:
                 return
 
@@ -326,6 +398,38 @@ class Simulation:
 
     def wire_bytes(self, state: RunningJob, task: int) -> float:
         return self.model.wire_bytes(state.messages[task], len(state.servers))
+
+    # Between steps 2 and 3
+
+    def change_capacity(self) -> None:
+        for change in [change for change in self.changes if change.time_ns == self.now_ns]:
+            self.changes.remove(change)
+            self.jobs_changed = True
+            if not change.fails:
+                self.down.remove(change.server)
+                continue
+            self.down.add(change.server)
+            for state in [s for s in self.residents if change.server in s.servers and not s.finished]:
+                self.stop(state)
+
+    def stop(self, state: RunningJob) -> None:
+        """Take a job off its GPUs, with the work since its last checkpoint lost."""
+        self.residents.remove(state)
+        self.queue.append(state)
+        self.computing = [pair for pair in self.computing if pair[0] is not state]
+        for transfer in [t for t in self.transfers if t.job is state]:
+            self.record_segment(transfer)
+            self.transfers.remove(transfer)
+            self.transfers_changed = True
+        if state.restarts_until_ns < 0:
+            state.lost_ns += self.now_ns - state.checkpoint_ns
+        state.iteration -= state.iteration % self.disturbances.checkpoint_iterations
+        state.remaining_service_ns = state.job.compute_ns * state.job.num_gpus * state.iterations_left
+        state.begun, state.done = set(), set()
+        state.servers, state.links, state.communication_ns = (), (), 0
+        state.loads_ns |= dict.fromkeys(state.messages, 0)
+        state.restarts += 1
+        state.restarts_until_ns = -1
 
     # Step 3
 
@@ -354,11 +458,16 @@ class Simulation:
         return gpus[: state.job.num_gpus]
 
     def free_bytes(self, gpu: int) -> int:
+        if self.server(gpu) in self.down:
+            return -1
         taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
         return int(self.cluster.gpu_memory_bytes[gpu]) - taken
 
     def load_ns(self, gpu: int) -> int:
-        return sum(state.load_on(gpu) for state in self.residents if gpu in state.gpus)
+        residents = [state for state in self.residents if gpu in state.gpus]
+        compute_ns = sum(state.left_on(gpu, state.durations_ns) for state in residents)
+        speed = float(self.cluster.relative_speed[gpu])
+        return round(compute_ns / speed) + sum(state.left_on(gpu, state.messages) for state in residents)
 
     def server_load_ns(self, server: int) -> Fraction:
         loads = [self.load_ns(gpu) for gpu in range(self.cluster.num_gpus) if self.server(gpu) == server]
@@ -370,7 +479,11 @@ class Simulation:
     def place(self, state: RunningJob, gpus: list[int]) -> None:
         state.gpus = tuple(gpus)
         state.servers = tuple(dict.fromkeys(self.server(gpu) for gpu in gpus))
-        state.start_ns = self.now_ns
+        state.checkpoint_ns = self.now_ns
+        if not state.restarts:
+            state.start_ns = self.now_ns
+        elif self.disturbances.restart_s > 0:
+            state.restarts_until_ns = self.now_ns + round(self.disturbances.restart_s * NS_PER_S)
         if len(state.servers) > 1:
             self.connect(state)
         self.residents.append(state)
@@ -454,10 +567,20 @@ class Simulation:
             task=task,
             iteration=state.iteration,
             start_ns=self.now_ns,
-            end_ns=self.now_ns + state.durations_ns[task],
+            end_ns=self.now_ns + self.duration_ns(gpu, state, task),
         )
         self.computing.append((state, interval))
         self.compute.append(interval)
+
+    def duration_ns(self, gpu: int, state: RunningJob, task: int) -> int:
+        """How long a task takes on a GPU: as long as the job says, unless the GPU is unlike others or times jitter."""
+        factor = self.slowdowns[gpu] / float(self.cluster.relative_speed[gpu])
+        if self.disturbances.jitter_cv:
+            bits = self.jitter_seed
+            for number in (state.number, state.gpus.index(gpu), state.iteration, task, state.restarts):
+                bits = scatter((bits + number) % 2**32)
+            factor *= float(jitter_factors(self.disturbances.jitter_cv)[bits // 2**20])
+        return state.durations_ns[task] if factor == 1.0 else round(state.durations_ns[task] * factor)
 
 
 def reference_simulate(
@@ -470,14 +593,19 @@ def reference_simulate(
     contention: ContentionModel,
     topology: Topology,
     load_per_byte_s: float | None = None,
+    disturbances: Disturbances | None = None,
+    until_s: float | None = None,
+    seed: int = 0,
 ) -> ReferenceRun:
-    """Run a workload to its end on ``topology``, whatever topology the cluster names.
+    """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
     ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order`` is srsf, srsf:communication=true,
     srtf, fifo or las; ``communication`` is bounded-overlap:limit=N, adadual or preemptive:by=KEY with KEY
     service-per-gpu, service or bytes.
     """
-    network = Network(topology, cluster.num_servers)
+    network = Network(topology, cluster.num_servers, cluster.network_cards)
+    disturbances = disturbances or Disturbances()
+    streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(5)]
     model = contention.bound_to(network)
     jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
     simulation = Simulation(
@@ -488,10 +616,26 @@ def reference_simulate(
         placement=placement,
         key=order_key(order),
         communication=communication,
+        disturbances=disturbances,
+        slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
+        jitter_seed=int(streams[3].integers(2**32)),
+        changes=list(disturbances.capacity_changes(cluster.num_servers, streams[4])),
         to_come=list(jobs),
     )
-    simulation.run()
-    outcomes = {s.job.job_id: ReferenceOutcome(start_ns=s.start_ns, finish_ns=s.finish_ns, gpus=s.gpus) for s in jobs}
+    simulation.run(None if until_s is None else round(until_s * NS_PER_S))
+    outcomes = {state.job.job_id: outcome(state) for state in jobs}
     return ReferenceRun(
         jobs=outcomes, compute=simulation.compute, transfers=simulation.segments, events=simulation.events
+    )
+
+
+def outcome(state: RunningJob) -> ReferenceOutcome:
+    return ReferenceOutcome(
+        start_ns=state.start_ns,
+        finish_ns=state.finish_ns,
+        gpus=state.gpus,
+        phases_ns=tuple(state.phases_ns),
+        busy_ns=state.busy_ns,
+        lost_ns=state.lost_ns,
+        restarts=state.restarts,
     )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from ddlsched.cluster import Cluster
+from ddlsched.cluster import Cluster, Server
 from ddlsched.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
+from ddlsched.disturbances import Disturbances, Outage
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Topology
 from topologies.fat_tree import FatTree
@@ -50,6 +51,9 @@ class Setting:
     order: str
     communication: str
     load_per_byte_s: float | None
+    disturbances: Disturbances
+    until_s: float | None
+    seed: int
 
 
 @st.composite
@@ -126,12 +130,53 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
     )
 
 
+def clusters() -> st.SearchStrategy[Cluster]:
+    """Return a cluster of equal servers, or of different ones of which the first holds any worker."""
+    equal = st.builds(
+        Cluster, num_servers=st.integers(1, 5), gpus_per_server=st.integers(1, 3), gpu_memory_mb=st.just(1000.0)
+    )
+    server = st.builds(
+        Server,
+        gpus=st.integers(1, 3),
+        gpu_memory_mb=st.just(1000.0),
+        relative_speed=st.sampled_from((1.0, 1.0, 2.0, 0.7)),
+        nic_gbps=st.sampled_from((None, 10.0, 25.0)),
+    )
+    different = st.builds(Cluster, servers=st.lists(server, min_size=1, max_size=5).map(tuple))
+    return st.one_of(equal, equal, different)
+
+
+@st.composite
+def outages(draw: st.DrawFn, num_servers: int) -> tuple[Outage, ...]:
+    """Return up to four outages, all repaired, so that every job can finish; of a server they do not overlap."""
+    times = st.sampled_from((0.0, 0.01, 0.05, 0.066, 0.1, 0.13, 0.2, 0.3333333335, 0.5))
+    chosen: list[Outage] = []
+    for server in draw(st.lists(st.integers(0, num_servers - 1), max_size=4)):
+        from_s, to_s = sorted(draw(st.lists(times, min_size=2, max_size=2, unique=True)))
+        others = [outage for outage in chosen if outage.server == server]
+        if all(to_s <= other.from_s or from_s >= other.to_s for other in others):
+            chosen.append(Outage(server=server, from_s=from_s, to_s=to_s))
+    return tuple(chosen)
+
+
+def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
+    """Return nothing, or jitter, slow GPUs and outages together."""
+    some = st.builds(
+        Disturbances,
+        jitter_cv=st.sampled_from((0.0, 0.0, 0.3)),
+        straggler_share=st.sampled_from((0.0, 0.3)),
+        straggler_slowdown=st.sampled_from((2.0, 1.37)),
+        outages=outages(num_servers),
+        checkpoint_iterations=st.sampled_from((1, 1, 2, 5)),
+        restart_s=st.sampled_from((0.0, 0.0, 0.05)),
+    )
+    return st.one_of(st.just(Disturbances()), some)
+
+
 @st.composite
 def settings(draw: st.DrawFn) -> Setting:
     """Return a whole run."""
-    cluster = Cluster(
-        num_servers=draw(st.integers(1, 5)), gpus_per_server=draw(st.integers(1, 3)), gpu_memory_mb=1000.0
-    )
+    cluster = draw(clusters())
     return Setting(
         workload=draw(workloads(cluster.num_gpus)),
         cluster=cluster,
@@ -141,4 +186,7 @@ def settings(draw: st.DrawFn) -> Setting:
         order=draw(st.sampled_from(ORDERS)),
         communication=draw(st.sampled_from(COMMUNICATIONS)),
         load_per_byte_s=draw(st.sampled_from((None, 0.0, 7.8125e-9))),
+        disturbances=draw(disturbances(cluster.num_servers)),
+        until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))),
+        seed=draw(st.integers(0, 3)),
     )

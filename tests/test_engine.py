@@ -33,7 +33,14 @@ def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False
         plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
     cluster = dataclasses.replace(setting.cluster, topology=setting.topology)
     return ddlsched.simulate(
-        setting.workload, cluster, load_per_byte_s=setting.load_per_byte_s, timeline=timeline, **plugins
+        setting.workload,
+        cluster,
+        load_per_byte_s=setting.load_per_byte_s,
+        disturbances=setting.disturbances,
+        until_s=setting.until_s,
+        seed=setting.seed,
+        timeline=timeline,
+        **plugins,
     )
 
 
@@ -44,7 +51,7 @@ def run_reference(setting: Setting) -> ReferenceRun:
 def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
     records = result.finished.state.jobs
     return {
-        job.job_id: (int(records[n].start_ns), int(records[n].finish_ns), result.finished.gpus[n])
+        job.job_id: (int(records[n].start_ns), int(records[n].finish_ns), result.gpus_of(job.job_id))
         for n, job in enumerate(result.workload)
     }
 
@@ -52,6 +59,14 @@ def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
 def assert_agrees(result: Result, reference: ReferenceRun) -> None:
     assert outcomes(result) == {job_id: (o.start_ns, o.finish_ns, o.gpus) for job_id, o in reference.jobs.items()}
     assert result.summary()["events"] == reference.events
+    for record, expected in zip(result.finished.state.jobs, reference.jobs.values(), strict=True):
+        phases_ns = ["queueing", "computing", "gpu_wait", "communicating", "network_wait", "restarting"]
+        assert tuple(int(record[f"{name}_ns"]) for name in phases_ns) == expected.phases_ns
+        assert (record.busy_ns, record.lost_ns, record.restarts) == (
+            expected.busy_ns,
+            expected.lost_ns,
+            expected.restarts,
+        )
 
 
 @given(settings())

@@ -130,11 +130,15 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
     )
 
 
-def clusters() -> st.SearchStrategy[Cluster]:
-    """Return a cluster of equal servers, or of different ones of which the first holds any worker."""
-    equal = st.builds(
+def equal_servers() -> st.SearchStrategy[Cluster]:
+    """Return a small cluster of one kind of server."""
+    return st.builds(
         Cluster, num_servers=st.integers(1, 5), gpus_per_server=st.integers(1, 3), gpu_memory_mb=st.just(1000.0)
     )
+
+
+def clusters() -> st.SearchStrategy[Cluster]:
+    """Return a small cluster of one kind of server or of several."""
     server = st.builds(
         Server,
         gpus=st.integers(1, 3),
@@ -143,7 +147,7 @@ def clusters() -> st.SearchStrategy[Cluster]:
         nic_gbps=st.sampled_from((None, 10.0, 25.0)),
     )
     different = st.builds(Cluster, servers=st.lists(server, min_size=1, max_size=5).map(tuple))
-    return st.one_of(equal, equal, different)
+    return st.one_of(equal_servers(), equal_servers(), different)
 
 
 @st.composite
@@ -168,15 +172,15 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
         straggler_slowdown=st.sampled_from((2.0, 1.37)),
         outages=outages(num_servers),
         checkpoint_iterations=st.sampled_from((1, 1, 2, 5)),
-        restart_s=st.sampled_from((0.0, 0.0, 0.05)),
+        restart_s=st.sampled_from((0.0, 0.05, 0.011)),
     )
     return st.one_of(st.just(Disturbances()), some)
 
 
 @st.composite
-def settings(draw: st.DrawFn) -> Setting:
-    """Return a whole run."""
-    cluster = draw(clusters())
+def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
+    """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end."""
+    cluster = draw(clusters() if disturbed else equal_servers())
     return Setting(
         workload=draw(workloads(cluster.num_gpus)),
         cluster=cluster,
@@ -186,7 +190,7 @@ def settings(draw: st.DrawFn) -> Setting:
         order=draw(st.sampled_from(ORDERS)),
         communication=draw(st.sampled_from(COMMUNICATIONS)),
         load_per_byte_s=draw(st.sampled_from((None, 0.0, 7.8125e-9))),
-        disturbances=draw(disturbances(cluster.num_servers)),
-        until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))),
+        disturbances=draw(disturbances(cluster.num_servers)) if disturbed else Disturbances(),
+        until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
     )

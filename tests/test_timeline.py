@@ -395,7 +395,7 @@ def test_counters_count_the_transfers_on_a_link(mix, mix_events):
 # ---- Random runs
 
 
-@given(settings())
+@given(settings(disturbed=False))
 @hypothesis_settings(max_examples=examples(25))
 def test_invariants_of_any_run(tmp_path_factory, setting: Setting) -> None:
     result = simulate_setting(setting)

@@ -46,8 +46,9 @@ EVENTS, CAPACITY, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(7)
 # States of a job.
 FUTURE, QUEUED, RUNNING, FINISHED = range(4)
 
-# Kinds of recorded slices; a failure cut the last one short.
-COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE = range(4)
+# Kinds of recorded slices: a worker computes; all of a job's in lockstep do; a transfer runs; a worker's task is
+# cut short by a failure; a transfer waits.
+COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE, WAIT_SLICE = range(5)
 
 # The numbers of the rules and of a transfer's states, written here once more: numba's cache does not notice
 # changes in other files, so a number that changed elsewhere would be wrong in code that is already compiled.
@@ -513,6 +514,7 @@ def join_waiting(s, number):
     job.waiting_transfers += 1
     transfer.state = WAITING
     transfer.rate = 0.0
+    transfer.since_ns = run.now_ns
     transfer.position = run.num_waiting
     s.waiting[run.num_waiting] = number
     run.num_waiting += 1
@@ -538,15 +540,26 @@ def touch_link(s, link):
 
 
 @njit
+def leave_waiting(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    if run.record == 1 and transfer.since_ns < run.now_ns:
+        record_slice(s, WAIT_SLICE, number, job, transfer.task, transfer.since_ns, 0, 0.0)
+    count_time(job, run.now_ns)
+    job.waiting_transfers -= 1
+    run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+    transfer.state = IDLE
+
+
+@njit
 def start_transfer(s, number):
     """Step 4: a waiting transfer runs; its rate comes after the step."""
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    count_time(job, run.now_ns)
-    job.waiting_transfers -= 1
+    leave_waiting(s, number)
     job.active_transfers += 1
-    run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
     transfer.state = ACTIVE
     transfer.position = run.num_active
     s.active[run.num_active] = number
@@ -1050,10 +1063,8 @@ def cut_transfer(s, number):
     if transfer.state == ACTIVE:
         pause_transfer(s, number)
     if transfer.state == WAITING:
-        run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
-        s.jobs[transfer.job].waiting_transfers -= 1
-        transfer.state = IDLE
-        run.communicate = 1
+        leave_waiting(s, number)
+        run.rerate = run.communicate = 1
 
 
 @njit
@@ -1069,6 +1080,12 @@ def forget_iteration(s, job):
             record = s.tasks[job.first_task + task]
             s.ready[worker.first_flag + task] = 0
             s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
+
+
+@njit
+def most_slices(run):
+    """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
+    return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16
 
 
 @njit
@@ -1157,6 +1174,8 @@ def close_books(s):
             for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
                 if s.transfers[transfer].state == ACTIVE:
                     stop_transfer(s, transfer)
+                elif s.transfers[transfer].state == WAITING:
+                    leave_waiting(s, transfer)
 
 
 # --- samples of the whole cluster's state, at most as many as there are records
@@ -1369,7 +1388,7 @@ def advance(s):
             if run.clock_overflow == 1:
                 return CLOCK_OVERFLOW
             room = len(s.slices) - run.num_slices
-            if run.record == 1 and 2 * run.heap_size + 2 * run.num_active + run.num_gpus + 16 > room:
+            if run.record == 1 and most_slices(run) > room:
                 return ASK_FLUSH
             if run.num_jobs_left == 0:
                 return DONE

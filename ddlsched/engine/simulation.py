@@ -77,6 +77,8 @@ class Finished:
         Every job's stays on GPUs, in the order of placement; slices name them by number.
     slices
         What was recorded of the timeline.
+    outages
+        Server, from, to (nanoseconds) of each time that a server was down.
     busy_ns
         Compute time of each GPU after the warm-up.
     warmup_ns, end_ns
@@ -90,6 +92,7 @@ class Finished:
     contention: ContentionModel
     stays: tuple[Stay, ...]
     slices: Records
+    outages: tuple[tuple[int, int, int], ...]
     busy_ns: np.ndarray
     warmup_ns: int
     end_ns: int
@@ -154,6 +157,8 @@ class Simulation:
         self._stays: list[Stay] = []
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
+        self._down: dict[int, int] = {}
+        self._outages: list[tuple[int, int, int]] = []
         self._flushed: list[Records] = []
         self._idle = 0
 
@@ -264,6 +269,7 @@ class Simulation:
             contention=self._contention,
             stays=tuple(self._stays),
             slices=np.concatenate(self._flushed),
+            outages=tuple(self._outages) + tuple((server, since, now_ns) for server, since in self._down.items()),
             busy_ns=self._gpus_now.busy_ns - self._warmup_busy_ns,
             warmup_ns=min(self._span.warmup_ns, now_ns),
             end_ns=now_ns,
@@ -279,10 +285,13 @@ class Simulation:
     def _change_capacity(self) -> None:
         first_gpus = self._cluster.first_gpus
         while self._change is not None and self._change.time_ns == self._now_ns:
-            gpus = first_gpus.item(self._change.server), first_gpus.item(self._change.server + 1)
+            server = self._change.server
+            gpus = first_gpus.item(server), first_gpus.item(server + 1)
             if self._change.fails:
+                self._down[server] = self._now_ns
                 kernel.fail_server(self._state, *gpus)
             else:
+                self._outages.append((server, self._down.pop(server), self._now_ns))
                 kernel.restore_server(self._state, *gpus)
             self._expect_change()
         queued = self._state.queue[: self._run.num_queued]
@@ -454,8 +463,7 @@ class Simulation:
         run = self._run
         self._flushed.append(self._state.slices[: run.num_slices].copy())
         run.num_slices = 0
-        # In an instant every task may end, every transfer end or change, and a failure cut every GPU's task.
-        most = int(2 * run.heap_size + 2 * run.num_active + run.num_gpus) + 1024
+        most = 1024 + int(kernel.most_slices(run))
         if run.record and len(self._state.slices) < 2 * most:
             self._state = self._state._replace(slices=make_records("slice", 4 * most))
 

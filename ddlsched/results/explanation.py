@@ -1,0 +1,246 @@
+"""Why a job waited: what blocked it, and who held that.
+
+A run that was recorded (``simulate(..., timeline=True)``, or a window that holds the job's whole life) says at
+each moment which of the job's phases it was in; every waiting moment is put down to what the job waited for and
+to the jobs that held it. Where several held it at once, the time is shared equally among them, so that the
+blockers of a phase add up to the phase.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.results.timeline import ragged
+from ddlsched.units import NS_PER_S
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.engine.simulation import Stay
+    from ddlsched.results.result import Result
+
+__all__ = ["explain"]
+
+_KINDS = {
+    COMPUTE_SLICE: "computes",
+    CUT_SLICE: "computes",
+    LOCKSTEP_SLICE: "computes",
+    TRANSFER_SLICE: "sends",
+    WAIT_SLICE: "waits",
+}
+_POLICY_CHOSE = "the placement policy chose to wait, though enough GPUs had the memory"
+_POLICY_HELD = "the communication policy held it back, though no transfer ran on its links"
+
+
+class Blocker(NamedTuple):
+    """What a job waited for in a phase, and the job that held it, if one did."""
+
+    phase: str
+    waited_for: str
+    held_by: str | None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Something that began and ended: what it is, whose it is (a job's number), and where (GPU or links)."""
+
+    kind: str
+    job: int
+    places: tuple[int, ...]
+
+
+def explain(result: Result, job_id: str) -> pd.DataFrame:
+    """Return what a job waited for, who held it, and how long: a row a blocker, those of a phase longest first.
+
+    Parameters
+    ----------
+    result
+        A recorded run.
+    job_id
+        The job.
+
+    Returns
+    -------
+    DataFrame
+        ``phase`` (queueing, gpu_wait or network_wait), ``waited_for`` (a server's GPU memory, a GPU, a link,
+        repairs, or a policy's decision), ``held_by`` (a job, or None), ``seconds``. The seconds of a phase add
+        up to that phase in :attr:`Result.jobs`.
+
+    Raises
+    ------
+    UnknownNameError
+        No such job.
+    InputError
+        The run was not recorded, or not for the job's whole life.
+    """
+    import pandas as pd
+
+    ids = [job.job_id for job in result.workload]
+    if job_id not in ids:
+        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, ids)}")
+    waits_ns: dict[Blocker, float] = defaultdict(float)
+    number = ids.index(job_id)
+    _refuse_unrecorded(result, number)
+    for blocker, waited_ns in (*_queueing(result, number), *_running(result, number)):
+        waits_ns[blocker] += waited_ns
+    rows = [(*blocker, waited_ns / NS_PER_S) for blocker, waited_ns in waits_ns.items()]
+    frame = pd.DataFrame(rows, columns=["phase", "waited_for", "held_by", "seconds"])
+    phases = ["queueing", "gpu_wait", "network_wait"]
+    order = np.lexsort((-frame["seconds"], frame["phase"].map(phases.index).astype(int))) if len(frame) else []
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _refuse_unrecorded(result: Result, number: int) -> None:
+    state = result.finished.state
+    run, job = state.run[0], state.jobs[number]
+    last_ns = job.finish_ns if job.finish_ns >= 0 else result.finished.end_ns
+    placed = job.start_ns >= 0
+    if not run.record or (placed and not (run.record_from_ns <= job.start_ns and last_ns <= run.record_to_ns)):
+        raise InputError(
+            f"job {result.workload[number].job_id!r}: the run's timeline does not hold its whole life; "
+            "expected one of simulate(..., timeline=True)"
+        )
+
+
+# --- in the queue
+
+
+def _queueing(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
+    """Yield what the job waited for between arrival and placement, and after each failure."""
+    state = result.finished.state
+    own = [stay for stay in result.finished.stays if stay.job == number]
+    since = [int(state.jobs.arrival_ns[number])] + [stay.to_ns for stay in own]
+    until = [stay.from_ns for stay in own] + [result.finished.end_ns]
+    finished = state.jobs.finish_ns[number] >= 0
+    for from_ns, to_ns in list(zip(since, until, strict=True))[: -1 if finished else None]:
+        yield from _queue_span(result, number, from_ns, to_ns)
+
+
+def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterator[tuple[Blocker, float]]:
+    stays = [stay for stay in result.finished.stays if stay.from_ns < to_ns and stay.to_ns > from_ns]
+    outages = [outage for outage in result.finished.outages if outage[1] < to_ns and outage[2] > from_ns]
+    changes = {time for stay in stays for time in (stay.from_ns, stay.to_ns)}
+    changes |= {time for _, *times in outages for time in times} | {from_ns, to_ns}
+    times = sorted(time for time in changes if from_ns <= time <= to_ns)
+    for begin, end in zip(times, times[1:], strict=False):
+        present = [stay for stay in stays if stay.from_ns <= begin < stay.to_ns]
+        down = {server for server, down_ns, up_ns in outages if down_ns <= begin < up_ns}
+        blockers = _lacking(result, number, present, down)
+        for blocker in blockers:
+            yield blocker, (end - begin) / len(blockers)
+
+
+def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -> list[Blocker]:
+    """Return who holds the memory of GPUs that lack it, once a GPU, or why the job is not placed at all."""
+    job, cluster = result.workload[number], result.cluster
+    free_bytes = cluster.gpu_memory_bytes.copy()
+    for stay in present:
+        free_bytes[list(stay.gpus)] -= result.workload[stay.job].gpu_memory_bytes
+    lacks = free_bytes < job.gpu_memory_bytes
+    failed = np.isin(cluster.server_of_gpu, list(down))
+    if np.count_nonzero(~lacks & ~failed) >= job.num_gpus:
+        return [Blocker("queueing", _POLICY_CHOSE, None)]
+    blockers = [
+        Blocker("queueing", f"GPU memory of server {cluster.server_of_gpu[gpu]}", result.workload[stay.job].job_id)
+        for stay in present
+        for gpu in stay.gpus
+        if lacks[gpu] and not failed[gpu]
+    ]
+    useful = down & set(cluster.server_of_gpu[cluster.gpu_memory_bytes >= job.gpu_memory_bytes].tolist())
+    return blockers + [Blocker("queueing", f"repair of server {server}", None) for server in sorted(useful)]
+
+
+# --- on its GPUs
+
+
+def _running(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
+    """Yield what the job waited for while it was placed."""
+    restart_ns = int(result.finished.state.run[0].restart_ns)
+    for nth, stay in enumerate(stay for stay in result.finished.stays if stay.job == number):
+        held_until_ns = stay.from_ns + restart_ns if nth else stay.from_ns
+        for begin_ns, end_ns, pieces in _moments(_pieces(result, number, stay), held_until_ns, stay.to_ns):
+            blockers = _blockers(result, number, stay, pieces)
+            for blocker in blockers:
+                yield blocker, (end_ns - begin_ns) / len(blockers)
+
+
+def _pieces(result: Result, number: int, stay: Stay) -> list[tuple[int, int, _Piece]]:
+    """Return start, end and kind of all that went on on the job's GPUs and links while it was there."""
+    stays, slices = result.finished.stays, result.finished.slices
+    slices = slices[(slices["start_ns"] < stay.to_ns) & (slices["end_ns"] > stay.from_ns)]
+    slices = slices[slices["end_ns"] > slices["start_ns"]]
+    shared = [tuple(sorted(set(stay.gpus).intersection(other.gpus))) for other in stays]
+    crossed = [tuple(sorted(set(stay.links).intersection(other.links))) for other in stays]
+    nth, kind, jobs = slices["stay"], slices["kind"], np.array([other.job for other in stays])
+    gpu = _gpus_of(result, slices)
+    single = ((kind == COMPUTE_SLICE) | (kind == CUT_SLICE)) & np.isin(gpu, stay.gpus)
+    together = (kind == LOCKSTEP_SLICE) & np.array([bool(gpus) for gpus in shared])[nth]
+    sends = (kind == TRANSFER_SLICE) & np.array([bool(links) for links in crossed])[nth]
+    kept = single | together | sends | ((kind == WAIT_SLICE) & (jobs[nth] == number))
+    begin_ns = np.maximum(slices["start_ns"], stay.from_ns)[kept].tolist()
+    end_ns = np.minimum(slices["end_ns"], stay.to_ns)[kept].tolist()
+    pieces = []
+    for what, where, n in zip(kind[kept].tolist(), gpu[kept].tolist(), nth[kept].tolist(), strict=True):
+        places = shared[n] if what == LOCKSTEP_SLICE else crossed[n] if what == TRANSFER_SLICE else (where,)
+        pieces.append(_Piece(_KINDS[what], stays[n].job, places))
+    return list(zip(begin_ns, end_ns, pieces, strict=True))
+
+
+def _gpus_of(result: Result, slices: np.ndarray) -> np.ndarray:
+    """Return the GPU of each slice of a worker; of a transfer's slice, some number."""
+    first, gpus = ragged([stay.gpus for stay in result.finished.stays])
+    jobs = np.array([stay.job for stay in result.finished.stays])[slices["stay"]]
+    worker = slices["owner"] - result.finished.state.jobs.first_worker[jobs]
+    place = np.where(slices["kind"] <= LOCKSTEP_SLICE, worker, 0)
+    place = np.where(slices["kind"] == CUT_SLICE, worker, place)
+    return gpus[first[slices["stay"]] + place]
+
+
+def _moments(
+    pieces: list[tuple[int, int, _Piece]], from_ns: int, to_ns: int
+) -> Iterator[tuple[int, int, list[_Piece]]]:
+    """Yield each span of time in which nothing changes, and the pieces that are going on."""
+    changes = sorted(
+        [(start, 1, place) for place, (start, _, _) in enumerate(pieces)]
+        + [(end, 0, place) for place, (_, end, _) in enumerate(pieces)]
+        + [(from_ns, 2, -1), (to_ns, 2, -1)]
+    )
+    going_on: dict[int, _Piece] = {}
+    last_ns = from_ns
+    for time_ns, what, place in changes:
+        if time_ns > last_ns:
+            yield last_ns, time_ns, list(going_on.values())
+            last_ns = time_ns
+        if what == 1:
+            going_on[place] = pieces[place][2]
+        elif what == 0:
+            going_on.pop(place, None)
+
+
+def _blockers(result: Result, number: int, stay: Stay, pieces: list[_Piece]) -> list[Blocker]:
+    """Return what the job waits for at a moment; nothing if it sends or computes."""
+    mine = {piece.kind for piece in pieces if piece.job == number}
+    others = [piece for piece in pieces if piece.job != number]
+    if "sends" in mine:
+        return []
+    if "waits" in mine:
+        links = result.finished.network.links
+        held = [(piece.job, link) for piece in others if piece.kind == "sends" for link in piece.places]
+        names = {(links[link].name, result.workload[job].job_id) for job, link in held}
+        blockers = [Blocker("network_wait", f"link {link}", job) for link, job in sorted(names)]
+        return blockers or [Blocker("network_wait", _POLICY_HELD, None)]
+    if "computes" in mine:
+        return []
+    return [
+        Blocker("gpu_wait", f"GPU {gpu}", result.workload[piece.job].job_id)
+        for piece in others
+        if piece.kind == "computes"
+        for gpu in piece.places
+    ]

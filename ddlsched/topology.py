@@ -61,7 +61,7 @@ class Link:
     bandwidth_bytes_per_s
         In one direction.
     relative_bandwidth
-        Bandwidth over that of the fastest server's network card.
+        Bandwidth over that of the topology's fastest network card; above 1 on a server whose own is faster.
     """
 
     name: str
@@ -87,21 +87,25 @@ class Network:
     def __init__(
         self, topology: Topology, num_servers: int, nic_bytes_per_s: Mapping[int, float] | None = None
     ) -> None:
-        """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards."""
+        """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards.
+
+        What a relative bandwidth relates to stays the topology's card: the constants of a contention model are
+        measured with that.
+        """
         self._topology = topology
         self._name = type(topology).__name__
         self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._check(num_servers)
+        nics = [self._cable(server) for server in range(num_servers)]
+        self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
+        """Bandwidth of the topology's fastest network card."""
         if nic_bytes_per_s:
             self._graph = self._graph.copy()
         for server, bytes_per_s in (nic_bytes_per_s or {}).items():
-            neighbour, _ = self._cable(server)
-            self._graph.edges[server, neighbour]["bandwidth_bytes_per_s"] = bytes_per_s
-        nics = [self._cable(server) for server in range(num_servers)]
-        self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
-        """Bandwidth of the fastest server's network card."""
+            nics[server] = (nics[server][0], bytes_per_s)
+            self._graph.edges[server, nics[server][0]]["bandwidth_bytes_per_s"] = bytes_per_s
         self.links: tuple[Link, ...] = self._enumerate(num_servers, nics)
         """All links, those of the servers first, in server order."""
 

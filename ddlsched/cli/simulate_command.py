@@ -25,6 +25,7 @@ __all__ = ["simulate"]
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
 _NETWORK = "Network"
+_DISTURBANCES = "What goes wrong (all drawn from --seed)"
 _RUN = "Run and results"
 _MODELS_OWN = "the contention model's own"
 
@@ -44,6 +45,15 @@ def simulate(
         float,
         typer.Option(help="Memory of each GPU, MB (1e6 bytes).", metavar="MB", parser=real, rich_help_panel=_CLUSTER),
     ] = 32768,
+    server_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Servers that differ, in place of the three above: CSV with the columns gpus, gpu_memory_mb and "
+            "optionally servers (how many like this), relative_speed, nic_gbps.",
+            metavar="FILE.csv",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     topology: Annotated[
         str,
         typer.Option(
@@ -138,16 +148,108 @@ def simulate(
     seed: Annotated[
         int,
         typer.Option(
-            help="Of the policies' randomness, from 0; the same seed repeats the run exactly.",
+            help="Of the policies' and disturbances' randomness, from 0; the same seed repeats the run exactly.",
             metavar="N",
             parser=whole,
             rich_help_panel=_RUN,
         ),
     ] = 0,
+    warmup_s: Annotated[
+        float,
+        typer.Option(
+            help="Leave jobs that arrive earlier out of the metrics, seconds.",
+            metavar="S",
+            parser=real,
+            rich_help_panel=_RUN,
+        ),
+    ] = 0.0,
+    until_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Cut the run off at this time, seconds; unfinished jobs are counted apart.",
+            metavar="S",
+            parser=real,
+            show_default="the last finish",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    jitter_cv: Annotated[
+        float,
+        typer.Option(
+            help="Coefficient of variation of every compute task's time, e.g. 0.1.",
+            metavar="CV",
+            parser=real,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 0.0,
+    straggler_share: Annotated[
+        float,
+        typer.Option(
+            help="Probability of each GPU to be slow for the whole run.",
+            metavar="SHARE",
+            parser=real,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 0.0,
+    straggler_slowdown: Annotated[
+        float,
+        typer.Option(
+            help="How many times as long a slow GPU takes.",
+            metavar="FACTOR",
+            parser=real,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 2.0,
+    server_mtbf_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Mean time of a server from repair to failure, seconds.",
+            metavar="S",
+            parser=real,
+            show_default="none fails",
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = None,
+    server_repair_s: Annotated[
+        float,
+        typer.Option(
+            help="Mean time of a server from failure to repair, seconds.",
+            metavar="S",
+            parser=real,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 3600.0,
+    outages: Annotated[
+        Path | None,
+        typer.Option(
+            help="When which server is down, in place of random failures: CSV with the columns server, from_s, to_s.",
+            metavar="FILE.csv",
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = None,
+    checkpoint_iterations: Annotated[
+        int,
+        typer.Option(
+            help="After how many iterations a job's work is safe from failures.",
+            metavar="N",
+            parser=whole,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 1,
+    restart_s: Annotated[
+        float,
+        typer.Option(
+            help="Time for which a job holds its GPUs before it goes on after a failure, seconds.",
+            metavar="S",
+            parser=real,
+            rich_help_panel=_DISTURBANCES,
+        ),
+    ] = 0.0,
     jobs_out: Annotated[
         Path | None,
         typer.Option(
-            help="Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV.",
+            help="Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV (empty where "
+            "the run was cut off before).",
             metavar="FILE.csv",
             rich_help_panel=_RUN,
         ),
@@ -183,12 +285,26 @@ def simulate(
     _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--timeline": timeline})
     constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
     from ddlsched.cluster import Cluster
+    from ddlsched.disturbances import Disturbances, read_outages
     from ddlsched.jobs import Workload
     from ddlsched.simulation import simulate as run
 
     workload = Workload.read(jobs)
-    cluster = Cluster(
-        num_servers=servers, gpus_per_server=gpus_per_server, gpu_memory_mb=gpu_memory_mb, topology=topology
+    if server_table is not None:
+        cluster = Cluster.read(server_table, topology=topology)
+    else:
+        cluster = Cluster(
+            num_servers=servers, gpus_per_server=gpus_per_server, gpu_memory_mb=gpu_memory_mb, topology=topology
+        )
+    disturbances = Disturbances(
+        jitter_cv=jitter_cv,
+        straggler_share=straggler_share,
+        straggler_slowdown=straggler_slowdown,
+        server_mtbf_s=server_mtbf_s,
+        server_repair_s=server_repair_s,
+        outages=read_outages(outages) if outages else (),
+        checkpoint_iterations=checkpoint_iterations,
+        restart_s=restart_s,
     )
     with _progress(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):
         result = run(
@@ -201,10 +317,18 @@ def simulate(
             contention=_contention(contention, constants),
             load_per_byte_s=load_per_byte_s,
             seed=seed,
+            disturbances=disturbances,
+            warmup_s=warmup_s,
+            until_s=until_s,
             timeline=window,
         )
     _write_files(result, jobs_out, timeline)
-    emit(json.dumps(result.summary(), indent=2) + "\n" if as_json else _table(result))
+    emit(_json(result.summary()) if as_json else _table(result))
+
+
+def _json(summary: dict[str, float]) -> str:
+    """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
+    return json.dumps({name: None if value != value else value for name, value in summary.items()}, indent=2) + "\n"
 
 
 def _window(timeline: Path | None, text: str | None) -> bool | tuple[float, float]:
@@ -277,8 +401,11 @@ def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -
 
 
 def _write_jobs(result: Result, path: Path) -> None:
+    import numpy as np
+
     records = result.finished.state.jobs
-    times_ns = (records.start_ns, records.finish_ns, records.finish_ns - records.arrival_ns)
+    jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
+    times_ns = (records.start_ns, records.finish_ns, jct_ns)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["job_id", "start_s", "finish_s", "jct_s"])
@@ -287,6 +414,8 @@ def _write_jobs(result: Result, path: Path) -> None:
 
 
 def _exact_s(time_ns: int) -> str:
+    if time_ns < 0:
+        return ""
     # A float of seconds would lose nanoseconds beyond 104 days.
     return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
 
@@ -298,6 +427,8 @@ def _table(result: Result) -> str:
 
     console = Console(highlight=False)
     title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
+    if warming_up := int((~result.jobs["counted"]).sum()):
+        title += f", {warming_up} of which arrived in the warm-up and are not counted"
     table = Table(box=None, show_header=False, title=title, title_justify="left", title_style="bold")
     table.add_column()
     table.add_column(justify="right")
@@ -310,12 +441,14 @@ def _table(result: Result) -> str:
 
 
 def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
+    apart = [("unfinished jobs", f"{summary['unfinished_jobs']:,}", ""), ("restarts", f"{summary['restarts']:,}", "")]
     return [
         ("average JCT", f"{summary['average_jct_s']:.3f}", "s"),
         ("median JCT", f"{summary['median_jct_s']:.3f}", "s"),
         ("95th percentile JCT", f"{summary['p95_jct_s']:.3f}", "s"),
         ("makespan", f"{summary['makespan_s']:.3f}", "s"),
         ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
+        *(row for row in apart if row[1] != "0"),
         ("events", f"{summary['events']:,}", ""),
         ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -129,7 +130,7 @@ def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterat
     changes = {time for stay in stays for time in (stay.from_ns, stay.to_ns)}
     changes |= {time for _, *times in outages for time in times} | {from_ns, to_ns}
     times = sorted(time for time in changes if from_ns <= time <= to_ns)
-    for begin, end in zip(times, times[1:], strict=False):
+    for begin, end in pairwise(times):
         present = [stay for stay in stays if stay.from_ns <= begin < stay.to_ns]
         down = {server for server, down_ns, up_ns in outages if down_ns <= begin < up_ns}
         blockers = _lacking(result, number, present, down)
@@ -166,7 +167,7 @@ def _running(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
     for nth, stay in enumerate(stay for stay in result.finished.stays if stay.job == number):
         held_until_ns = stay.from_ns + restart_ns if nth else stay.from_ns
         for begin_ns, end_ns, pieces in _moments(_pieces(result, number, stay), held_until_ns, stay.to_ns):
-            blockers = _blockers(result, number, stay, pieces)
+            blockers = _blockers(result, number, pieces)
             for blocker in blockers:
                 yield blocker, (end_ns - begin_ns) / len(blockers)
 
@@ -224,7 +225,7 @@ def _moments(
             going_on.pop(place, None)
 
 
-def _blockers(result: Result, number: int, stay: Stay, pieces: list[_Piece]) -> list[Blocker]:
+def _blockers(result: Result, number: int, pieces: list[_Piece]) -> list[Blocker]:
     """Return what the job waits for at a moment; nothing if it sends or computes."""
     mine = {piece.kind for piece in pieces if piece.job == number}
     others = [piece for piece in pieces if piece.job != number]

@@ -18,7 +18,8 @@ from ddlsched.cli import main
 from ddlsched.plugins import KINDS, names
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
-METRICS = ["average_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "gpu_utilisation", "events", "engine_s"]
+METRICS = ["average_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "gpu_utilisation"]
+METRICS += ["jobs", "unfinished_jobs", "restarts", "events", "engine_s"]
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
 ROWS = (
     "alone,0.5,1,10,0.025,0.037,99200000.0,3213\n"
@@ -185,7 +186,9 @@ def options(command: str) -> dict[str, Any]:
 
 def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
-    latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json"""
+    latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json
+    server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
+    checkpoint-iterations restart-s warmup-s until-s"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -708,3 +711,81 @@ except SystemExit:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+# ---- Servers, disturbances, and checking files
+
+
+def test_the_flags_of_disturbances_reach_the_run() -> None:
+    Path("servers.csv").write_text("servers,gpus,gpu_memory_mb,relative_speed\n16,4,32768,2\n")
+    Path("outages.csv").write_text("server,from_s,to_s\n0,0.01,0.02\n")
+    plain = json.loads(run("simulate", "jobs.csv", "--json").stdout)
+    fast = json.loads(run("simulate", "jobs.csv", "--json", "--server-table", "servers.csv").stdout)
+    assert fast["average_jct_s"] < plain["average_jct_s"]
+    for flags in (
+        ["--jitter-cv", "0.3"],
+        ["--straggler-share", "1", "--straggler-slowdown", "3"],
+        ["--outages", "outages.csv", "--restart-s", "1", "--checkpoint-iterations", "5"],
+        ["--server-mtbf-s", "2", "--server-repair-s", "0.5"],
+    ):
+        disturbed = run("simulate", "jobs.csv", "--json", *flags)
+        assert disturbed.exit_code == 0, disturbed.stderr
+        assert json.loads(disturbed.stdout)["average_jct_s"] > plain["average_jct_s"]
+        assert (
+            run("simulate", "jobs.csv", "--json", *flags, "--seed", "0").stdout.splitlines()[:8]
+            == (disturbed.stdout.splitlines()[:8])
+        )
+
+
+def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
+    done = run("simulate", "jobs.csv", "--json", "--until-s", "0.001", "--jobs-out", "times.csv")
+    found = json.loads(done.stdout)
+    assert (found["unfinished_jobs"], found["average_jct_s"]) == (found["jobs"], None)
+    assert Path("times.csv").read_text().splitlines()[1].endswith(",,")
+    assert "unfinished jobs" in run("simulate", "jobs.csv", "--until-s", "0.001").stdout
+
+
+def test_the_warm_up_is_left_out() -> None:
+    assert json.loads(run("simulate", "jobs.csv", "--json", "--warmup-s", "1e6").stdout)["jobs"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "found"),
+    [
+        ("jobs.csv", None, "workload", {"jobs": 4, "jobs_that_never_fit": 0}),
+        ("servers.csv", "servers,gpus,gpu_memory_mb\n3,2,1000\n1,8,2000\n", "servers", {"servers": 4, "gpus": 14}),
+        ("outages.csv", "server,from_s,to_s\n0,1,2\n0,3,\n", "outages", {"outages": 2, "never_repaired": 1}),
+    ],
+)
+def test_validate_says_what_is_in_a_file(name: str, text: str | None, kind: str, found: dict[str, int]) -> None:
+    if text is not None:
+        Path(name).write_text(text)
+    done = json.loads(run("validate", name, "--json").stdout)
+    assert (done["file"], done["kind"]) == (name, kind)
+    assert {key: done[key] for key in found} == found
+    assert run("validate", name).stdout.startswith(f"{name}: valid ({kind})\n")
+
+
+def test_validate_counts_jobs_that_never_fit_a_cluster() -> None:
+    Path("servers.csv").write_text("gpus,gpu_memory_mb\n1,1\n")
+    found = json.loads(run("validate", "jobs.csv", "--server-table", "servers.csv", "--json").stdout)
+    assert found["jobs_that_never_fit"] == found["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("a.csv", "job_id,arrival_s\nx,1\n", "column 'gpus' is missing"),
+        ("a.csv", "server,from_s,to_s\n7,1,2\n", "server 7 is down; expected servers from 0 to 0"),
+        ("a.csv", "\xff", "column 'job_id' is missing"),
+        ("a.txt", "", "the suffix is '.txt'"),
+        ("none.csv", None, "no such file"),
+    ],
+)
+def test_validate_says_what_is_wrong(name: str, text: str | None, fault: str) -> None:
+    Path("servers.csv").write_text("gpus,gpu_memory_mb\n1,1\n")
+    if text is not None:
+        Path(name).write_text(text)
+    done = run("validate", name, "--server-table", "servers.csv")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert fault in done.stderr

@@ -14,6 +14,7 @@ from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
 from ddlsched.cli.simulate_command import simulate
+from ddlsched.cli.validate_command import validate
 from ddlsched.cli.workload_command import app as workload_app
 
 __all__ = ["app", "main"]
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command("simulate")(simulate)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
+app.command("validate")(validate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -14,7 +14,7 @@ from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network
 from ddlsched.units import ns_from_s
 
-__all__ = ["build_state"]
+__all__ = ["build_state", "fits"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
@@ -79,6 +79,11 @@ def build_state(
     )
 
 
+def fits(job: Job, memory_bytes: np.ndarray) -> bool:
+    """Return whether a job could be placed on GPUs of these memories, all of them empty."""
+    return job.num_gpus <= int(np.count_nonzero(memory_bytes >= job.gpu_memory_bytes))
+
+
 def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
@@ -99,7 +104,7 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
                 f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
-        if job.num_gpus > np.count_nonzero(memory_bytes >= job.gpu_memory_bytes):
+        if not fits(job, memory_bytes):
             raise InputError(
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
                 f"on each of {job.num_gpus} GPUs, so it can never fit; expected what the cluster has: "

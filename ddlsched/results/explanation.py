@@ -94,8 +94,9 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
     rows = [(*blocker, waited_ns / NS_PER_S) for blocker, waited_ns in waits_ns.items()]
     frame = pd.DataFrame(rows, columns=["phase", "waited_for", "held_by", "seconds"])
     phases = ["queueing", "gpu_wait", "network_wait"]
-    order = np.lexsort((-frame["seconds"], frame["phase"].map(phases.index).astype(int))) if len(frame) else []
-    return frame.iloc[order].reset_index(drop=True)
+    frame["phase"] = pd.Categorical(frame["phase"], phases, ordered=True)
+    frame = frame.sort_values(["phase", "seconds"], ascending=[True, False], kind="stable", ignore_index=True)
+    return frame.astype({"phase": str})
 
 
 def _refuse_unrecorded(result: Result, number: int) -> None:
@@ -201,7 +202,8 @@ def _gpus_of(result: Result, slices: np.ndarray) -> np.ndarray:
     worker = slices["owner"] - result.finished.state.jobs.first_worker[jobs]
     place = np.where(slices["kind"] <= LOCKSTEP_SLICE, worker, 0)
     place = np.where(slices["kind"] == CUT_SLICE, worker, place)
-    return gpus[first[slices["stay"]] + place]
+    found: np.ndarray = gpus[first[slices["stay"]] + place]
+    return found
 
 
 def _moments(

@@ -74,10 +74,11 @@ def transfer_slices(result: Result) -> pd.DataFrame:
 def write_timeline(result: Result, path: Path | str) -> None:
     """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens.
 
-    Process *GPUs* has a row a GPU; *Links* a row a link, or several where transfers overlap, and the number
-    of transfers on it over time; *Jobs* marks arrivals, starts and finishes. Rows without content are left
-    out. Times are exact to the nanosecond, and one run always gives the same bytes. Perfetto chooses colours
-    by a slice's name without its digits, so jobs with numbers for ids are coloured by task.
+    Process *GPUs* has a row a GPU, with its tasks and its server's outages; *Links* a row a link, or several
+    where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops by a
+    failure and finishes. Rows without content are left out. Times are exact to the nanosecond, and one run always
+    gives the same bytes. Perfetto chooses colours by a slice's name without its digits, so jobs with numbers for
+    ids are coloured by task.
 
     Parameters
     ----------
@@ -312,8 +313,19 @@ class _Trace:
         return process * self._block + row
 
     def _gpu_names(self) -> dict[int, str]:
-        server = self._state.gpus.server
-        return {gpu: f"server {server[gpu]}, GPU {gpu}" for gpu in np.unique(self._compute.owner).tolist()}
+        server, gpus = self._state.gpus.server, set(self._compute.owner.tolist())
+        gpus.update(gpu for gpu, _, _ in self._outages())
+        return {gpu: f"server {server[gpu]}, GPU {gpu}" for gpu in sorted(gpus)}
+
+    def _outages(self) -> list[tuple[int, int, int]]:
+        """Return GPU, from and to of each failure within the window."""
+        run, first_gpus = self._state.run[0], self._result.cluster.first_gpus
+        return [
+            (gpu, down_ns, up_ns)
+            for server, down_ns, up_ns in self._result.finished.outages
+            if down_ns < run.record_to_ns and up_ns > run.record_from_ns
+            for gpu in range(first_gpus[server], first_gpus[server + 1])
+        ]
 
     def _link_names(self) -> dict[int, str]:
         links = self._result.finished.network.links
@@ -339,6 +351,8 @@ class _Trace:
             name, args = self._label(job, task)
             title, tid = f'{name}{iteration}{", cut by a failure" if cut else ""}"', self._tid(_GPUS, gpu)
             yield _slice("compute", title, _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
+        for gpu, down_ns, up_ns in self._outages():
+            yield _slice("outage", '"server down"', _GPUS, self._tid(_GPUS, gpu), down_ns, up_ns, "")
 
     def _link_events(self) -> Iterator[str]:
         on = self._on_links

@@ -1,0 +1,127 @@
+"""``ddlsched validate``: is a file what it should be, and what is in it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.cli.output import emit
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from ddlsched.cluster import Cluster
+    from ddlsched.jobs import Workload
+
+__all__ = ["validate"]
+
+_KINDS = "a workload (.csv, .parquet, .json), a table of servers or of outages (.csv)"
+
+
+def validate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
+    server_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="The cluster on which a workload's jobs must fit (else 16 servers of 4 GPUs), or whose servers fail.",
+            metavar="FILE.csv",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
+) -> None:
+    """Check an input file and say what is in it, or what is wrong and where."""
+    from ddlsched.cluster import Cluster
+
+    cluster = None if server_table is None else Cluster.read(server_table)
+    kind = _kind(file)
+    found = {"workload": _workload, "servers": _servers, "outages": _outages}[kind](file, cluster)
+    if as_json:
+        emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
+    else:
+        lines = [f"{file}: valid ({kind})", *(f"  {name.replace('_', ' '):<28}{_text(found[name])}" for name in found)]
+        emit("\n".join(lines) + "\n")
+
+
+def _kind(path: Path) -> str:
+    """Return what a file is meant to be, by its suffix and, of a CSV, its header."""
+    if path.suffix.lower() != ".csv":
+        return "workload"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = {name.strip() for name in next(csv.reader(file), [])}
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return "workload"  # whose reader says what is wrong
+    if "from_s" in header or "to_s" in header:
+        return "outages"
+    return "servers" if "gpus" in header and not header & {"job_id", "iterations", "arrival_s"} else "workload"
+
+
+def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+    import numpy as np
+
+    from ddlsched.cluster import Cluster
+    from ddlsched.jobs import Workload
+
+    workload = Workload.read(path)
+    gpus = np.array([job.num_gpus for job in workload])
+    arrivals_s = np.array([job.arrival_s for job in workload])
+    service_s = sum(job.service_ns for job in workload) / 1e9
+    return {
+        "jobs": len(workload),
+        "gpus_of_a_job": _quantiles(gpus),
+        "jobs_of_1_gpu": int((gpus == 1).sum()),
+        "jobs_of_2_to_4_gpus": int(((gpus >= 2) & (gpus <= 4)).sum()),
+        "jobs_of_8_or_more_gpus": int((gpus >= 8).sum()),
+        "arrivals_s": [float(arrivals_s.min()), float(arrivals_s.max())],
+        "gpu_hours_of_compute": round(service_s / 3600, 3),
+        "jobs_that_never_fit": _misfits(workload, cluster or Cluster()),
+    }
+
+
+def _misfits(workload: Workload, cluster: Cluster) -> int:
+    """Return how many jobs can never be placed on the cluster."""
+    from ddlsched.engine.build import fits
+
+    return sum(not fits(job, cluster.gpu_memory_bytes) for job in workload)
+
+
+def _quantiles(values: Any) -> list[float]:
+    import numpy as np
+
+    return [float(value) for value in np.quantile(values, [0.0, 0.5, 1.0])]
+
+
+def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
+    from ddlsched.cluster import Cluster
+
+    cluster = Cluster.read(path)
+    return {
+        "servers": cluster.num_servers,
+        "gpus": cluster.num_gpus,
+        "gpu_memory_mb": _quantiles([server.gpu_memory_mb for server in cluster.servers]),
+        "relative_speed": _quantiles([server.relative_speed for server in cluster.servers]),
+    }
+
+
+def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+    from ddlsched.disturbances import read_outages
+
+    outages = read_outages(path)
+    last = max((outage.server for outage in outages), default=0)
+    if cluster is not None and last >= cluster.num_servers:
+        raise InputError(f"{path}: server {last} is down; expected servers from 0 to {cluster.num_servers - 1}")
+    return {
+        "outages": len(outages),
+        "servers": len({outage.server for outage in outages}),
+        "never_repaired": sum(outage.to_s == float("inf") for outage in outages),
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        names = ("smallest", "median", "largest") if len(value) == 3 else ("first", "last")
+        return ", ".join(f"{name} {number:g}" for name, number in zip(names, value, strict=True))
+    return f"{value:,}"

@@ -16,6 +16,7 @@ from command_line import COMMAND, Run, run
 from ddlsched import Workload
 from ddlsched.cli import main
 from ddlsched.plugins import KINDS, names
+from ddlsched.simulation import warm_up
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
 METRICS = ["average_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "gpu_utilisation"]
@@ -136,6 +137,12 @@ class Backwards:
     def rates(self, active, waiting, links):
         return [-1.0 for _ in active]
 '''
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> None:
+    """Let no command say that it compiles."""
+    warm_up()
 
 
 @pytest.fixture(autouse=True)
@@ -726,7 +733,7 @@ def test_the_flags_of_disturbances_reach_the_run() -> None:
         ["--jitter-cv", "0.3"],
         ["--straggler-share", "1", "--straggler-slowdown", "3"],
         ["--outages", "outages.csv", "--restart-s", "1", "--checkpoint-iterations", "5"],
-        ["--server-mtbf-s", "2", "--server-repair-s", "0.5"],
+        ["--server-mtbf-s", "0.3", "--server-repair-s", "0.5"],
     ):
         disturbed = run("simulate", "jobs.csv", "--json", *flags)
         assert disturbed.exit_code == 0, disturbed.stderr

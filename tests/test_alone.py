@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched.contention import Linear, MaxMin
 from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.jobs import Job, Workload
 from ddlsched.results.alone import alone_s
-from strategies import Setting, examples, settings
 from topologies.leaf_spine import LeafSpine
 
 ITERATION = DataParallelIteration(forward_s=0.03, backward_s=0.05, message_bytes=1e8)

@@ -1,4 +1,4 @@
-"""Slowdown, fairness, shares and size classes of a run: by hand, of real runs, and where there is nothing to measure."""
+"""Slowdown, fairness, shares and size classes: by hand, of real runs, and where there is nothing to measure."""
 
 from __future__ import annotations
 

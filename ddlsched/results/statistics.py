@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIDENCE",
+    "LEAST_RESAMPLED",
     "LEAST_SEEDS",
     "Interval",
     "Verdict",
@@ -38,7 +39,10 @@ CONFIDENCE = 0.95
 """Of every interval."""
 
 LEAST_SEEDS = 6
-"""With fewer no verdict is given, and intervals are Student's: so few values cannot be resampled to any use."""
+"""With fewer no verdict is given."""
+
+LEAST_RESAMPLED = 10
+"""With fewer seeds intervals are Student's: resamples of so few values differ too little from each other."""
 
 _ROUNDING = 1e-12
 """Relative differences below this are none."""
@@ -72,12 +76,12 @@ class Interval:
 
 
 def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
-    """Return the mean of one value a seed, with its bootstrap interval (percentiles, expanded).
+    """Return the mean of one value a seed, with its bootstrap interval (expanded percentiles).
 
     Percentiles of resampled means, bias-corrected or not, are too narrow for few seeds: resampling measures
-    the spread with n where n - 1 is right, and does not know that it is itself estimated. So the percentiles
-    are taken at the level at which they would be Student's interval if the values were normal. With fewer
-    than six seeds the interval is Student's own.
+    the spread with n where n - 1 is right, and does not know that it is itself estimated. So they are taken at
+    the level at which they would be Student's interval if the values were normal. With fewer than ten seeds
+    the interval is Student's own.
 
     Parameters
     ----------
@@ -95,7 +99,7 @@ def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
     mean, seeds = float(numbers.mean()), len(numbers)
     if _alike(numbers):
         return Interval(mean, mean, mean, seeds)
-    low, high = _students(numbers) if seeds < LEAST_SEEDS else _expanded_percentiles(numbers, rng_seed)
+    low, high = _students(numbers) if seeds < LEAST_RESAMPLED else _expanded_percentiles(numbers, rng_seed)
     return Interval(mean, low, high, seeds)
 
 

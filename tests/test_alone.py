@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from strategies import Setting, examples, settings
 
 import ddlsched
+from ddlsched.cluster import Server
 from ddlsched.contention import Linear, MaxMin
 from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.jobs import Job, Workload
@@ -51,6 +52,14 @@ def test_by_hand():
     """16 GPUs are on four servers: every iteration computes 0.08 s and sends 1e8 bytes at 0.856 ns each."""
     jobs = Workload.of([job(0), job(1, num_gpus=16), job(2, num_gpus=4, iterations=7)])
     assert alone_s(jobs, ddlsched.Cluster()) == pytest.approx([0.24, 3 * (0.08 + 0.0856), 0.56], abs=1e-12)
+
+
+def test_on_servers_of_different_kinds_by_hand():
+    """The first server is fast and has too little memory for the second job; over all, the slowest is waited for."""
+    fast, slow = Server(gpus=2, gpu_memory_mb=500.0, relative_speed=2.0), Server(gpus=4, gpu_memory_mb=2000.0)
+    jobs = Workload.of([job(0, gpu_memory_mb=100.0), job(1), job(2, gpu_memory_mb=100.0, num_gpus=6)])
+    found = alone_s(jobs, ddlsched.Cluster(servers=(fast, slow)))
+    assert found == pytest.approx([0.12, 0.24, 3 * (0.08 + 0.0856)], abs=1e-12)
 
 
 def test_it_depends_on_neither_arrival_nor_neighbours():

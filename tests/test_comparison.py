@@ -196,8 +196,8 @@ def test_markdown_lines_up():
 
 
 def test_readable_by_hand():
-    runs = many_runs().assign(unfair_fraction=lambda runs: 0.25 * (runs["policy"] == "fast"), unfinished=0)
-    metrics = ["average_jct_s", "gpu_utilisation", "unfair_fraction", "unfinished"]
+    runs = many_runs().assign(unfair_fraction=lambda runs: 0.25 * (runs["policy"] == "fast"), unfinished_jobs=0)
+    metrics = ["average_jct_s", "gpu_utilisation", "unfair_fraction", "unfinished_jobs"]
     text = readable(compare_runs(runs, baseline="base", metrics=metrics), baseline="base")
     assert text.splitlines() == [
         "| metric              | policy | mean [95 %]       | against base                | verdict |",
@@ -224,9 +224,9 @@ def test_readable_marks_what_does_not_stand_among_all():
 
 
 def test_readable_says_what_is_easily_overlooked():
-    runs = many_runs().assign(unfinished=lambda runs: runs["seed"])
+    runs = many_runs().assign(unfinished_jobs=lambda runs: runs["seed"])
     few = runs[runs["seed"] < 3]
-    text = readable(compare_runs(few, baseline="base", metrics=["average_jct_s", "unfinished"]), baseline="base")
+    text = readable(compare_runs(few, baseline="base", metrics=["average_jct_s", "unfinished_jobs"]), baseline="base")
     assert "With fewer than 6 seeds there is no verdict." in text
     assert "Some jobs did not finish" in text
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,45 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
+from ddlsched.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.results.classes import CLASS_METRICS, class_metrics, compare_classes
 from ddlsched.results.comparison import ALL_METRICS, METRICS, readable
-from ddlsched.results.metrics import PHASES, job_metrics, run_metrics, size_class
+from ddlsched.results.metrics import job_metrics, run_metrics, size_class
+from ddlsched.results.result import PHASES
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 NAN = float("nan")
-PHASE_COLUMNS = [f"{phase}_s" for phase in PHASES]
-
-
-def with_all_columns(result) -> SimpleNamespace:
-    """Return a result with the columns of the table of jobs that the engine does not give yet."""
-    jobs = result.jobs
-    known = jobs["queueing_s"] + jobs["compute_s"] + jobs["communication_s"] + jobs["network_wait_s"]
-    missing = {
-        "computing_s": jobs["compute_s"],
-        "gpu_wait_s": (jobs["jct_s"] - known).clip(lower=0.0),
-        "restart_s": 0.0,
-        "state": "finished",
-        "counted": True,
-    }
-    jobs = jobs.assign(**{name: values for name, values in missing.items() if name not in jobs})
-    contention = getattr(result, "contention", "10gbe")
-    return SimpleNamespace(jobs=jobs, workload=result.workload, cluster=result.cluster, contention=contention)
+PHASE_SHARES = [phase.removesuffix("_s") + "_share" for phase in PHASES]
 
 
 @pytest.fixture(scope="module")
 def real() -> pd.DataFrame:
     """The 160 jobs on the 64 GPUs, at 1/100."""
-    return job_metrics(with_all_columns(ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.01))))
+    return job_metrics(ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.01)))
 
 
 def table(*rows: dict) -> pd.DataFrame:
     """Return a table of jobs made by hand: a job alone takes its 2 s unless said otherwise."""
     usual = {"arrival_s": 0.0, "gpus": 1, "alone_s": 2.0, "jct_s": 2.0, "finish_time_fairness": 1.0}
     usual |= {"state": "finished", "counted": True}
-    frame = pd.DataFrame([usual | row for row in rows], columns=[*usual, *PHASE_COLUMNS])
-    frame[PHASE_COLUMNS] = frame[PHASE_COLUMNS].fillna(0.0)
+    frame = pd.DataFrame([usual | row for row in rows], columns=[*usual, *PHASES])
+    frame[list(PHASES)] = frame[list(PHASES)].fillna(0.0)
     frame["finish_s"] = frame["arrival_s"] + frame["jct_s"]
     work = frame["alone_s"].where(frame["alone_s"] > 0.0)
     return frame.assign(slowdown=frame["jct_s"] / work, size_class=size_class(frame["gpus"].to_numpy()))
@@ -72,8 +56,7 @@ def test_slowdown_and_fairness_of_a_real_run(real):
 
 def test_a_run_of_one_job_has_slowdown_and_fairness_of_one():
     job = ddlsched.microsoft_160(seed=1, scale=0.01)[4]
-    result = with_all_columns(ddlsched.simulate(ddlsched.Workload.of([job])))
-    metrics = run_metrics(job_metrics(result))
+    metrics = run_metrics(job_metrics(ddlsched.simulate(ddlsched.Workload.of([job]))))
     assert metrics["average_slowdown"] == metrics["worst_finish_time_fairness"] == metrics["jain_index"] == 1.0
     assert metrics["unfair_fraction"] == 0.0
 
@@ -101,13 +84,13 @@ def test_run_metrics_by_hand():
     )
     metrics = run_metrics(jobs)
     assert metrics["jobs"] == 2
-    assert metrics["unfinished"] == 0
+    assert metrics["unfinished_jobs"] == 0
     assert (metrics["average_slowdown"], metrics["median_slowdown"]) == (2.0, 2.0)
     assert metrics["p95_slowdown"] == pytest.approx(2.9)
     assert (metrics["worst_finish_time_fairness"], metrics["unfair_fraction"]) == (3.0, 0.5)
     assert metrics["jain_index"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)))
-    shares = {phase: metrics[f"{phase}_share"] for phase in PHASES if metrics[f"{phase}_share"]}
-    assert shares == {"queueing": 1 / 8, "computing": 3 / 8, "network_wait": 4 / 8}
+    shares = {name: metrics[name] for name in PHASE_SHARES if metrics[name]}
+    assert shares == {"queueing_share": 1 / 8, "computing_share": 3 / 8, "network_wait_share": 4 / 8}
 
 
 def test_a_rho_of_one_with_a_rounding_error_is_not_unfair():
@@ -123,7 +106,7 @@ def test_only_jobs_that_count_and_finished_enter():
         UNFINISHED | {"state": "future"},
     )
     metrics = run_metrics(jobs)
-    assert (metrics["jobs"], metrics["unfinished"]) == (1, 1)
+    assert (metrics["jobs"], metrics["unfinished_jobs"]) == (2, 1)
     assert (metrics["average_slowdown"], metrics["worst_finish_time_fairness"]) == (2.0, 1.0)
 
 
@@ -140,7 +123,7 @@ def test_only_jobs_that_count_and_finished_enter():
 def test_where_nothing_can_be_measured_metrics_are_unknown(jobs):
     metrics = run_metrics(jobs)
     known = {name: value for name, value in metrics.items() if not np.isnan(value)}
-    assert set(known) == {"jobs", "unfinished"}
+    assert set(known) == {"jobs", "unfinished_jobs"}
 
 
 def test_jobs_without_work_have_no_slowdown_but_a_share_of_the_time():
@@ -151,10 +134,32 @@ def test_jobs_without_work_have_no_slowdown_but_a_share_of_the_time():
 
 
 def test_phases_of_a_real_run_add_up_to_all_of_its_time(real):
-    assert real[PHASE_COLUMNS].sum(axis=1).to_numpy() == pytest.approx(real["jct_s"].to_numpy(), abs=1e-6)
+    assert real[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(real["jct_s"].to_numpy(), abs=1e-6)
     metrics = run_metrics(real)
-    assert sum(metrics[f"{phase}_share"] for phase in PHASES) == pytest.approx(1.0)
-    assert all(0.0 <= metrics[f"{phase}_share"] <= 1.0 for phase in PHASES)
+    assert sum(metrics[name] for name in PHASE_SHARES) == pytest.approx(1.0)
+    assert all(0.0 <= metrics[name] <= 1.0 for name in PHASE_SHARES)
+
+
+def test_a_run_in_which_everything_goes_wrong():
+    """Servers fail, compute times jitter, and the run is cut off while jobs run, wait and have not even come."""
+    workload = ddlsched.microsoft_160(seed=1, scale=0.01)
+    disturbances = Disturbances(jitter_cv=0.3, server_mtbf_s=20.0, server_repair_s=2.0, restart_s=0.5)
+    options = {"disturbances": disturbances, "warmup_s": 2.0, "until_s": 9.0}
+    jobs = job_metrics(ddlsched.simulate(workload, placement="first-fit", **options))
+    assert set(jobs["state"]) >= {"finished", "running", "future"}
+    finished = jobs[jobs["state"] == "finished"]
+    assert finished["restarts"].any()
+    assert finished[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(finished["jct_s"].to_numpy(), abs=1e-6)
+    assert (
+        jobs[["slowdown", "finish_time_fairness"]].notna().all(axis=1).tolist()
+        == (jobs["state"] == "finished").tolist()
+    )
+    metrics = run_metrics(jobs)
+    arrived = jobs[jobs["arrival_s"].between(2.0, 9.0)]
+    assert metrics["jobs"] == len(arrived) == class_metrics(jobs)["jobs"].sum()
+    assert metrics["unfinished_jobs"] == (arrived["state"] != "finished").sum() > 0
+    assert metrics["restart_share"] > 0.0
+    assert sum(metrics[name] for name in PHASE_SHARES) == pytest.approx(1.0)
 
 
 def test_a_share_is_of_all_time_and_not_an_average_of_jobs(real):
@@ -181,7 +186,7 @@ def test_class_metrics_by_hand():
         table({"gpus": 3, "jct_s": 4.0}, {"gpus": 4, "jct_s": 8.0}, {"gpus": 16}, UNFINISHED | {"gpus": 16})
     )
     assert classes["size_class"].tolist() == ["2-4", "8+"]
-    assert classes[["jobs", "unfinished"]].to_numpy().tolist() == [[2, 0], [1, 1]]
+    assert classes[["jobs", "unfinished_jobs"]].to_numpy().tolist() == [[2, 0], [2, 1]]
     assert classes["average_jct_s"].tolist() == [6.0, 2.0]
     assert classes["average_slowdown"].tolist() == [3.0, 1.0]
 
@@ -196,7 +201,7 @@ def test_five_to_seven_gpus_are_a_class_where_there_are_such_jobs():
 def test_a_class_in_which_no_job_finished_is_there_and_unknown():
     classes = class_metrics(table({}, UNFINISHED | {"gpus": 8}))
     assert classes["size_class"].tolist() == ["1", "8+"]
-    assert classes["unfinished"].tolist() == [0, 1]
+    assert classes["unfinished_jobs"].tolist() == [0, 1]
     assert np.isnan(classes["average_jct_s"][1])
 
 
@@ -252,10 +257,10 @@ def test_a_class_seen_in_too_few_seeds_gets_no_verdict():
 
 def test_a_class_that_starves_under_one_policy_gets_no_verdict():
     """Means are then of the seeds in which it finished under all: fewer, and not a fair sample of all seeds."""
-    found = compare_classes(eight_seeds(starved=(5,)), baseline="base", metrics=["average_jct_s", "unfinished"])
+    found = compare_classes(eight_seeds(starved=(5,)), baseline="base", metrics=["average_jct_s", "unfinished_jobs"])
     slow = found[(found["policy"] == "slow") & (found["size_class"] == "8+")].set_index("metric")
     assert slow.loc["average_jct_s", ["seeds", "seeds_left_out", "verdict"]].tolist() == [7, 1, "undecided"]
-    assert slow.loc["unfinished", ["seeds", "mean"]].tolist() == [8, 1 / 8]
+    assert slow.loc["unfinished_jobs", ["seeds", "mean"]].tolist() == [8, 1 / 8]
     assert "because one had nothing to measure: up to 1." in readable(found, baseline="base")
 
 

@@ -59,9 +59,9 @@ def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | 
 
 def _parts(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, _Kind]]:
     """Yield, of each job's iteration, the nanoseconds that need no simulation, and what the others depend on."""
-    one_memory = np.unique(cluster.gpu_memory_bytes).size == 1
-    smallest = min((server.gpus for server in getattr(cluster, "servers", ())), default=cluster.gpus_per_server)
-    one_speed = np.all(getattr(cluster, "relative_speed", 1.0) == 1.0)
+    one_memory = np.ptp(cluster.gpu_memory_bytes) == 0
+    smallest = int(np.diff(cluster.first_gpus).min())
+    one_speed = (cluster.relative_speed == 1.0).all()
     for job in workload:
         memory_mb, iteration = 0.0 if one_memory else job.gpu_memory_mb, job.iteration
         on_one_server = job.num_gpus <= smallest

@@ -33,7 +33,7 @@ def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
         own = jobs[jobs["size_class"] == name]
         rows.append({"size_class": name, **_jct(counted(own)["jct_s"].dropna().to_numpy()), **run_metrics(own)})
     classes = pd.DataFrame(rows)
-    return classes[classes["jobs"] + classes["unfinished"] > 0].reset_index(drop=True)
+    return classes[classes["jobs"] > 0].reset_index(drop=True)
 
 
 def _jct(jct_s: np.ndarray) -> dict[str, float]:

@@ -69,10 +69,10 @@ SHARES = {
 }
 """Where jobs' time goes. These are not judged: a shorter queue makes the share of all else larger."""
 
-ALL_METRICS = METRICS | SLOWDOWN_AND_FAIRNESS | SHARES | {"unfinished": "Unfinished jobs"}
+ALL_METRICS = METRICS | SLOWDOWN_AND_FAIRNESS | SHARES | {"unfinished_jobs": "Unfinished jobs"}
 """All that :meth:`Result.summary` and :func:`ddlsched.results.metrics.run_metrics` give and policies differ in."""
 
-BY_DIFFERENCE = {"unfair_fraction", "unfinished", *SHARES}
+BY_DIFFERENCE = {"unfair_fraction", "unfinished_jobs", *SHARES}
 """Judged by value - baseline, because they may be 0; all others by value / baseline, unless one is 0."""
 
 NOT_JUDGED = "not judged"
@@ -300,7 +300,7 @@ def _notes(comparison: pd.DataFrame) -> list[str]:
         notes.append(f"With fewer than {LEAST_SEEDS} seeds there is no verdict.")
     if left_out.any():
         notes.append(f"Seeds left out for all policies, because one had nothing to measure: up to {left_out.max()}.")
-    if (comparison.loc[comparison["metric"] == "unfinished", "mean"] > 0.0).any():
+    if (comparison.loc[comparison["metric"] == "unfinished_jobs", "mean"] > 0.0).any():
         notes.append(
             "Some jobs did not finish; all else is measured on those that did, so compare the unfinished first."
         )

@@ -8,16 +8,14 @@ import numpy as np
 
 from ddlsched.results.alone import alone_s
 from ddlsched.results.fairness import finish_time_fairness, jain_index
+from ddlsched.results.result import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ddlsched.results.result import Result
 
-__all__ = ["PHASES", "SIZE_CLASSES", "counted", "job_metrics", "run_metrics", "size_class"]
-
-PHASES = ("queueing", "computing", "gpu_wait", "communication", "network_wait", "restart")
-"""Of a job's time; they add up to its JCT."""
+__all__ = ["SIZE_CLASSES", "counted", "job_metrics", "run_metrics", "size_class"]
 
 SIZE_CLASSES = {1: "1", 2: "2-4", 5: "5-7", 8: "8+"}
 """Names of classes of jobs by the least number of GPUs of each."""
@@ -35,7 +33,7 @@ def job_metrics(result: Result) -> pd.DataFrame:
     one that has no work, whose alone_s is 0.
     """
     jobs = result.jobs
-    alone = alone_s(result.workload, result.cluster, result.contention)  # type: ignore[attr-defined]
+    alone = alone_s(result.workload, result.cluster, result.contention)
     jct_s, arrival_s, finish_s, gpus = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s", "gpus"))
     return jobs.assign(
         alone_s=alone,
@@ -59,8 +57,8 @@ def counted(jobs: pd.DataFrame) -> pd.DataFrame:
 def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
     """Return the metrics of a run beyond those of :meth:`Result.summary`, from :func:`job_metrics`.
 
-    ``jobs`` and ``unfinished`` count those of :func:`counted` that did or did not finish; all else is of
-    those that did. ``average_slowdown``, ``median_slowdown``, ``p95_slowdown`` (numpy's
+    ``jobs`` and ``unfinished_jobs`` count those of :func:`counted` and how many of them did not finish; all
+    else is of those that did. ``average_slowdown``, ``median_slowdown``, ``p95_slowdown`` (numpy's
     linear rule); ``worst_finish_time_fairness`` and ``unfair_fraction``, the largest ρ and the share of jobs with
     ρ > 1; ``jain_index`` of 1 / slowdown, the speed that each job was given as a part of what it would have had
     alone; and for each phase of a job's time ``queueing_share`` and so on, the sum over jobs / the sum of
@@ -74,13 +72,16 @@ def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
     average, median, p95 = (slowdown.mean(), *np.quantile(slowdown, [0.5, 0.95])) if len(slowdown) else [np.nan] * 3
     jct_s = finished["jct_s"].sum()
     return {
-        "jobs": len(finished),
-        "unfinished": len(arrived) - len(finished),
+        "jobs": len(arrived),
+        "unfinished_jobs": len(arrived) - len(finished),
         "average_slowdown": float(average),
         "median_slowdown": float(median),
         "p95_slowdown": float(p95),
         "worst_finish_time_fairness": float(rho.max()) if len(rho) else np.nan,
         "unfair_fraction": float((rho > _UNFAIR).mean()) if len(rho) else np.nan,
         "jain_index": jain_index(1.0 / slowdown[slowdown > 0.0]),
-        **{f"{phase}_share": float(finished[f"{phase}_s"].sum() / jct_s) if jct_s else np.nan for phase in PHASES},
+        **{
+            f"{phase.removesuffix('_s')}_share": float(finished[phase].sum() / jct_s) if jct_s else np.nan
+            for phase in PHASES
+        },
     }

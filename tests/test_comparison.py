@@ -33,7 +33,10 @@ def many_runs() -> pd.DataFrame:
     rows = []
     for policy, factor in (("base", 1.0), ("fast", 0.5)):
         for seed, value in enumerate(SAMPLE):
-            metrics = dict.fromkeys(METRICS, value * factor) | {"gpu_utilisation": 0.2 / factor, "misses": 0.0}
+            metrics = dict.fromkeys(METRICS, value * factor) | {
+                "gpu_utilisation": 0.2 / factor,
+                "average_slowdown": 0.0,
+            }
             rows.append({"policy": policy, "seed": seed} | metrics)
     return pd.DataFrame(rows)
 
@@ -48,23 +51,26 @@ def test_compare_runs_says_which_way_a_metric_is_good():
 
 
 def test_compare_runs_gives_the_difference_where_a_ratio_would_be_one_to_zero():
-    comparison = compare_runs(many_runs(), baseline="base", metrics=["misses"])
+    comparison = compare_runs(many_runs(), baseline="base", metrics=["average_slowdown"])
     assert comparison["change"].isna().all()
     assert set(comparison["verdict"]) == {"undecided"}
-    misses = many_runs().assign(misses=lambda runs: (runs["policy"] == "fast") * runs["average_jct_s"])
-    fast = compare_runs(misses, baseline="base", metrics=["misses"]).set_index("policy").loc["fast"]
+    slowed = many_runs().assign(average_slowdown=lambda runs: (runs["policy"] == "fast") * runs["average_jct_s"])
+    fast = compare_runs(slowed, baseline="base", metrics=["average_slowdown"]).set_index("policy").loc["fast"]
     assert np.isnan(fast["change"])
     assert fast["difference"] == pytest.approx(np.mean(SAMPLE) / 2)
     assert fast["verdict"] == "worse"
 
 
-def test_shares_are_compared_but_not_judged():
-    runs = many_runs().assign(queueing_share=lambda runs: 0.01 * runs["average_jct_s"])
-    comparison = compare_runs(runs, baseline="base", metrics=["queueing_share", "average_jct_s"])
+def test_shares_and_unknown_metrics_are_compared_but_not_judged():
+    runs = many_runs().assign(
+        queueing_share=lambda runs: 0.01 * runs["average_jct_s"], mine=lambda runs: runs["makespan_s"]
+    )
+    comparison = compare_runs(runs, baseline="base", metrics=["queueing_share", "mine", "average_jct_s"])
     fast = comparison[comparison["policy"] == "fast"].set_index("metric")
     assert fast.loc["queueing_share", "difference_high"] < 0.0
-    assert fast["verdict"].tolist() == ["not judged", "better"]
-    assert fast["p_value"].isna().tolist() == [True, False]
+    assert fast.loc["mine", "change"] == pytest.approx(-0.5)
+    assert fast["verdict"].tolist() == fast["verdict_holm"].tolist() == ["not judged", "not judged", "better"]
+    assert fast["p_value"].isna().tolist() == [True, True, False]
 
 
 def test_a_seed_without_a_value_is_left_out_for_all_and_takes_the_verdict():
@@ -93,7 +99,7 @@ def test_unknown_names_are_refused(options, message):
 
 
 def test_comparison_survives_a_csv_file():
-    comparison = compare_runs(many_runs(), baseline="base", metrics=["average_jct_s", "misses"])
+    comparison = compare_runs(many_runs(), baseline="base", metrics=["average_jct_s", "average_slowdown"])
     read = pd.read_csv(io.StringIO(comparison.to_csv(index=False)))
     pd.testing.assert_frame_equal(read, comparison, check_dtype=False)
     assert readable(read, baseline="base") == readable(comparison, baseline="base")
@@ -102,7 +108,7 @@ def test_comparison_survives_a_csv_file():
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.1, 10.0)), min_size=1, max_size=15),
-    st.sampled_from(["average_jct_s", "jain_index", "unfair_fraction", "misses"]),
+    st.sampled_from(["average_jct_s", "jain_index", "unfair_fraction", "average_slowdown"]),
 )
 def test_of_two_policies_at_most_one_is_better_than_the_other(pairs, metric):
     opposite = {"better": "worse", "worse": "better", "undecided": "undecided"}
@@ -232,8 +238,8 @@ def test_readable_says_what_is_easily_overlooked():
 
 
 def test_readable_of_nothing_but_zeros():
-    text = readable(compare_runs(many_runs(), baseline="base", metrics=["misses"]), baseline="base")
-    assert "| misses | base   | 0 [0, 0]    |" in text
+    text = readable(compare_runs(many_runs(), baseline="base", metrics=["average_slowdown"]), baseline="base")
+    assert "| Average slowdown | base   | 0 [0, 0]    |" in text
 
 
 def test_shares_and_metrics_in_percent_say_so():

@@ -76,6 +76,9 @@ BY_DIFFERENCE = {"unfair_fraction", "unfinished_jobs", *SHARES}
 """Judged by value - baseline, because they may be 0; all others by value / baseline, unless one is 0."""
 
 NOT_JUDGED = "not judged"
+"""The verdict on shares, and on metrics of a user's own, of which it is not known which way is good."""
+
+_JUDGED = set(ALL_METRICS) - set(SHARES)
 
 _LARGER_IS_BETTER = {"gpu_utilisation", "jain_index"}
 
@@ -103,7 +106,7 @@ def compare_runs(
         ``mean``, ``low``, ``high`` in the metric's unit; ``difference``, ``difference_low``,
         ``difference_high``, the mean of value - baseline over seeds; ``change``, ``change_low``,
         ``change_high``, the geometric mean of value / baseline - 1 (NaN where one is 0); ``verdict``: better,
-        worse or undecided, of this row by itself (shares are not judged); ``p_value`` of a paired t-test,
+        worse or undecided, of this row by itself (shares and unknown metrics are not judged); ``p_value`` of a paired t-test,
         ``p_holm`` and ``verdict_holm``, adjusted for all rows (:func:`with_holm`). Numbers are NaN without a seed.
 
     Raises
@@ -136,7 +139,7 @@ def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = 
                 else dict.fromkeys(_names("mean"), np.nan)
             )
             row |= _compared(complete[policy], complete[baseline], metric)
-            if policy == baseline or (left_out and metric not in SHARES):
+            if policy == baseline or (left_out and metric in _JUDGED):
                 row |= {"verdict": "undecided", "p_value": np.nan}
             rows.append(row)
     return with_holm(pd.DataFrame(rows))
@@ -152,7 +155,7 @@ def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, 
     """Return the paired difference and change, and which of them decides what."""
     if values.empty:
         unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
-        return unknown | {"verdict": NOT_JUDGED if metric in SHARES else "undecided"}
+        return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
     deciding = paired_difference(values, baseline)
     row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
     p = p_value(values - baseline)
@@ -160,7 +163,7 @@ def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, 
         deciding = paired_change(values, baseline)
         row |= _fields("change", deciding)
         p = p_value(log_ratios(values, baseline))
-    if metric in SHARES:
+    if metric not in _JUDGED:
         return row | {"verdict": NOT_JUDGED, "p_value": np.nan}
     return row | {"verdict": verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER), "p_value": p}
 

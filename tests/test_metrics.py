@@ -178,6 +178,13 @@ def test_metrics_do_not_depend_on_the_order_of_jobs(real, random):
     assert run_metrics(shuffled) == pytest.approx(run_metrics(real))
 
 
+def test_metrics_survive_a_parquet_file(real, tmp_path):
+    real.to_parquet(tmp_path / "run.parquet")
+    read = pd.read_parquet(tmp_path / "run.parquet")
+    assert run_metrics(read) == run_metrics(real)
+    pd.testing.assert_frame_equal(class_metrics(read), class_metrics(real))
+
+
 # ---- Of classes
 
 

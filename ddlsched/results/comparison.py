@@ -105,9 +105,10 @@ def compare_runs(
         A row a policy and metric: ``seeds``, and ``seeds_left_out`` because some policy has no value there;
         ``mean``, ``low``, ``high`` in the metric's unit; ``difference``, ``difference_low``,
         ``difference_high``, the mean of value - baseline over seeds; ``change``, ``change_low``,
-        ``change_high``, the geometric mean of value / baseline - 1 (NaN where one is 0); ``verdict``: better,
-        worse or undecided, of this row by itself (shares and unknown metrics are not judged); ``p_value`` of a paired t-test,
-        ``p_holm`` and ``verdict_holm``, adjusted for all rows (:func:`with_holm`). Numbers are NaN without a seed.
+        ``change_high``, the geometric mean of value / baseline, - 1 (NaN where one is 0); ``verdict`` of this row
+        by itself: better, worse or undecided (shares and metrics of a user's own are not judged); ``p_value`` of
+        a paired t-test, ``p_holm`` and ``verdict_holm``, adjusted for all rows (:func:`with_holm`). Numbers are
+        NaN without a seed.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ddlsched
@@ -15,6 +16,7 @@ from benchmark_tables import Table
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
+from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +94,22 @@ def test_table_aligns_numbers() -> None:
         "none      -",
         "N",
     ]
+
+
+def test_coverage_of_our_intervals_beats_the_plain_bootstrap() -> None:
+    ours, bca, percentiles, student = coverage(POPULATIONS[0], 6, 200)
+    assert max(bca, percentiles) < 91.0 < ours <= 100.0
+    assert ours == student  # with fewer than ten seeds
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_families_have_no_difference_but_their_effects(family) -> None:
+    drawn = np.mean([family.changes(np.random.default_rng(seed), 50) for seed in range(200)], axis=(0, 2))
+    assert drawn == pytest.approx(np.zeros(len(family.effects)), abs=0.05)
+
+
+def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
+    wrong, tables, tables_holm, found, found_holm = errors(FAMILIES[1], 8, 30)
+    assert wrong < 12.0 < tables
+    assert tables_holm < tables
+    assert found_holm < found

@@ -1,18 +1,45 @@
-"""Tables that compare policies run on the same seeds: for files, and for people."""
+"""Comparisons of policies run on the same seeds: a row a policy and metric, with intervals and verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from math import floor, log10
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_change, verdict
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.results.statistics import (
+    CONFIDENCE,
+    LEAST_SEEDS,
+    Interval,
+    by_seed,
+    holm,
+    log_ratios,
+    mean_interval,
+    p_value,
+    paired_change,
+    paired_difference,
+    verdict,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["METRICS", "compare_runs", "interval_of", "interval_text", "markdown"]
+__all__ = [
+    "ALL_METRICS",
+    "BY_DIFFERENCE",
+    "METRICS",
+    "SHARES",
+    "SLOWDOWN_AND_FAIRNESS",
+    "compare_runs",
+    "compare_tables",
+    "interval_of",
+    "interval_text",
+    "markdown",
+    "readable",
+    "with_holm",
+]
 
 METRICS = {
     "average_jct_s": "Average JCT (s)",
@@ -21,15 +48,45 @@ METRICS = {
     "makespan_s": "Makespan (s)",
     "gpu_utilisation": "GPU utilisation (%)",
 }
-"""What runs are compared by, and how tables and axes call it; utilisation is shown x 100."""
+"""What runs are compared by, and how tables and axes call it; what is in % is shown x 100."""
 
-_LARGER_IS_BETTER = {"gpu_utilisation"}
+SLOWDOWN_AND_FAIRNESS = {
+    "average_slowdown": "Average slowdown",
+    "median_slowdown": "Median slowdown",
+    "p95_slowdown": "95th percentile slowdown",
+    "worst_finish_time_fairness": "Worst finish-time fairness ρ",
+    "unfair_fraction": "Jobs with ρ > 1 (%)",
+    "jain_index": "Jain's index",
+}
+
+SHARES = {
+    "queueing_share": "Queueing (% of JCT)",
+    "computing_share": "Computing (% of JCT)",
+    "gpu_wait_share": "Waiting for GPUs (% of JCT)",
+    "communication_share": "Communicating (% of JCT)",
+    "network_wait_share": "Waiting for the network (% of JCT)",
+    "restart_share": "Restarting (% of JCT)",
+}
+"""Where jobs' time goes. These are not judged: a shorter queue makes the share of all else larger."""
+
+ALL_METRICS = METRICS | SLOWDOWN_AND_FAIRNESS | SHARES | {"unfinished_jobs": "Unfinished jobs"}
+"""All that :meth:`Result.summary` and :func:`ddlsched.results.metrics.run_metrics` give and policies differ in."""
+
+BY_DIFFERENCE = {"unfair_fraction", "unfinished_jobs", *SHARES}
+"""Judged by value - baseline, because they may be 0; all others by value / baseline, unless one is 0."""
+
+NOT_JUDGED = "not judged"
+"""The verdict on shares, and on metrics of a user's own, of which it is not known which way is good."""
+
+_JUDGED = set(ALL_METRICS) - set(SHARES)
+
+_LARGER_IS_BETTER = {"gpu_utilisation", "jain_index"}
 
 
 def compare_runs(
     runs: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = tuple(METRICS), by: str = "policy"
 ) -> pd.DataFrame:
-    """Return means over seeds and paired changes against a baseline, with 95 % intervals.
+    """Return means over seeds and paired changes against a baseline, with 95 % intervals and verdicts.
 
     Parameters
     ----------
@@ -38,47 +95,102 @@ def compare_runs(
     baseline
         The policy that the others are compared with.
     metrics
-        Names of columns.
+        Names of columns, such as ``tuple(ALL_METRICS)``.
     by
         Name of the column that tells the policies apart.
 
     Returns
     -------
     DataFrame
-        A row a policy and metric: ``mean``, ``low``, ``high`` in the metric's unit; ``change``,
-        ``change_low``, ``change_high``, the mean of value / baseline - 1 over seeds (NaN where the baseline
-        is 0); ``verdict`` better, worse or undecided; ``seeds``.
+        A row a policy and metric: ``seeds``, and ``seeds_left_out`` because some policy has no value there;
+        ``mean``, ``low``, ``high`` in the metric's unit; ``difference``, ``difference_low``,
+        ``difference_high``, the mean of value - baseline over seeds; ``change``, ``change_low``,
+        ``change_high``, the geometric mean of value / baseline, - 1 (NaN where one is 0); ``verdict`` of this row
+        by itself: better, worse or undecided (shares and metrics of a user's own are not judged); ``p_value`` of
+        a paired t-test, ``p_holm`` and ``verdict_holm``, adjusted for all rows (:func:`with_holm`). Numbers are
+        NaN without a seed.
 
     Raises
     ------
     InputError
-        A policy lacks a seed.
+        A policy lacks a seed, or there is no such baseline or metric.
+    """
+    tables = {metric: by_seed(runs, _known(metric, runs, "metric"), by=by) for metric in metrics}
+    return compare_tables(tables, baseline=baseline, by=by)
+
+
+def compare_tables(tables: dict[str, pd.DataFrame], *, baseline: str, by: str = "policy") -> pd.DataFrame:
+    """Return what :func:`compare_runs` does, from each metric's table with a row a seed and a column a policy.
+
+    Seeds in which any policy has no value are left out of all, so that all rows are over the same seeds; what
+    is then left is no fair sample, so the verdict is "undecided".
     """
     import pandas as pd
 
     rows = []
-    for metric in metrics:
-        table = by_seed(runs, metric, by=by)
+    for metric, table in tables.items():
+        _known(baseline, table, by)
+        complete = table.dropna()
+        left_out = len(table) - len(complete)
         for policy in table.columns:
-            mean = mean_interval(table[policy])
-            row = {
-                by: policy,
-                "metric": metric,
-                "seeds": mean.seeds,
-                "mean": mean.mean,
-                "low": mean.low,
-                "high": mean.high,
-            }
-            rows.append(row | _change(table[policy], table[baseline], metric))
-    return pd.DataFrame(rows)
+            row = {by: policy, "metric": metric, "seeds": len(complete), "seeds_left_out": left_out}
+            row |= (
+                _fields("mean", mean_interval(complete[policy]))
+                if len(complete)
+                else dict.fromkeys(_names("mean"), np.nan)
+            )
+            row |= _compared(complete[policy], complete[baseline], metric)
+            if policy == baseline or (left_out and metric in _JUDGED):
+                row |= {"verdict": "undecided", "p_value": np.nan}
+            rows.append(row)
+    return with_holm(pd.DataFrame(rows))
 
 
-def _change(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, float | str]:
-    if not baseline.all():
-        return {"change": np.nan, "change_low": np.nan, "change_high": np.nan, "verdict": "undecided"}
-    change = paired_change(values, baseline)
-    answer = verdict(change, smaller_is_better=metric not in _LARGER_IS_BETTER)
-    return {"change": change.mean, "change_low": change.low, "change_high": change.high, "verdict": answer}
+def _known(name: str, table: pd.DataFrame, what: str) -> str:
+    if name not in table.columns:
+        raise InputError(f"comparison: there is no {what} {name!r}.{did_you_mean(name, map(str, table.columns))}")
+    return name
+
+
+def _compared(values: pd.Series, baseline: pd.Series, metric: str) -> dict[str, Any]:
+    """Return the paired difference and change, and which of them decides what."""
+    if values.empty:
+        unknown = dict.fromkeys([*_names("difference"), *_names("change"), "p_value"], np.nan)
+        return unknown | {"verdict": "undecided" if metric in _JUDGED else NOT_JUDGED}
+    deciding = paired_difference(values, baseline)
+    row = _fields("difference", deciding) | dict.fromkeys(_names("change"), np.nan)
+    p = p_value(values - baseline)
+    if metric not in BY_DIFFERENCE and (values > 0.0).all() and (baseline > 0.0).all():
+        deciding = paired_change(values, baseline)
+        row |= _fields("change", deciding)
+        p = p_value(log_ratios(values, baseline))
+    if metric not in _JUDGED:
+        return row | {"verdict": NOT_JUDGED, "p_value": np.nan}
+    return row | {"verdict": verdict(deciding, smaller_is_better=metric not in _LARGER_IS_BETTER), "p_value": p}
+
+
+def _names(name: str) -> tuple[str, str, str]:
+    """Return the columns of an interval."""
+    return (name, "low", "high") if name == "mean" else (name, f"{name}_low", f"{name}_high")
+
+
+def _fields(name: str, interval: Interval) -> dict[str, float]:
+    return dict(zip(_names(name), (interval.mean, interval.low, interval.high), strict=True))
+
+
+def with_holm(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Return a comparison, or several put one below the other, with ``p_holm`` and ``verdict_holm`` over all rows.
+
+    Each ``verdict`` errs by itself in about 5 of 100 cases without a difference, so of twenty such rows most
+    tables hold a wrong one. A ``verdict_holm`` is the same verdict where it stands among all rows of the table
+    together, so that 95 of 100 tables hold no wrong one; else undecided.
+    """
+    tested = comparison["p_value"].notna()
+    adjusted = comparison["p_value"].copy()
+    if tested.any():
+        adjusted[tested] = holm(adjusted[tested])
+    stands = comparison["verdict"].where(~tested | (adjusted <= 1.0 - CONFIDENCE), "undecided")
+    return comparison.assign(p_holm=adjusted, verdict_holm=stands)
 
 
 def interval_of(
@@ -86,8 +198,7 @@ def interval_of(
 ) -> Interval:
     """Return a mean, or a change, of a table of :func:`compare_runs`."""
     (row,) = comparison[(comparison[by] == policy) & (comparison["metric"] == metric)].to_dict("records")
-    names = ("change", "change_low", "change_high") if change else ("mean", "low", "high")
-    mean, low, high = (float(row[name]) for name in names)
+    mean, low, high = (float(row[name]) for name in _names("change" if change else "mean"))
     return Interval(mean, low, high, int(row["seeds"]))
 
 
@@ -106,3 +217,97 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
         "| " + " | ".join(cell.ljust(widths[name]) for name, cell in zip(names, line, strict=True)) + " |"
         for line in lines
     )
+
+
+def readable(comparison: pd.DataFrame, *, baseline: str, by: str = "policy") -> str:
+    """Return a comparison as a Markdown table: a row a metric and policy, with what one must know to read it.
+
+    Parameters
+    ----------
+    comparison
+        From :func:`compare_runs` or :func:`ddlsched.results.classes.compare_classes`.
+    baseline
+        The policy that the others were compared with.
+    by
+        Name of the column that tells the policies apart.
+    """
+    shown = comparison[~comparison["metric"].isin(_zeros(comparison))]
+    rows: list[dict[str, str]] = []
+    last: dict[str, str] = {}
+    for row in _records(shown):
+        head = {"GPUs": row["size_class"]} if "size_class" in row else {}
+        head["metric"] = ALL_METRICS.get(row["metric"], row["metric"])
+        cells = {by: str(row[by]), "mean [95 %]": _mean_text(row)}
+        if comparison["seeds"].nunique() > 1:
+            cells["seeds"] = str(row["seeds"])
+        compared = row[by] != baseline
+        cells[f"against {baseline}"] = _against_text(row) if compared else ""
+        cells["verdict"] = _verdict_text(row) if compared else ""
+        rows.append({name: "" if head == last else text for name, text in head.items()} | cells)
+        last = head
+    return "\n\n".join([markdown(rows), *_notes(comparison)])
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+
+
+def _zeros(comparison: pd.DataFrame) -> list[str]:
+    """Return the metrics that are 0 for every policy, unless all are."""
+    zero = (comparison[["low", "high"]] == 0.0).all(axis=1).groupby(comparison["metric"], sort=False).all()
+    return [] if zero.all() else zero.index[zero].tolist()
+
+
+def _percent(metric: str) -> float:
+    return 100.0 if "(%" in ALL_METRICS.get(metric, "") else 1.0
+
+
+def _mean_text(row: dict[str, Any]) -> str:
+    interval = Interval(row["mean"], row["low"], row["high"], row["seeds"]).scaled(_percent(row["metric"]))
+    return interval_text(interval, decimals=_decimals(interval)) if row["seeds"] else "-"
+
+
+def _against_text(row: dict[str, Any]) -> str:
+    """Return the change in %; or the difference, in percentage points or the metric's unit, where that is compared."""
+    if not row["seeds"]:
+        return "-"
+    by_difference = row["metric"] in BY_DIFFERENCE or np.isnan(row["change"])
+    mean, low, high = (row[name] for name in _names("difference" if by_difference else "change"))
+    scale = _percent(row["metric"]) if by_difference else 100.0
+    interval = Interval(mean, low, high, row["seeds"]).scaled(scale)
+    unit = "%" if not by_difference else "points" if scale > 1.0 else ""
+    decimals = _decimals(interval) if by_difference and scale == 1.0 else 1
+    return f"{interval_text(interval, decimals=decimals, sign=True)} {unit}".rstrip()
+
+
+def _decimals(interval: Interval) -> int:
+    """Return how many decimals show three digits of the larger end."""
+    largest = max(abs(interval.low), abs(interval.high))
+    return min(max(2 - floor(log10(largest)), 0), 4) if largest > 0.0 else 0
+
+
+def _verdict_text(row: dict[str, Any]) -> str:
+    if row["verdict"] == NOT_JUDGED:
+        return ""
+    return str(row["verdict"]) if row["verdict"] == row["verdict_holm"] else f"{row['verdict']} ?"
+
+
+def _notes(comparison: pd.DataFrame) -> list[str]:
+    """Return what is true of this table and easily overlooked, a paragraph each."""
+    seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
+    span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    notes = [f"Means over {span} seeds with 95 % intervals; changes are paired by seed."]
+    if (comparison["verdict"] != comparison["verdict_holm"]).any():
+        count = int(comparison["p_value"].notna().sum())
+        notes.append(f"?: so by itself, but not among the {count} comparisons of this table together (Holm, 5 %).")
+    if seeds.min() < LEAST_SEEDS:
+        notes.append(f"With fewer than {LEAST_SEEDS} seeds there is no verdict.")
+    if left_out.any():
+        notes.append(f"Seeds left out for all policies, because one had nothing to measure: up to {left_out.max()}.")
+    if (comparison.loc[comparison["metric"] == "unfinished_jobs", "mean"] > 0.0).any():
+        notes.append(
+            "Some jobs did not finish; all else is measured on those that did, so compare the unfinished first."
+        )
+    if zeros := _zeros(comparison):
+        notes.append(f"Not shown, being 0 everywhere: {', '.join(ALL_METRICS.get(name, name) for name in zeros)}.")
+    return notes

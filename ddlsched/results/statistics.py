@@ -1,12 +1,13 @@
 """Statistics over seeds: means, paired changes against a baseline, bootstrap intervals, and a verdict.
 
 Every policy is run on the same seeds, so policies are compared seed by seed, and what is resampled are
-seeds: the jobs of one run share queues and links and are not independent.
+seeds: the jobs of one run share queues and links and are not independent. How often the intervals hold what
+they should, and how often verdicts err, is printed by ``benchmarks/interval_coverage.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIDENCE",
+    "LEAST_RESAMPLED",
     "LEAST_SEEDS",
     "Interval",
     "Verdict",
     "by_seed",
+    "holm",
+    "log_ratios",
     "mean_interval",
+    "p_value",
     "paired_change",
     "paired_difference",
     "paired_ratio",
@@ -36,13 +41,19 @@ CONFIDENCE = 0.95
 LEAST_SEEDS = 6
 """With fewer no verdict is given."""
 
+LEAST_RESAMPLED = 10
+"""With fewer seeds intervals are Student's: resamples of so few values differ too little from each other."""
+
+_ROUNDING = 1e-12
+"""Relative differences below this are none."""
+
 Numbers: TypeAlias = "Sequence[float] | np.ndarray | pd.Series"
 Verdict: TypeAlias = Literal["better", "worse", "undecided"]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds and its bootstrap 95 % interval; without width where one seed is all there is.
+    """A mean over seeds and its 95 % interval; without width where one seed is all there is.
 
     Parameters
     ----------
@@ -65,7 +76,12 @@ class Interval:
 
 
 def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
-    """Return the mean of one value a seed, with its bootstrap interval (bias-corrected and accelerated).
+    """Return the mean of one value a seed, with its bootstrap interval (expanded percentiles).
+
+    Percentiles of resampled means, bias-corrected or not, are too narrow for few seeds: resampling measures
+    the spread with n where n - 1 is right, and does not know that it is itself estimated. So they are taken at
+    the level at which they would be Student's interval if the values were normal. With fewer than ten seeds
+    the interval is Student's own.
 
     Parameters
     ----------
@@ -76,32 +92,121 @@ def mean_interval(values: Numbers, *, rng_seed: int = 0) -> Interval:
 
     References
     ----------
-    Efron, "Better bootstrap confidence intervals", J. Am. Stat. Assoc. 82 (1987).
+    Hesterberg, "What teachers should know about the bootstrap: resampling in the undergraduate statistics
+    curriculum", The American Statistician 69 (2015): the expanded percentile interval.
     """
     numbers = _checked(values)
-    mean = float(numbers.mean())
-    if np.ptp(numbers) <= 1e-12 * abs(mean):  # one seed, or all alike but for rounding: nothing to resample
-        return Interval(mean, mean, mean, len(numbers))
-    from scipy.stats import bootstrap
+    mean, seeds = float(numbers.mean()), len(numbers)
+    if _alike(numbers):
+        return Interval(mean, mean, mean, seeds)
+    low, high = _students(numbers) if seeds < LEAST_RESAMPLED else _expanded_percentiles(numbers, rng_seed)
+    return Interval(mean, low, high, seeds)
 
-    rng = np.random.default_rng(rng_seed)
-    low, high = bootstrap((numbers,), np.mean, confidence_level=CONFIDENCE, rng=rng).confidence_interval
-    return Interval(mean, float(low), float(high), len(numbers))
+
+def _students(numbers: np.ndarray) -> tuple[float, float]:
+    from scipy.stats import ttest_1samp
+
+    ends = ttest_1samp(numbers, 0.0).confidence_interval(CONFIDENCE)
+    return float(ends.low), float(ends.high)
+
+
+def _expanded_percentiles(numbers: np.ndarray, rng_seed: int) -> tuple[float, float]:
+    """Return percentiles of resampled means, at the level at which they are Student's for normal values."""
+    from scipy.stats import bootstrap, norm, t
+
+    seeds, rng = len(numbers), np.random.default_rng(rng_seed)
+    z = np.sqrt(seeds / (seeds - 1)) * t.ppf((1.0 + CONFIDENCE) / 2.0, seeds - 1)
+    level = 1.0 - 2.0 * norm.sf(z)
+    ends = bootstrap((numbers,), np.mean, confidence_level=level, method="percentile", rng=rng).confidence_interval
+    return float(ends.low), float(ends.high)
+
+
+def _alike(numbers: np.ndarray) -> bool:
+    """Return whether there is one seed, or all are alike but for rounding: nothing to resample."""
+    return bool(np.ptp(numbers) <= _ROUNDING * abs(numbers.mean()))
+
+
+def p_value(differences: Numbers) -> float:
+    """Return how likely paired differences with a mean this far from 0 would be if it were 0 (paired t-test).
+
+    Not less than 0 and not more than 1; 1 for one seed. Only to adjust verdicts for many comparisons by
+    :func:`holm`: bootstrap percentiles cannot resolve the small probabilities that this needs.
+    """
+    numbers = _checked(differences)
+    if _alike(numbers):
+        return 1.0 if len(numbers) == 1 or not numbers.any() else 0.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(numbers, 0.0).pvalue)
+
+
+def holm(p_values: Numbers) -> np.ndarray:
+    """Return p-values adjusted for being so many.
+
+    Whoever calls those of at most 0.05 a difference errs in any of them with a probability of at most 0.05,
+    however the comparisons depend on each other.
+
+    References
+    ----------
+    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statistics 6 (1979).
+    """
+    numbers = _checked(p_values)
+    order = np.argsort(numbers, kind="stable")
+    adjusted = np.empty(len(numbers))
+    factors = len(numbers) - np.arange(len(numbers))
+    adjusted[order] = np.minimum(np.maximum.accumulate(numbers[order] * factors), 1.0)
+    return adjusted
 
 
 def paired_difference(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
     """Return the mean of value - baseline over seeds; both hold the same seeds in the same order."""
-    return _paired(np.subtract, values, baseline, rng_seed)
+    first, second = _pairs(values, baseline)
+    return mean_interval(first - second, rng_seed=rng_seed)
 
 
 def paired_ratio(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
-    """Return the mean of value / baseline over seeds: each seed counts the same, however long its jobs."""
-    return _paired(np.divide, values, baseline, rng_seed)
+    """Return the geometric mean of value / baseline over seeds: each seed counts the same, however long its jobs.
+
+    Geometric, because then a against b is 1 / (b against a). The arithmetic mean of ratios is above 1 even
+    where a and b only swap places from seed to seed, so each would seem worse than the other.
+
+    Parameters
+    ----------
+    values, baseline
+        The same seeds in the same order, greater than 0.
+    rng_seed
+        Of the resampling.
+
+    References
+    ----------
+    Fleming, Wallace, "How not to lie with statistics: the correct way to summarize benchmark results",
+    Commun. ACM 29 (1986).
+    """
+    logarithm = mean_interval(log_ratios(values, baseline), rng_seed=rng_seed)
+    mean, low, high = np.exp([logarithm.mean, logarithm.low, logarithm.high]).tolist()
+    return Interval(mean, low, high, logarithm.seeds)
 
 
 def paired_change(values: Numbers, baseline: Numbers, *, rng_seed: int = 0) -> Interval:
-    """Return the mean of value / baseline - 1 over seeds."""
-    return _paired(lambda value, base: value / base - 1.0, values, baseline, rng_seed)
+    """Return :func:`paired_ratio` - 1."""
+    ratio = paired_ratio(values, baseline, rng_seed=rng_seed)
+    return Interval(ratio.mean - 1.0, ratio.low - 1.0, ratio.high - 1.0, ratio.seeds)
+
+
+def log_ratios(values: Numbers, baseline: Numbers) -> np.ndarray:
+    """Return the logarithm of value / baseline of each seed; 0 where they differ by rounding alone.
+
+    Raises
+    ------
+    InputError
+        A value is not greater than 0, or the two are of different seeds.
+    """
+    first, second = _pairs(values, baseline)
+    if not ((first > 0.0) & (second > 0.0)).all():
+        smallest = min(first.min(), second.min())
+        raise InputError(f"statistics: {smallest} cannot enter a ratio; expected numbers greater than 0, one a seed")
+    logarithms = np.log(first / second)
+    return np.where(np.abs(logarithms) < _ROUNDING, 0.0, logarithms)
 
 
 def verdict(change: Interval, *, smaller_is_better: bool = True) -> Verdict:
@@ -122,7 +227,7 @@ def by_seed(runs: pd.DataFrame, metric: str, *, by: str = "policy") -> pd.DataFr
     runs
         A row a run, with columns ``seed``, ``by`` and ``metric``.
     metric
-        Name of the column.
+        Name of the column; NaN (a run in which there was nothing to measure) stays NaN.
     by
         Name of the column that tells apart what is compared.
 
@@ -131,13 +236,17 @@ def by_seed(runs: pd.DataFrame, metric: str, *, by: str = "policy") -> pd.DataFr
     InputError
         One lacks a seed that another has, so that nothing could be paired, or has one twice.
     """
+    if runs.empty:
+        raise InputError(f"{metric}: there are no runs; expected at least one")
     if runs.duplicated([by, "seed"]).any():
         raise InputError(f"{metric}: a {by} has two runs of one seed; expected one run a seed")
-    table = runs.pivot(index="seed", columns=by, values=metric)[list(dict.fromkeys(runs[by]))]
-    for label in table.columns[table.isna().any()]:
-        missing = table.index[table[label].isna()].tolist()
-        raise InputError(f"{metric}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed")
-    return table
+    seeds = set(runs["seed"])
+    for label, own in runs.groupby(by, sort=False)["seed"]:
+        if missing := sorted(seeds - set(own)):
+            raise InputError(
+                f"{metric}: {label!r} has no run of seeds {missing[:5]}; expected every {by} on every seed"
+            )
+    return runs.pivot(index="seed", columns=by, values=metric)[list(dict.fromkeys(runs[by]))]
 
 
 def _checked(values: Numbers) -> np.ndarray:
@@ -147,10 +256,8 @@ def _checked(values: Numbers) -> np.ndarray:
     return numbers
 
 
-def _paired(
-    combine: Callable[[np.ndarray, np.ndarray], np.ndarray], values: Numbers, baseline: Numbers, rng_seed: int
-) -> Interval:
+def _pairs(values: Numbers, baseline: Numbers) -> tuple[np.ndarray, np.ndarray]:
     first, second = _checked(values), _checked(baseline)
     if len(first) != len(second):
         raise InputError(f"statistics: {len(first)} values against {len(second)}; expected the same seeds in both")
-    return mean_interval(combine(first, second), rng_seed=rng_seed)
+    return first, second

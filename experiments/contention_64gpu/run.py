@@ -19,7 +19,7 @@ import pandas as pd
 from ddlsched.plots.charts import Change, bars, changes, distributions
 from ddlsched.plots.style import PALETTE, save
 from ddlsched.progress import progress_bar
-from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown
+from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
 from ddlsched.sweep import Run, Sweep, sweep
 
@@ -147,7 +147,7 @@ class Measured:
         if self.table.scale == 1.0:
             return comparison
         share = compare_runs(self.runs, baseline=self.table.baseline, metrics=[SHARE])
-        return pd.concat([comparison, share], ignore_index=True)
+        return with_holm(pd.concat([comparison, share], ignore_index=True))
 
     @cached_property
     def per_seed(self) -> pd.DataFrame:

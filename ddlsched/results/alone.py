@@ -1,0 +1,111 @@
+"""The time that each job would take alone on the empty cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ddlsched.cluster import Cluster
+from ddlsched.dag import AllReduceTask, DataParallelIteration, IterationDag
+from ddlsched.jobs import Job, Workload
+from ddlsched.simulation import simulate
+from ddlsched.units import MAX_NS, NS_PER_S
+
+if TYPE_CHECKING:
+    from ddlsched.contention import ContentionModel
+
+__all__ = ["alone_s"]
+
+_LONGEST_RUN_S = MAX_NS / NS_PER_S / 4
+
+
+class _Kind(NamedTuple):
+    """What the simulated part of an iteration depends on."""
+
+    iteration: DataParallelIteration | IterationDag
+    num_gpus: int
+    gpu_memory_mb: float
+
+
+def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | str = "10gbe") -> np.ndarray:
+    """Return how long each job would take if it were the only one, seconds (float64, in the workload's order).
+
+    The job is placed at once by first-fit, so on as few servers as can be where all are alike; its
+    all-reduces go one at a time, in the order of its tasks; nothing jitters and nothing fails. So it is a
+    property of the job and the cluster, and the same for all policies that are compared.
+
+    Iterations are alike and follow each other without a gap, so this is iterations x the time of one, exact to
+    the nanosecond. Those of all different jobs come from one run of the engine, in which each job arrives after
+    the one before has left. Of a forward pass, a backward pass and one all-reduce, which follow each other,
+    only the all-reduce is simulated, and of passes on one server nothing but that it ends, so that a workload
+    whose jobs all differ in duration takes no longer.
+
+    On servers of different speeds this is the time on the first servers that have the memory, so a job that a
+    policy places on faster ones may take less than its ``alone_s``.
+
+    Parameters
+    ----------
+    workload, cluster, contention
+        Of a run, as a :class:`~ddlsched.results.result.Result` holds them.
+    """
+    parts = list(_parts(workload, cluster))
+    kinds = list(dict.fromkeys(kind for _, kind in parts))
+    simulated_ns = dict(zip(kinds, _one_by_one_ns(kinds, cluster, contention), strict=True))
+    iteration_ns = [fixed_ns + simulated_ns[kind] for fixed_ns, kind in parts]
+    return np.array([job.iterations * ns for job, ns in zip(workload, iteration_ns, strict=True)], np.int64) / NS_PER_S
+
+
+def _parts(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, _Kind]]:
+    """Yield, of each job's iteration, the nanoseconds that need no simulation, and what the others depend on."""
+    one_memory = np.ptp(cluster.gpu_memory_bytes) == 0
+    smallest = int(np.diff(cluster.first_gpus).min())
+    one_speed = (cluster.relative_speed == 1.0).all()
+    for job in workload:
+        memory_mb, iteration = 0.0 if one_memory else job.gpu_memory_mb, job.iteration
+        on_one_server = job.num_gpus <= smallest
+        if one_speed and isinstance(iteration, DataParallelIteration) and (on_one_server or iteration.buckets == 1):
+            message_bytes = 0.0 if on_one_server else iteration.message_bytes
+            reduce = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=message_bytes)
+            yield job.compute_ns, _Kind(reduce, job.num_gpus, memory_mb)
+        else:
+            yield 0, _Kind(iteration, job.num_gpus, memory_mb)
+
+
+def _one_by_one_ns(kinds: Sequence[_Kind], cluster: Cluster, contention: ContentionModel | str) -> list[int]:
+    """Return the time of an iteration of each kind, in one run if the clock holds it."""
+    gaps_s = np.array([_gap_s(kind) for kind in kinds])
+    if gaps_s.sum() > _LONGEST_RUN_S and len(kinds) > 1:
+        half = len(kinds) // 2
+        return [ns for part in (kinds[:half], kinds[half:]) for ns in _one_by_one_ns(part, cluster, contention)]
+    while True:
+        arrivals_s = np.cumsum(gaps_s) - gaps_s
+        jobs = [_job(number, kind, s) for number, (kind, s) in enumerate(zip(kinds, arrivals_s.tolist(), strict=True))]
+        jct_s = _jct_s(Workload.of(jobs), cluster, contention)
+        if (jct_s <= gaps_s / 2).all():  # none has met another
+            return [round(s * NS_PER_S) for s in jct_s.tolist()]
+        gaps_s = np.maximum(gaps_s, 2 * jct_s)
+
+
+def _jct_s(workload: Workload, cluster: Cluster, contention: ContentionModel | str) -> np.ndarray:
+    result = simulate(
+        workload,
+        cluster,
+        placement="first-fit",
+        order="fifo",
+        communication="bounded-overlap:limit=1",
+        contention=contention,
+    )
+    return result.jobs["jct_s"].to_numpy()
+
+
+def _gap_s(kind: _Kind) -> float:
+    """Return a first guess of twice an iteration's time: at 0.8 Gbit/s for its messages."""
+    dag = kind.iteration.dag() if isinstance(kind.iteration, DataParallelIteration) else kind.iteration
+    message_bytes = sum(task.message_bytes for task in dag.tasks if isinstance(task, AllReduceTask))
+    return 1.0 + 2 * (dag.compute_ns / NS_PER_S + 1e-8 * message_bytes)
+
+
+def _job(number: int, kind: _Kind, arrival_s: float) -> Job:
+    return Job(job_id=str(number), arrival_s=arrival_s, iterations=1, **kind._asdict())

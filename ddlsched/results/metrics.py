@@ -1,0 +1,87 @@
+"""What a run's table of jobs is measured by: slowdown, fairness, and where the time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.results.alone import alone_s
+from ddlsched.results.fairness import finish_time_fairness, jain_index
+from ddlsched.results.result import PHASES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.results.result import Result
+
+__all__ = ["SIZE_CLASSES", "counted", "job_metrics", "run_metrics", "size_class"]
+
+SIZE_CLASSES = {1: "1", 2: "2-4", 5: "5-7", 8: "8+"}
+"""Names of classes of jobs by the least number of GPUs of each."""
+
+_UNFAIR = 1.0 + 1e-9
+"""What ρ must pass to be called more than 1, whatever the rounding of sums."""
+
+
+def job_metrics(result: Result) -> pd.DataFrame:
+    """Return a run's table of jobs with columns for slowdown and fairness.
+
+    Columns added to those of :attr:`Result.jobs`: alone_s (:func:`ddlsched.results.alone.alone_s`); slowdown
+    (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.fairness.finish_time_fairness`);
+    size_class ("1", "2-4", "5-7" or "8+" GPUs). Slowdown and ρ are NaN for a job that did not finish, and for
+    one that has no work, whose alone_s is 0.
+    """
+    jobs = result.jobs
+    alone = alone_s(result.workload, result.cluster, result.contention)
+    jct_s, arrival_s, finish_s, gpus = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s", "gpus"))
+    return jobs.assign(
+        alone_s=alone,
+        slowdown=np.divide(jct_s, alone, out=np.full(len(alone), np.nan), where=alone > 0.0),
+        finish_time_fairness=finish_time_fairness(arrival_s, finish_s, alone, gpus, result.cluster.num_gpus),
+        size_class=size_class(gpus),
+    )
+
+
+def size_class(gpus: np.ndarray) -> np.ndarray:
+    """Return the name of each job's size class, from its number of GPUs."""
+    names = np.array(list(SIZE_CLASSES.values()), dtype=object)
+    return names[np.searchsorted(list(SIZE_CLASSES), gpus, side="right") - 1]
+
+
+def counted(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return the jobs that enter averages if they finish: those that arrived, after the warm-up, before the end."""
+    return jobs[jobs["counted"].to_numpy(bool) & (jobs["state"] != "future").to_numpy()]
+
+
+def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
+    """Return the metrics of a run beyond those of :meth:`Result.summary`, from :func:`job_metrics`.
+
+    ``jobs`` and ``unfinished_jobs`` count those of :func:`counted` and how many of them did not finish; all
+    else is of those that did. ``average_slowdown``, ``median_slowdown``, ``p95_slowdown`` (numpy's
+    linear rule); ``worst_finish_time_fairness`` and ``unfair_fraction``, the largest ρ and the share of jobs with
+    ρ > 1; ``jain_index`` of 1 / slowdown, the speed that each job was given as a part of what it would have had
+    alone; and for each phase of a job's time ``queueing_share`` and so on, the sum over jobs / the sum of
+    their JCT. NaN where there is nothing to measure: no job with work finished, or for shares, none that
+    took any time.
+    """
+    arrived = counted(jobs)
+    finished = arrived[arrived["finish_s"].notna()]
+    with_work = finished[finished["alone_s"] > 0.0]
+    slowdown, rho = (with_work[name].to_numpy() for name in ("slowdown", "finish_time_fairness"))
+    average, median, p95 = (slowdown.mean(), *np.quantile(slowdown, [0.5, 0.95])) if len(slowdown) else [np.nan] * 3
+    jct_s = finished["jct_s"].sum()
+    return {
+        "jobs": len(arrived),
+        "unfinished_jobs": len(arrived) - len(finished),
+        "average_slowdown": float(average),
+        "median_slowdown": float(median),
+        "p95_slowdown": float(p95),
+        "worst_finish_time_fairness": float(rho.max()) if len(rho) else np.nan,
+        "unfair_fraction": float((rho > _UNFAIR).mean()) if len(rho) else np.nan,
+        "jain_index": jain_index(1.0 / slowdown[slowdown > 0.0]),
+        **{
+            f"{phase.removesuffix('_s')}_share": float(finished[phase].sum() / jct_s) if jct_s else np.nan
+            for phase in PHASES
+        },
+    }

@@ -1,6 +1,7 @@
-"""How often 95 % intervals hold the mean, and how often verdicts err: by simulation, about six minutes.
+"""How often 95 % intervals hold the mean, and how often verdicts err, by simulation.
 
-python benchmarks/interval_coverage.py --samples 100      a few seconds, to two digits less
+python benchmarks/interval_coverage.py                    all that docs/statistics.md shows: up to half an hour
+python benchmarks/interval_coverage.py --samples 100      a tenth of the time, to one digit less
 
 A population is what one seed gives: drawn from a distribution, or one of the 100 changes that were measured in
 the 64-GPU experiment, seed by seed. A sample is a comparison over a few seeds.

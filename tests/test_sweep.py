@@ -22,7 +22,7 @@ from ddlsched.fingerprint import fingerprint, sources_digest
 from ddlsched.progress import progress_bar
 from ddlsched.sweep import Failure, Run, sweep
 
-MICROSOFT = "ddlsched.workloads.microsoft:microsoft_160"
+MICROSOFT = "microsoft-160:scale=0.002"
 
 MINE = '''
 from pathlib import Path
@@ -55,7 +55,6 @@ def run(policy: str = "SRSF(1)", seed: int = 1, measures: tuple[str, ...] = (), 
     return Run(
         labels={"policy": policy},
         workload=MICROSOFT,
-        workload_options={"scale": 0.002},
         seed=seed,
         options=options or {"scheduler": "srsf-1"},
         measures=measures,

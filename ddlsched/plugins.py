@@ -18,6 +18,7 @@ import typing
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -36,7 +37,9 @@ def names(kind: Kind) -> list[str]:
     return sorted(_registered(kind))
 
 
+@lru_cache
 def _registered(kind: Kind) -> dict[str, EntryPoint]:
+    """Return the entry points of a kind; reading those of all packages takes longer than many a run."""
     return {point.name: point for point in entry_points(group=f"ddlsched.{kind}")}
 
 

@@ -11,7 +11,6 @@ import ast
 import hashlib
 import importlib.machinery
 import importlib.util
-import inspect
 import sys
 import sysconfig
 import threading
@@ -154,9 +153,8 @@ def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
     module = _module_of_file(path)
     found = getattr(module, class_name, None)
     if not callable(found):
-        here = module.__name__
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == here]
-        raise UnknownNameError(f"{path}: has no class {class_name!r}.{did_you_mean(class_name, classes)}")
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise UnknownNameError(f"{path}: has no class or function {class_name!r}.{did_you_mean(class_name, own)}")
     plugin: Callable[..., Any] = found
     return plugin
 

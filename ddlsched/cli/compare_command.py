@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.failures import one_line
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
@@ -266,9 +267,8 @@ def _tell(comparison: Comparison, as_json: bool) -> None:
     if len(failures):
         first = failures.iloc[0]
         where = f"{first['policy']}, {first['workload']}, {first['cluster']}, seed {first['seed']}"
-        notice(
-            f"{len(failures)} runs failed ({comparison.folder}/failures.csv), the first: {where}: {first['message']}"
-        )
+        many = f"{len(failures)} {'run' if len(failures) == 1 else 'runs'} failed ({comparison.folder}/failures.csv)"
+        notice(one_line(f"{many}, the first: {where}: {first['message']}"))
 
 
 def _json(comparison: Comparison) -> str:

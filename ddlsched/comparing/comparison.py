@@ -143,9 +143,9 @@ class Comparison:
         return notes
 
     def _read(self, name: str) -> pd.DataFrame:
-        # As text, or a policy "1" would be a number and one called "NA" be missing.
-        names = dict.fromkeys([*LABELS, "metric", "verdict", "size_class", "file", "message"], str)
-        return pd.read_csv(self.folder / name, converters=names, float_precision="round_trip")
+        # A policy "1" is no number, and one called "NA" is not missing: only an empty field is.
+        texts = dict.fromkeys([*LABELS, "metric", "verdict", "size_class", "file", "message"], str)
+        return pd.read_csv(self.folder / name, dtype=texts, keep_default_na=False, na_values=[""])
 
 
 def read_asked(folder: Path) -> dict[str, Any] | None:

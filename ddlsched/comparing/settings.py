@@ -27,6 +27,10 @@ Where: TypeAlias = Callable[[Location], str]
 """Tells the reader where that is: a file's line and field, or a flag."""
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 80
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
@@ -180,7 +184,7 @@ def _fault(fault: Mapping[str, Any], where: Where) -> str:
     if kind == "value_error" and not str(fault["ctx"]["error"]).startswith("expected"):
         return f"{where(location)}: {fault['ctx']['error']}"
     why = str(fault["ctx"]["error"]) if kind == "value_error" else _lower(fault["msg"])
-    return f"{where(location)}: is {reprlib.repr(fault['input'])}; {why}"
+    return f"{where(location)}: is {_SHORT.repr(fault['input'])}; {why}"
 
 
 def _lower(message: str) -> str:

@@ -6,7 +6,6 @@ here is what only a whole comparison knows: which runs are really several, and w
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -34,8 +33,9 @@ class Compare(Protocol):
         ...
 
 
-compare_metrics: Compare = partial(compare_runs, metrics=tuple(METRICS))
-"""Compares runs by all metrics that have a verdict."""
+def compare_metrics(runs: pd.DataFrame, *, baseline: str) -> pd.DataFrame:
+    """Compare runs by all metrics that they have and that are compared."""
+    return compare_runs(runs, baseline=baseline, metrics=[metric for metric in METRICS if metric in runs])
 
 
 def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:

@@ -30,7 +30,8 @@ __all__ = ["on_dask"]
 
 _SENT = "<sent>"
 """Stands in a run's texts for the folder in which a worker has put the client's files."""
-_NO_WORKER_S = 60
+_ANSWER_S = 15.0
+_NO_WORKER_S = 60.0
 
 Parcel: TypeAlias = Mapping[str, bytes]
 """Files by their absolute path on the client's machine."""
@@ -78,7 +79,7 @@ def _connected(address: str) -> Iterator[Client]:
     except ImportError:
         raise InputError("a Dask cluster needs the package distributed; pip install 'ddlsched[dask]'") from None
     try:
-        client = Client(address, timeout=15)
+        client = Client(address, timeout=_ANSWER_S)
     except (OSError, ValueError) as error:
         why = f"no Dask scheduler answers there ({error or type(error).__name__})"
         raise InputError(f"dask {address}: {why}; expected an address such as tcp://127.0.0.1:8786") from None

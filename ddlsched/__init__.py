@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.cluster import Cluster
+    from ddlsched.comparing.compare import compare
+    from ddlsched.comparing.comparison import Comparison
     from ddlsched.contention import EqualShare, Linear, MaxMin
     from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
     from ddlsched.errors import (
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AllReduceTask": "dag",
     "Cluster": "cluster",
+    "Comparison": "comparing.comparison",
     "ComputeTask": "dag",
     "DataParallelIteration": "dag",
     "DdlschedError": "errors",
@@ -46,6 +49,7 @@ _HOME = {
     "SimulationError": "errors",
     "UnknownNameError": "errors",
     "Workload": "jobs",
+    "compare": "comparing.compare",
     "microsoft_160": "workloads.microsoft",
     "simulate": "simulation",
 }
@@ -53,6 +57,7 @@ _HOME = {
 __all__ = [
     "AllReduceTask",
     "Cluster",
+    "Comparison",
     "ComputeTask",
     "DataParallelIteration",
     "DdlschedError",
@@ -68,6 +73,7 @@ __all__ = [
     "SimulationError",
     "UnknownNameError",
     "Workload",
+    "compare",
     "microsoft_160",
     "simulate",
 ]

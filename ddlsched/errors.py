@@ -8,6 +8,7 @@ from typing import TypeVar
 
 __all__ = [
     "DdlschedError",
+    "FaultyInputError",
     "InputError",
     "InvalidDecisionError",
     "PluginError",
@@ -30,6 +31,14 @@ class InputError(DdlschedError, ValueError):
 
     The message is one line that names the place, the value found and the value expected.
     """
+
+
+class FaultyInputError(InputError):
+    """Input with one or more faults, all of which are reported, a line each."""
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
 
 
 class UnknownNameError(InputError):

@@ -1,7 +1,8 @@
 """Fingerprints: a hash of everything that a run's outcome depends on, the same in every process.
 
 Values are taken apart down to numbers and text; of a class, the bytes of its file count too, as do those of
-every file that a text such as ``path/to/mine.py:MyPolicy`` names.
+every file that a text such as ``path/to/mine.py:MyPolicy`` names, and of what a Python file imports from
+beside it (:mod:`ddlsched.user_files`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.plugins import KINDS
+from ddlsched.user_files import digest_of, files_named, installed_packages, with_neighbours
 
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
-_PRESENTATION = ("cli", "plots")
-"""Packages that no simulation imports."""
+_PRESENTATION = ("cli", "plots", "comparing", "report", "report.py", "results/comparison.py", "results/statistics.py")
+"""What no simulation imports."""
 
 
 def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
@@ -37,7 +37,10 @@ def fingerprint(inputs: Mapping[str, Any], sources: str) -> str:
     """
     files: set[Path] = set()
     described = describe(inputs, files)
-    digests = sorted(_digest(path.read_bytes()) for path in files)
+    try:
+        digests = sorted({digest_of(part) for path in files for part in with_neighbours(path)})
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); expected a readable file") from None
     return _digest(json.dumps([described, digests, sources], sort_keys=True).encode())
 
 
@@ -46,9 +49,7 @@ def sources_digest() -> str:
 
     What only draws and talks is left out; numpy's version counts, because its random streams may change with it.
     """
-    points = (point for kind in KINDS for point in entry_points(group=f"ddlsched.{kind}"))
-    plugins = {point.module.partition(".")[0] for point in points}
-    digests = [_digest(path.read_bytes()) for name in sorted({"ddlsched"} | plugins) for path in _sources_of(name)]
+    digests = [_digest(path.read_bytes()) for name in sorted(installed_packages()) for path in _sources_of(name)]
     return _digest(json.dumps([digests, np.__version__]).encode())
 
 
@@ -63,7 +64,7 @@ def describe(value: object, files: set[Path]) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str | Path):
-        files.update(_file_named(str(value)))
+        files.update(files_named(str(value)))
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): describe(part, files) for key, part in value.items()}
@@ -86,16 +87,6 @@ def _describe_object(value: object, files: set[Path]) -> dict[str, Any]:
     return {"class": f"{kind.__module__}.{kind.__qualname__}", "holds": describe(held, files)}
 
 
-def _file_named(text: str) -> list[Path]:
-    """Return the file that a text names, alone or before ``:Class`` or ``:function``, if there is one."""
-    before, py, _ = text.partition(".py:")
-    path = Path(before + ".py") if py else Path(text)
-    try:
-        return [path] if path.suffix and path.is_file() else []
-    except OSError:
-        return []
-
-
 def _sources_of(package: str) -> list[Path]:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -104,7 +95,7 @@ def _sources_of(package: str) -> list[Path]:
     if origin.name != "__init__.py":
         return [origin]
     silent = {origin.parent / name for name in _PRESENTATION} if package == "ddlsched" else set()
-    return sorted(path for path in origin.parent.rglob("*.py") if silent.isdisjoint(path.parents))
+    return sorted(path for path in origin.parent.rglob("*.py") if silent.isdisjoint([path, *path.parents]))
 
 
 def _digest(data: bytes) -> str:

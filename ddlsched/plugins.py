@@ -7,28 +7,28 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.contention``, ``ddlsched.topology`` and ``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports
+nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
-import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
+from ddlsched.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "class_in_file", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
 
-Kind: TypeAlias = Literal["placement", "order", "communication", "contention", "topology", "bundle"]
+Kind: TypeAlias = Literal["placement", "order", "communication", "contention", "topology", "workload", "bundle"]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 
@@ -37,7 +37,9 @@ def names(kind: Kind) -> list[str]:
     return sorted(_registered(kind))
 
 
+@lru_cache
 def _registered(kind: Kind) -> dict[str, EntryPoint]:
+    """Return the entry points of a kind; reading those of all packages takes longer than many a run."""
     return {point.name: point for point in entry_points(group=f"ddlsched.{kind}")}
 
 
@@ -56,10 +58,63 @@ def resolve(kind: Kind, given: object) -> Any:
     if not isinstance(given, str):
         _refuse_other_kind(kind, type(given).__name__, given)
         return given
-    maker, label, parameters = _find(kind, given)
-    plugin = _make(kind, label, maker, _parse_parameters(kind, label, maker, parameters))
-    _refuse_other_kind(kind, label, plugin)
+    make = maker(kind, given)
+    plugin = make()
+    _refuse_other_kind(kind, make.label, plugin)
     return plugin
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes a plug-in, with the parameters that a text gives it.
+
+    Attributes
+    ----------
+    kind, label
+        What it makes and how messages call it.
+    function
+        A class or a function.
+    values
+        The parameters given.
+    supplied
+        Names of further parameters that the function has and that its caller gives.
+    """
+
+    kind: Kind
+    label: str
+    function: Callable[..., Any]
+    values: dict[str, Any]
+    supplied: frozenset[str]
+
+    def __call__(self, **supplied: Any) -> Any:
+        """Return what the function makes; what it raises becomes a PluginError."""
+        values = self.values | {name: value for name, value in supplied.items() if name in self.supplied}
+        given = ", ".join(f"{name}={value}" for name, value in values.items())
+        return guarded(f"{self.kind} {self.label}({given})", lambda: self.function(**values))
+
+
+def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
+    """Return what makes the plug-in that a text names.
+
+    Parameters
+    ----------
+    kind, given
+        The kind, and a text such as ``lwf:kappa=1`` or ``mine.py:MyPolicy:alpha=0.5``.
+    supplied
+        Parameters that the caller gives later, if the plug-in has them; refused in the text.
+
+    Raises
+    ------
+    UnknownNameError, InputError, PluginError
+        As :func:`resolve`.
+    """
+    function, label, text = _find(kind, given)
+    known = _parameters(f"{kind} {label}", function)
+    taken = {name for name in supplied if known.pop(name, None) is not None}
+    for part in text.split(","):
+        if (name := part.partition("=")[0].strip()) in taken:
+            raise InputError(f"{kind} {label}: {name} is given by the run; expected {given!r} without it")
+    return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
 
 
 def resolve_bundle(name: str) -> dict[str, str]:
@@ -125,57 +180,7 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     return _load(kind, point), name, parameters
 
 
-def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
-    """Return a class, or another callable, of a user's Python file; the file is run.
-
-    Raises
-    ------
-    InputError
-        No such file.
-    UnknownNameError
-        The file has no such callable.
-    PluginError
-        The file cannot be imported.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; expected a Python file with the class {class_name!r}")
-    module = _module_of_file(path)
-    found = getattr(module, class_name, None)
-    if not callable(found):
-        here = module.__name__
-        classes = [name for name, value in vars(module).items() if inspect.isclass(value) and value.__module__ == here]
-        raise UnknownNameError(f"{path}: has no class {class_name!r}.{did_you_mean(class_name, classes)}")
-    plugin: Callable[..., Any] = found
-    return plugin
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    """Return the module of a user's file, run once for each version of it; it may import its neighbours."""
-    version = f"{path.resolve()} {path.stat().st_mtime_ns}"
-    module_name = f"ddlsched_user_{path.stem}_{hashlib.sha256(version.encode()).hexdigest()[:12]}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None:
-        raise InputError(f"{path}: cannot be imported; expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        # Not the loader's exec_module: its cache takes an edit within a second, of the same length, for none.
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(module_name, None)
-        raise PluginError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
-    finally:
-        sys.path.remove(folder)
-    return module
-
-
-def _parse_parameters(kind: Kind, label: str, maker: Callable[..., Any], text: str) -> dict[str, Any]:
-    where = f"{kind} {label}"
-    known = _parameters(where, maker)
+def _parse_parameters(where: str, known: dict[str, inspect.Parameter], text: str, label: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in text.split(",") if text else []:
         name, equals, value = part.partition("=")
@@ -240,8 +245,3 @@ def _parse_value(where: str, kind: Any, text: str) -> Any:
     if numbers and str not in accepted:
         raise InputError(f"{where}: {text!r} is not {'a number' if float in numbers else 'a whole number'}")
     return text
-
-
-def _make(kind: Kind, label: str, maker: Callable[..., Any], values: dict[str, Any]) -> Any:
-    given = ", ".join(f"{name}={value}" for name, value in values.items())
-    return guarded(f"{kind} {label}({given})", lambda: maker(**values))

@@ -556,9 +556,9 @@ def test_parameters_get_the_type_of_the_annotation_or_the_default() -> None:
     ("name", "parts"),
     [
         ("none.py:Last", ["none.py: no such file", "'Last'"]),
-        ("mine.py:Lst", ["mine.py: has no class 'Lst'", "'Last'"]),
-        ("mine.py:", ["mine.py: has no class ''", "Known:", "Last"]),
-        ("mine.py:TYPE_CHECKING", ["has no class 'TYPE_CHECKING'"]),
+        ("mine.py:Lst", ["mine.py: has no class or function 'Lst'", "'Last'"]),
+        ("mine.py:", ["mine.py: has no class or function ''", "Known:", "Last"]),
+        ("mine.py:TYPE_CHECKING", ["has no class or function 'TYPE_CHECKING'"]),
         ("mine.py:NotAPolicy", ["placement NotAPolicy: has no place"]),
         ("mine.py:Needs", ["placement Needs: parameter beta is missing", "Needs:beta=VALUE"]),
         ("mine.py:Needs:gamma=x", ["Needs, parameter gamma: 'x' is not a number"]),

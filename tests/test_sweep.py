@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,11 +20,12 @@ import pytest
 import ddlsched
 from ddlsched.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.fingerprint import fingerprint, sources_digest
+from ddlsched.fingerprint import _PRESENTATION, fingerprint, sources_digest
 from ddlsched.progress import progress_bar
+from ddlsched.stored_runs import remove_leftovers, store
 from ddlsched.sweep import Failure, Run, sweep
 
-MICROSOFT = "ddlsched.workloads.microsoft:microsoft_160"
+MICROSOFT = "microsoft-160:scale=0.002"
 
 MINE = '''
 from pathlib import Path
@@ -55,7 +58,6 @@ def run(policy: str = "SRSF(1)", seed: int = 1, measures: tuple[str, ...] = (), 
     return Run(
         labels={"policy": policy},
         workload=MICROSOFT,
-        workload_options={"scale": 0.002},
         seed=seed,
         options=options or {"scheduler": "srsf-1"},
         measures=measures,
@@ -196,7 +198,121 @@ def test_progress_goes_to_stderr(capsys):
     assert "1/2" in captured.err
 
 
+def test_a_failure_to_write_stops_the_sweep(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file: cannot be made"):
+        sweep([run()], tmp_path / "file")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(InputError, match=r"parquet: cannot be written \(No space left on device\)"):
+        sweep([run()], tmp_path / "runs", processes=1)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+CHANGES = """
+from pathlib import Path
+
+class Changes:
+    def begin(self, cluster, rng):
+        Path({helper!r}).write_text("limit = 2")
+        return self
+    def place(self, job, cluster):
+        from algorithms.placement.first_fit import FirstFit
+        return FirstFit().place(job, cluster)
+
+import helper
+"""
+
+
+def test_a_run_under_which_a_file_changed_is_not_kept(tmp_path):
+    helper = tmp_path / "helper.py"
+    helper.write_text("limit = 1")
+    (tmp_path / "mine.py").write_text(CHANGES.format(helper=str(helper)))
+    changes = run(placement=f"{tmp_path}/mine.py:Changes")
+    (failure,) = sweep([changes], tmp_path / "runs", processes=1).failures
+    assert failure.message == "a file that it depends on changed while it ran; start again"
+    assert not sweep([changes], tmp_path / "runs", processes=1).failures
+
+
+DIES = """
+import os, signal
+
+class Dies:
+    def begin(self, cluster, rng):
+        if rng.random() < 0.5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self
+    def place(self, job, cluster):
+        from algorithms.placement.first_fit import FirstFit
+        return FirstFit().place(job, cluster)
+"""
+
+
+def test_a_run_that_kills_its_process_fails_alone(tmp_path):
+    (tmp_path / "mine.py").write_text(DIES)
+    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(1, 9)]
+    harmless = [run("harmless", seed) for seed in range(1, 9)]
+    done = sweep([*deadly, *harmless], tmp_path / "runs", processes=2)
+    dead = {failure.run.seed for failure in done.failures}
+    assert 0 < len(dead) < 8
+    assert {failure.run.labels["policy"] for failure in done.failures} == {"deadly"}
+    assert all("its process died twice" in failure.message for failure in done.failures)
+    assert len(done.finished) == 16 - len(dead)
+
+
+# ---- Files
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path):
+    store(tmp_path / "a.parquet", b"one")
+    store(tmp_path / "a.parquet", b"two")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.parquet", b"two")]
+
+
+def test_leftovers_of_the_dead_are_removed(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    host = socket.gethostname().replace(".", "_")
+    names = {
+        "of the dead": f"x.parquet.{host}-{dead.pid}.part",
+        "of the living": f"x.parquet.{host}-{os.getppid()}.part",
+        "of elsewhere": "x.parquet.elsewhere-1.part",
+        "of elsewhere, old": "y.parquet.elsewhere-1.part",
+        "of nobody": "z.part",
+        "a run": "x.parquet",
+    }
+    for name in names.values():
+        (tmp_path / name).write_text("")
+    os.utime(tmp_path / names["of elsewhere, old"], (0, 0))
+    remove_leftovers(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert {what for what, name in names.items() if name not in left} == {"of the dead", "of elsewhere, old"}
+
+
+def test_leftovers_are_no_results(tmp_path):
+    ((_, path),) = sweep([run()], tmp_path, processes=1).finished
+    whole = path.read_bytes()
+    path.rename(path.with_name(f"{path.name}.elsewhere-1.part"))
+    assert sweep([run()], tmp_path, processes=1).summaries()["makespan_s"].item() > 0
+    assert path.exists()
+    assert len(whole) > 1000
+
+
 # ---- Fingerprints
+
+
+def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
+    program = (
+        "import sys; from test_sweep import run; from ddlsched.runs import execute\n"
+        "assert execute(run(), ['run', 'placements']).failure is None\n"
+        "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
+    )
+    there = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", program], cwd=there, capture_output=True, text=True, check=True)
+    package = Path(ddlsched.__file__).parent
+    imported = {Path(name).relative_to(package) for name in done.stdout.split() if Path(name).is_relative_to(package)}
+    assert Path("engine/kernel.py") in imported
+    silent = {Path(name) for name in _PRESENTATION}
+    assert not [path for path in imported if silent.intersection([path, *path.parents])]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``ddlsched simulate``, ``ddlsched workload``, ``ddlsched list``.
+"""The command line, one file a command: ``ddlsched simulate``, ``compare``, ``workload``, ``list``.
 
 Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.compare_command import compare
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("simulate")(simulate)
+app.command("compare")(compare)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
 app.command("validate")(validate)

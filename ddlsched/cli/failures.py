@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from ddlsched.errors import DdlschedError, InputError, PluginError
+from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginError
 
 __all__ = ["ReportingGroup", "exit_code", "one_line"]
 
@@ -32,7 +32,8 @@ class ReportingGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except DdlschedError as error:
-            _say(str(error))
+            for line in error.faults if isinstance(error, FaultyInputError) else [str(error)]:
+                _say(line)
             _show_plugin_traceback(error)
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:

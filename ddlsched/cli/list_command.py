@@ -18,13 +18,13 @@ def list_plugins(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="Only these: placement, order, communication, contention, topology or bundle.",
+            help="Only these: placement, order, communication, contention, topology, workload or bundle.",
             show_default="all",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: the names of each kind.")] = False,
 ) -> None:
-    """List the names that the flags of 'simulate' accept, yours included.
+    """List the names that the flags of 'simulate' and 'compare' accept, yours included.
 
     A package adds names with entry points of the group ddlsched.KIND; listing them imports none of it.
     """

@@ -203,8 +203,10 @@ def interval_of(
 
 
 def interval_text(interval: Interval, *, decimals: int = 1, sign: bool = False) -> str:
-    """Return ``mean [low, high]``; with ``sign``, also of positive numbers."""
+    """Return ``mean [low, high]``, or the mean if that is all there is; with ``sign``, also of positive numbers."""
     form = f"{'+' if sign else ''}.{decimals}f"
+    if np.isnan(interval.low):
+        return f"{interval.mean:{form}}"
     return f"{interval.mean:{form}} [{interval.low:{form}}, {interval.high:{form}}]"
 
 
@@ -254,7 +256,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _zeros(comparison: pd.DataFrame) -> list[str]:
     """Return the metrics that are 0 for every policy, unless all are."""
-    zero = (comparison[["low", "high"]] == 0.0).all(axis=1).groupby(comparison["metric"], sort=False).all()
+    zero = (comparison["mean"] == 0.0).groupby(comparison["metric"], sort=False).all()
     return [] if zero.all() else zero.index[zero].tolist()
 
 
@@ -282,13 +284,16 @@ def _against_text(row: dict[str, Any]) -> str:
 
 def _decimals(interval: Interval) -> int:
     """Return how many decimals show three digits of the larger end."""
-    largest = max(abs(interval.low), abs(interval.high))
+    ends = [interval.mean] if np.isnan(interval.low) else [interval.low, interval.high]
+    largest = max(map(abs, ends))
     return min(max(2 - floor(log10(largest)), 0), 4) if largest > 0.0 else 0
 
 
 def _verdict_text(row: dict[str, Any]) -> str:
     if row["verdict"] == NOT_JUDGED:
         return ""
+    if row["seeds"] == 1:
+        return "one run"
     return str(row["verdict"]) if row["verdict"] == row["verdict_holm"] else f"{row['verdict']} ?"
 
 
@@ -296,6 +301,8 @@ def _notes(comparison: pd.DataFrame) -> list[str]:
     """Return what is true of this table and easily overlooked, a paragraph each."""
     seeds, left_out = comparison["seeds"], comparison["seeds_left_out"]
     span = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    if seeds.max() == 1:
+        return ["One run: no interval and no verdict."]
     notes = [f"Means over {span} seeds with 95 % intervals; changes are paired by seed."]
     if (comparison["verdict"] != comparison["verdict_holm"]).any():
         count = int(comparison["p_value"].notna().sum())

@@ -181,10 +181,10 @@ class Result:
         Over the counted jobs that finished: ``average_jct_s``, ``median_jct_s`` and ``p95_jct_s`` (numpy's linear
         rule; NaN if there are none). ``makespan_s`` (last finish, from time 0), ``gpu_utilisation`` (compute-busy
         time / (GPUs x time from the end of the warm-up to the end of the run)), ``jobs`` and ``unfinished_jobs``
-        (counted ones), ``restarts``, ``events`` (task and transfer ends, also those that the engine skipped over)
-        and ``engine_s`` (wall time).
+        (counted ones that have arrived), ``restarts``, ``events`` (task and transfer ends, also those that the
+        engine skipped over) and ``engine_s`` (wall time).
         """
-        counted = self.jobs[self.jobs["counted"]]
+        counted = self.jobs[self.jobs["counted"] & (self.jobs["state"] != "future")]
         jct_s = counted["jct_s"].dropna().to_numpy()
         quantiles_s = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else [np.nan, np.nan]
         return {

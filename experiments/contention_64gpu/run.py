@@ -24,7 +24,6 @@ from ddlsched.results.statistics import Interval, by_seed, paired_ratio
 from ddlsched.sweep import Run, Sweep, sweep
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
-WORKLOAD = "ddlsched.workloads.microsoft:microsoft_160"
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
 """The authors' code counts communication in a GPU's load at 1 GbE's b, also on 10 GbE."""
 
@@ -65,8 +64,7 @@ class Table:
             for policy, options in self.policies.items():
                 yield Run(
                     labels={"table": self.name, "policy": policy},
-                    workload=WORKLOAD,
-                    workload_options={"scale": self.scale},
+                    workload=f"microsoft-160:scale={self.scale}",
                     seed=seed,
                     options=options | ({"timeline": True} if small else {}),
                     measures=(f"{PUBLISHED_FILE}:{SHARE}",) if small else (),

@@ -1,0 +1,141 @@
+"""From what is asked to a finished comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddlsched.comparing.comparison import Comparison, begin, finish
+from ddlsched.comparing.plan import Plan
+from ddlsched.comparing.settings import Location, Where, checked_settings
+from ddlsched.progress import progress_bar
+from ddlsched.sweep import sweep
+
+__all__ = ["carry_out", "compare", "planned"]
+
+
+def compare(
+    workloads: str | Path | Sequence[str | Path],
+    policies: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],
+    *,
+    seeds: int | str | Sequence[int] = 20,
+    servers: int | Sequence[int] = 16,
+    gpus_per_server: int = 4,
+    gpu_memory_mb: float = 32768.0,
+    topology: Any = "star",
+    contention: Any = "10gbe",
+    baseline: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeline: tuple[float, float] | None = None,
+    folder: str | Path = "comparison",
+    processes: int = -1,
+    dask: str | None = None,
+) -> Comparison:
+    """Simulate every policy on every workload, cluster and seed, and compare them; finished runs are kept.
+
+    A run that raises is reported in ``Comparison.failures`` and does not stop the others. The same call, after
+    whatever stopped it, simulates what is missing.
+
+    Parameters
+    ----------
+    workloads
+        Files, or generators such as ``"microsoft-160:scale=0.01"`` or ``"gen.py:function:parameter=1"``, whose
+        jobs the seed makes.
+    policies
+        Names of bundles; or mappings of ``scheduler`` (a bundle), ``placement``, ``order``, ``communication``
+        (each replaces the bundle's; lists give all combinations) and ``name`` (for tables).
+    seeds
+        A list; a number N for 1 to N; or a text such as ``"0-19"`` or ``"1,5,9"``.
+    servers, gpus_per_server, gpu_memory_mb, topology
+        The clusters: one for each number of servers and each topology.
+    contention
+        One model, or several, with each of which everything is simulated.
+    baseline
+        Name of the policy that the others are compared with; by default the first.
+    options
+        Further arguments of :func:`ddlsched.simulate`, the same for all runs.
+    timeline
+        Record this part, (from, to) in seconds, of each policy's first run.
+    folder
+        Where runs and tables are written. Another comparison's finished runs there are used where they fit.
+    processes
+        How many runs at once on this machine; -1 for one a core.
+    dask
+        Address of a Dask scheduler, such as ``"tcp://127.0.0.1:8786"``, whose workers are to run instead.
+
+    Raises
+    ------
+    InputError
+        Something that is asked for cannot be; the message has all faults.
+    PluginError
+        A file of the user's cannot be imported.
+    """
+    asked = {name: value for name, value in locals().items() if name not in ("folder", "processes", "dask")}
+    given = {name: value for name, value in asked.items() if value is not None}
+    plan = planned(given, _argument)
+    return carry_out(plan, Path(folder), processes=processes, dask=dask)
+
+
+def _argument(location: Location) -> str:
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return f"compare: {field[1:]}" if field else "compare"
+
+
+def planned(given: Mapping[str, Any], where: Where) -> Plan:
+    """Return a plan of what is asked, checked as far as can be without simulating it.
+
+    Raises
+    ------
+    InputError, PluginError
+        As :func:`compare`.
+    """
+    plan = Plan(checked_settings(given, where))
+    plan.try_out(where)
+    return plan
+
+
+def carry_out(
+    plan: Plan,
+    folder: Path,
+    *,
+    command: Sequence[str] | None = None,
+    processes: int = -1,
+    dask: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Simulate what the folder does not hold yet, write its tables, and return the comparison.
+
+    Parameters
+    ----------
+    plan
+        What is compared.
+    folder
+        Where; see :func:`compare`.
+    command
+        The command line that asked for it; by default one that asks for the same.
+    processes, dask
+        As :func:`compare`.
+    say
+        Is told what the user should know before.
+    """
+    asked = plan.described() | {"command": list(command or _command(folder)), "working_folder": str(Path.cwd())}
+    if begin(folder, asked, plan.as_yaml()):
+        say(f"{folder} held another comparison; its tables are replaced, and its runs used where they fit")
+    runs = plan.runs()
+    say(f"{len(runs)} runs: {_sizes(asked)}")
+    with progress_bar("simulating") as watch:
+        done = sweep(runs, folder / "runs", processes=processes, dask=dask, watch=watch)
+    comparison = Comparison(folder, asked)
+    finish(comparison, done)
+    return comparison
+
+
+def _command(folder: Path) -> list[str]:
+    return ["ddlsched", "compare", "--config", str(folder / "compare.yaml"), "--out", str(folder)]
+
+
+def _sizes(asked: Mapping[str, Any]) -> str:
+    names = {"policies": "policy", "workloads": "workload", "clusters": "cluster", "seeds": "seed"}
+    counts = {name: len(asked[name]) for name in names}
+    return " x ".join(f"{count} {names[name] if count == 1 else name}" for name, count in counts.items())

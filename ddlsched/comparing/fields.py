@@ -1,0 +1,127 @@
+"""The fields of a comparison's settings: how each may be written, and what it is checked for.
+
+A check raises :class:`~ddlsched.errors.InputError`, which pydantic reports with the place of the value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
+
+from ddlsched.errors import InputError
+from ddlsched.plugins import Kind, resolve, resolve_bundle
+from ddlsched.simulation import simulate
+from ddlsched.workload_specs import workload_of
+
+__all__ = ["DOORS", "Bundle", "Listed", "Options", "Plugin", "Seeds", "Whole", "Window", "Workload"]
+
+DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
+_MOST_SEEDS = 100_000
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+Listed = BeforeValidator(_as_list)
+"""One may be given without a list around it."""
+
+Whole = Annotated[int, Field(gt=0)]
+
+
+def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802 - it makes a type, as pydantic's own
+    """Return the check of a plug-in's name, or of an instance."""
+
+    def check(value: Any) -> Any:
+        resolve(kind, value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _bundle(name: str) -> str:
+    resolve_bundle(name)
+    return name
+
+
+Bundle = Annotated[str, AfterValidator(_bundle)]
+
+
+def _text(given: Any) -> Any:
+    return str(given) if isinstance(given, Path) else given
+
+
+def _usable(text: str, info: ValidationInfo) -> str:
+    workload_of(text, info.data.get("seeds", [0])[0])
+    return text
+
+
+Workload = Annotated[str, BeforeValidator(_text), AfterValidator(_usable)]
+"""A file, which is read, or a generator, which is tried with the first seed."""
+
+
+def _seeds(given: Any) -> list[int]:
+    if isinstance(given, str):
+        given = _seeds_of_text(given.strip())
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= _MOST_SEEDS:
+        given = range(1, given + 1)
+    listed = isinstance(given, list | tuple | range) and 0 < len(given) <= _MOST_SEEDS
+    if not listed or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in given):
+        expected = f"at most {_MOST_SEEDS} whole numbers >= 0"
+        raise InputError(f"expected how many (20), a range (0-19) or a list (1,5,9): {expected}")
+    if len(set(given)) < len(given):
+        raise InputError("a seed is there twice; expected each once")
+    return list(given)
+
+
+def _seeds_of_text(text: str) -> Any:
+    """Return a number, or the numbers that a text such as ``0-19`` or ``1,5-8`` lists; None if it is neither."""
+    if text.isdecimal():
+        return int(text)
+    ranges = [part.strip().split("-") for part in text.split(",")]
+    if not all(len(ends) <= 2 and all(end.strip().isdecimal() for end in ends) for ends in ranges):
+        return None
+    spans = [range(int(ends[0]), int(ends[-1]) + 1) for ends in ranges]
+    too_many = sum(len(span) for span in spans) > _MOST_SEEDS
+    return None if too_many else [seed for span in spans for seed in span]
+
+
+Seeds = Annotated[list[int], BeforeValidator(_seeds)]
+"""A list; N for 1 to N; or a text such as ``0-19`` or ``1,5,9``."""
+
+
+def _window(given: Any) -> tuple[float, float] | None:
+    if given is None:
+        return None
+    try:
+        from_s, to_s = (float(part) for part in (given.split(":") if isinstance(given, str) else given))
+    except (TypeError, ValueError):
+        from_s = to_s = -1.0
+    if not 0 <= from_s < to_s:
+        raise InputError("expected [FROM, TO] in seconds, 0 <= FROM < TO, such as [100, 160]")
+    return from_s, to_s
+
+
+Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
+"""A pair; or a text such as ``100:160``."""
+
+_GIVEN_OTHERWISE = {*DOORS, "scheduler", "contention", "seed", "timeline"}
+
+if TYPE_CHECKING:
+    Options: TypeAlias = BaseModel
+else:
+    _HINTS = typing.get_type_hints(simulate)
+    Options = create_model(
+        "Options",
+        __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
+        **{
+            name: (_HINTS[name], parameter.default)
+            for name, parameter in inspect.signature(simulate).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in _GIVEN_OTHERWISE
+        },
+    )
+"""The further arguments of :func:`ddlsched.simulate`, whichever it has."""

@@ -1,0 +1,188 @@
+"""The runs of a comparison: every policy on every workload, cluster and seed, and what tables call them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import ddlsched
+from ddlsched.cluster import Cluster
+from ddlsched.comparing.fields import DOORS
+from ddlsched.comparing.settings import Settings, Where, text_of
+from ddlsched.dag import DataParallelIteration
+from ddlsched.errors import DdlschedError, InputError
+from ddlsched.jobs import Job, Workload
+from ddlsched.plugins import resolve
+from ddlsched.runs import Run
+from ddlsched.simulation import simulate
+from ddlsched.workload_specs import draws_from_seed, is_generator
+
+__all__ = ["Place", "Plan"]
+
+_WITHOUT_CHANCE = {"load_per_byte_s", "until_s", "warmup_s"}
+"""Arguments of ``simulate`` that draw no random numbers; any other is taken to."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster and the contention on its links."""
+
+    cluster: Cluster
+    contention: Any
+
+    def __str__(self) -> str:
+        cluster, parts = self.cluster, []
+        if cluster.topology != "star":
+            parts.append(text_of(cluster.topology))
+        if self.contention != "10gbe":
+            parts.append(text_of(self.contention))
+        return " ".join([f"{cluster.num_servers}x{cluster.gpus_per_server}", *parts])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is compared, by what tables call it."""
+
+    settings: Settings
+
+    @cached_property
+    def policies(self) -> dict[str, dict[str, Any]]:
+        """Placement, order and communication of each policy."""
+        return self.settings.named_policies
+
+    @cached_property
+    def workloads(self) -> dict[str, str]:
+        """The text of each workload: of a file, tables say the stem, unless two files share it."""
+        texts = self.settings.workloads
+        stems = {text: text if is_generator(text) else Path(text).stem for text in texts}
+        once = [stem for stem in stems.values() if list(stems.values()).count(stem) == 1]
+        return {stem if stem in once else text: text for text, stem in stems.items()}
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """The clusters, each with each contention model."""
+        settings = self.settings
+        cluster = Cluster(gpus_per_server=settings.gpus_per_server, gpu_memory_mb=settings.gpu_memory_mb)
+        choices = product(settings.servers, settings.topology, settings.contention)
+        places = [Place(replace(cluster, num_servers=n, topology=network), model) for n, network, model in choices]
+        return {str(place): place for place in places}
+
+    @property
+    def baseline(self) -> str:
+        """The policy that the others are compared with."""
+        return self.settings.baseline or next(iter(self.policies))
+
+    def runs(self) -> list[Run]:
+        """Return the runs, seed by seed, so that a comparison that is stopped has compared something.
+
+        Where neither the jobs nor any policy draw random numbers, the first seed's runs are all there is.
+        """
+        return [
+            self._run(policy, workload, name, seed, chance[policy])
+            for seed in self.settings.seeds
+            for workload, name in product(self.workloads, self.places)
+            for chance in [self._chance(workload)]
+            if any(chance.values()) or seed == self.settings.seeds[0]
+            for policy in self.policies
+        ]
+
+    def _run(self, policy: str, workload: str, name: str, seed: int, seeded: bool) -> Run:
+        place, settings = self.places[name], self.settings
+        first = (workload, name, seed) == (next(iter(self.workloads)), next(iter(self.places)), settings.seeds[0])
+        options = self.policies[policy] | {"cluster": place.cluster, "contention": place.contention}
+        return Run(
+            labels={"policy": policy, "workload": workload, "cluster": name},
+            workload=self.workloads[workload],
+            seed=seed,
+            seeded=seeded,
+            options=options | settings.given_options,
+            placements=first,
+            window=settings.timeline if first else None,
+        )
+
+    def _chance(self, workload: str) -> dict[str, bool]:
+        """Return of each policy whether its runs on a workload differ from seed to seed."""
+        jobs_differ = draws_from_seed(self.workloads[workload]) or self.settings.given_options.keys() - _WITHOUT_CHANCE
+        return {policy: bool(jobs_differ) or draws for policy, draws in self._draws.items()}
+
+    @cached_property
+    def _draws(self) -> dict[str, bool]:
+        return {
+            policy: any(_may_draw(resolve(door, doors[door])) for door in DOORS)
+            for policy, doors in self.policies.items()
+        }
+
+    def try_out(self, where: Where) -> None:
+        """Simulate a job of a second in each place, so that what cannot be simulated is known before it is many times.
+
+        Raises
+        ------
+        InputError
+            A topology that does not fit a cluster, or an option out of range.
+        """
+        iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1.0)
+        job = Job(job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1e-6)
+        options = self.settings.given_options
+        for place in self.places.values():
+            try:
+                simulate(Workload.of([job]), place.cluster, contention=place.contention, **options)
+            except InputError as error:
+                named = [name for name in options if str(error).startswith(name)]
+                raise InputError(f"{where(('options', named[0]) if named else ())}: {error}") from None
+            except DdlschedError:  # a plug-in's fault, which the runs that it has will show
+                pass
+
+    def described(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
+        settings = self.settings
+        return {
+            "ddlsched": ddlsched.__version__,
+            "policies": {name: _texts(doors) for name, doors in self.policies.items()},
+            "workloads": self.workloads,
+            "seeds": settings.seeds,
+            "clusters": {name: _described_place(place) for name, place in self.places.items()},
+            "contention": [text_of(model) for model in settings.contention],
+            "options": settings.options.model_dump(mode="json", exclude_unset=True),
+            "baseline": self.baseline,
+            "timeline": settings.timeline,
+        }
+
+    def as_yaml(self) -> str | None:
+        """Return a YAML file that asks for the same; None if a plug-in was given as an instance."""
+        settings = self.settings
+        policies = [plugin for doors in self.policies.values() for plugin in doors.values()]
+        if not all(isinstance(plugin, str) for plugin in [*settings.topology, *settings.contention, *policies]):
+            return None
+        plain = ("workloads", "seeds", "servers", "gpus_per_server", "gpu_memory_mb", "topology", "contention")
+        fields = {name: getattr(settings, name) for name in plain}
+        fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
+        fields |= {"baseline": self.baseline, "options": self.described()["options"]}
+        fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
+        return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+
+
+def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
+    return {door: text_of(plugin) for door, plugin in doors.items()}
+
+
+def _described_place(place: Place) -> dict[str, Any]:
+    cluster = place.cluster
+    return {
+        "num_servers": cluster.num_servers,
+        "gpus_per_server": cluster.gpus_per_server,
+        "gpu_memory_mb": cluster.gpu_memory_mb,
+        "topology": text_of(cluster.topology),
+        "contention": text_of(place.contention),
+    }
+
+
+def _may_draw(policy: object) -> bool:
+    """Return whether a policy is given a random generator; whether it uses it, nobody knows beforehand."""
+    return any(inspect.getattr_static(policy, name, None) is not None for name in ("begin", "__getattr__"))

@@ -1,0 +1,205 @@
+"""What a comparison is asked for, checked: from flags, a YAML file or Python's arguments alike.
+
+Whatever is wrong is reported at once, every fault with its place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import combinations, product
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from ddlsched.comparing.fields import DOORS, Bundle, Listed, Options, Plugin, Seeds, Whole, Window, Workload
+from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
+from ddlsched.plugins import resolve_bundle
+from ddlsched.simulation import DEFAULT_BUNDLE
+
+__all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "slug", "text_of"]
+
+Location: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: names of fields and places in lists, from the outermost in."""
+Where: TypeAlias = Callable[[Location], str]
+"""Tells the reader where that is: a file's line and field, or a flag."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 80
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class Policies(_Model):
+    """One policy, or the product of several placements, orders and communication policies."""
+
+    name: str | None = None
+    scheduler: Bundle | None = None
+    placement: Annotated[list[Annotated[Any, Plugin("placement")]], Listed] = []
+    order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
+    communication: Annotated[list[Annotated[Any, Plugin("communication")]], Listed] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, given: Any) -> Any:
+        return {"scheduler": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Policies:
+        if self.name is not None and len(self.expanded()) > 1:
+            raise InputError(f"{len(self.expanded())} policies have one name, {self.name!r}; expected no name")
+        return self
+
+    def expanded(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return each policy: what tables call it, and its placement, order and communication."""
+        bundle = resolve_bundle(self.scheduler or DEFAULT_BUNDLE)
+        choices = {door: getattr(self, door) or [bundle[door]] for door in DOORS}
+        policies = [dict(zip(DOORS, chosen, strict=True)) for chosen in product(*choices.values())]
+        name = self.name or (None if any(getattr(self, door) for door in DOORS) else self.scheduler)
+        return [(name or " + ".join(map(text_of, doors.values())), doors) for doors in policies]
+
+
+def text_of(plugin: Any) -> str:
+    """Return how a plug-in is written: its text, or an instance's own form."""
+    return plugin if isinstance(plugin, str) else label(plugin)
+
+
+class Settings(_Model):
+    """What is compared.
+
+    Attributes
+    ----------
+    seeds
+        Of generators and policies.
+    workloads
+        Files and generators.
+    policies
+        As in :class:`Policies`.
+    servers, gpus_per_server, gpu_memory_mb, topology
+        The clusters: each number of servers with each topology.
+    contention
+        Models of transfers that share links.
+    baseline
+        What tables call the policy that the others are compared with; by default the first.
+    options
+        Further arguments of :func:`ddlsched.simulate`, the same for all runs.
+    timeline
+        Record this part of each policy's first run, (from, to) in seconds.
+    """
+
+    seeds: Seeds = list(range(1, 21))
+    workloads: Annotated[list[Workload], Listed, Field(min_length=1)]
+    policies: Annotated[list[Policies], Listed, Field(min_length=1)]
+    servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [16]
+    gpus_per_server: Whole = 4
+    gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32768.0
+    topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = ["star"]
+    contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = ["10gbe"]
+    baseline: str | None = None
+    options: Options = Options()
+    timeline: Window = None
+
+    @field_validator("workloads", "servers", "topology", "contention")
+    @classmethod
+    def _each_once(cls, values: list[Any]) -> list[Any]:
+        _refuse_twice(map(text_of, values))
+        return values
+
+    @field_validator("policies")
+    @classmethod
+    def _each_policy_once(cls, policies: list[Policies]) -> list[Policies]:
+        names = [name for each in policies for name, _ in each.expanded()]
+        _refuse_twice(names)
+        for name, other in combinations(names, 2):
+            if slug(name) == slug(other):
+                raise InputError(
+                    f"{name!r} and {other!r} would share a file name, {slug(name)!r}; expected another name"
+                )
+        return policies
+
+    @field_validator("baseline")
+    @classmethod
+    def _known(cls, baseline: str | None, info: ValidationInfo) -> str | None:
+        known = [name for each in info.data.get("policies", ()) for name, _ in each.expanded()]
+        if baseline is not None and known and baseline not in known:
+            raise InputError(f"no policy is called that.{did_you_mean(baseline, known)}")
+        return baseline
+
+    @property
+    def named_policies(self) -> dict[str, dict[str, Any]]:
+        """What tables call each policy, and its placement, order and communication."""
+        return {name: doors for each in self.policies for name, doors in each.expanded()}
+
+    @property
+    def given_options(self) -> dict[str, Any]:
+        """The further arguments that were given."""
+        return {name: getattr(self.options, name) for name in sorted(self.options.model_fields_set)}
+
+
+def slug(name: str) -> str:
+    """Return a policy's name as a file's."""
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) or "policy"
+
+
+def _refuse_twice(names: Iterable[str]) -> None:
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"{twice[0]!r} is there twice; expected each once")
+
+
+def checked_settings(given: Mapping[str, Any], where: Where) -> Settings:
+    """Return the settings that are asked for.
+
+    Parameters
+    ----------
+    given
+        Values by the names of :class:`Settings`' fields.
+    where
+        Says where a value came from.
+
+    Raises
+    ------
+    FaultyInputError
+        With all faults.
+    PluginError
+        A file of the user's cannot be imported, or a generator raised.
+    """
+    try:
+        return Settings.model_validate(dict(given))
+    except ValidationError as error:
+        raise FaultyInputError(dict.fromkeys(_fault(fault, where) for fault in error.errors())) from None
+
+
+def _fault(fault: Mapping[str, Any], where: Where) -> str:
+    location, kind = fault["loc"], fault["type"]
+    if kind == "missing":
+        return f"{where(location)}: is missing"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where(location)}: is no field.{did_you_mean(str(location[-1]), _fields_at(location[:-1]))}"
+    if kind == "value_error" and not str(fault["ctx"]["error"]).startswith("expected"):
+        return f"{where(location)}: {fault['ctx']['error']}"
+    why = str(fault["ctx"]["error"]) if kind == "value_error" else _lower(fault["msg"])
+    return f"{where(location)}: is {_SHORT.repr(fault['input'])}; {why}"
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _fields_at(location: Location) -> Collection[str]:
+    """Return the names of the fields that may stand at a place."""
+    match location:
+        case ():
+            return Settings.model_fields
+        case ("policies", *_):
+            return Policies.model_fields
+        case ("options",):
+            return Options.model_fields
+    kinds = getattr(Options.model_fields.get(str(location[1])), "annotation", None)
+    parts = [kinds, *getattr(kinds, "__args__", ())]
+    return [field.name for part in parts if dataclasses.is_dataclass(part) for field in dataclasses.fields(part)]

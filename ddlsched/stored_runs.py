@@ -1,0 +1,147 @@
+"""What is kept of a run, as bytes and as files that are whole or not there.
+
+A run's file is Parquet: its table of jobs (:func:`ddlsched.results.metrics.job_metrics`), and under the
+metadata key ``ddlsched`` a JSON object with
+``inputs`` (what was simulated), ``summary`` (its metrics) and ``samples`` (what the cluster did over time, by
+column). The process that asked for a sweep is the only one that writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.results.result import Result
+
+__all__ = ["placements_bytes", "read_jobs", "read_metadata", "remove_leftovers", "run_bytes", "store", "timeline_bytes"]
+
+_METADATA = b"ddlsched"
+_ABANDONED_S = 86400.0
+
+
+def run_bytes(result: Result, inputs: Mapping[str, Any], further: Mapping[str, float]) -> bytes:
+    """Return a run's file; ``further`` metrics join those of its summary."""
+    from ddlsched.results.metrics import job_metrics, run_metrics
+
+    jobs = job_metrics(result)
+    summary = {**result.summary(), **run_metrics(jobs), **further}
+    return _parquet(jobs, {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")})
+
+
+def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:
+    """Return the file of a run's placements."""
+    return _parquet(result.placements, {"inputs": inputs})
+
+
+def timeline_bytes(result: Result) -> bytes:
+    """Return a recorded run's timeline, a file for https://ui.perfetto.dev."""
+    with tempfile.TemporaryDirectory() as folder:
+        result.write_timeline(Path(folder) / "timeline.json")
+        return (Path(folder) / "timeline.json").read_bytes()
+
+
+def _parquet(frame: pd.DataFrame, described: Mapping[str, Any]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), _METADATA: json.dumps(described)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return what a run's file says of itself.
+
+    Raises
+    ------
+    InputError
+        It is no run's file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata: dict[str, Any] = json.loads(pq.read_schema(path).metadata[_METADATA])
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise _no_run(path, error) from None
+    return metadata
+
+
+def read_jobs(path: Path) -> pd.DataFrame:
+    """Return a run's table of jobs; as :func:`read_metadata`."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        return pd.read_parquet(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_run(path, error) from None
+
+
+def _no_run(path: Path, error: Exception) -> InputError:
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"{path}: is no finished run ({why}); delete it, and the next comparison does it anew")
+
+
+def store(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all, also if the process is killed or the machine stops.
+
+    Raises
+    ------
+    InputError
+        It cannot be written.
+    """
+    part = path.with_name(f"{path.name}.{_writer()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected a writable file") from None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the unfinished files of processes that are gone: of this machine, or a day old."""
+    for part in folder.glob("*.part"):
+        with suppress(OSError, ValueError):
+            host, _, process = part.name.split(".")[-2].rpartition("-")
+            here = host == _host() and not _is_alive(int(process))
+            if here or time.time() - part.stat().st_mtime > _ABANDONED_S:
+                part.unlink()
+
+
+def _writer() -> str:
+    return f"{_host()}-{os.getpid()}"
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "_")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLUMN_INCHES", "DASHES", "INK", "MUTED", "PALETTE", "colours", "in_style", "new_figure", "save"]
+__all__ = [
+    "COLUMN_INCHES",
+    "DASHES",
+    "IDLE",
+    "INK",
+    "JOB_COLOURS",
+    "MUTED",
+    "PALETTE",
+    "SHADES",
+    "colours",
+    "in_style",
+    "ink_on",
+    "new_figure",
+    "new_panels",
+    "save",
+    "short",
+    "wrapped",
+]
 
 COLUMN_INCHES = 3.5
 """Width of a column in a two-column paper."""
@@ -44,6 +62,25 @@ PALETTE = {
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (9, 2)))
 """Line styles, so that lines are told apart also in print."""
+
+JOB_COLOURS = (
+    "#77aadd",
+    "#eedd88",
+    "#ee8866",
+    "#44bb99",
+    "#ffaabb",
+    "#bbcc33",
+    "#99ddff",
+    "#aaaa00",
+    "#c8a9d6",
+)
+"""Tol's light colours, for areas with dark text on them; they tell neighbours apart and mean nothing."""
+
+IDLE = "#f1f1ee"
+"""Of a GPU without a job."""
+
+SHADES = ("#f7fbff", "#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+"""From little to much: Brewer's blues."""
 
 _KNOWN = {
     "blue": "ada-srsf adadual lwf-1 lwf:kappa=1 κ=1",
@@ -82,6 +119,7 @@ _RC: Any = {
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.4,
+    "text.parse_math": False,  # a label is the user's text, whatever its dollar signs
     "savefig.dpi": 300,
     "svg.hashsalt": "ddlsched",
 }
@@ -111,6 +149,22 @@ def _hashed(label: str, taken: set[str]) -> str:
     return next((colour for colour in ring if colour not in taken), ring[0])
 
 
+def wrapped(label: str, width: int = 24) -> str:
+    """Return a policy's label in lines of at most ``width`` characters, so that the data keep their place."""
+    return "\n".join(textwrap.wrap(label, width, break_on_hyphens=False)) or " "
+
+
+def short(value: float) -> str:
+    """Return a number in three figures, or whole."""
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def ink_on(colour: str) -> str:
+    """Return dark or white, whichever is read better on a colour ``"#rrggbb"``."""
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return INK if 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.2 else "white"
+
+
 @contextlib.contextmanager
 def in_style() -> Iterator[None]:
     """Draw in the style, whatever the user's matplotlibrc says; also a decorator of what draws."""
@@ -122,10 +176,18 @@ def in_style() -> Iterator[None]:
 
 def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, Axes]:
     """Return an empty figure with one pair of axes."""
+    figure, (axes,) = new_panels(height_inches, 1, width_inches=width_inches)
+    return figure, axes
+
+
+def new_panels(
+    height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with several pairs of axes side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
-    return figure, figure.add_subplot()
+    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 
 @in_style()

@@ -31,7 +31,20 @@ if TYPE_CHECKING:
 
     from ddlsched.results.statistics import Interval, Numbers
 
-__all__ = ["Change", "bars", "changes", "cumulative", "distributions", "grouped_bars", "heat_map", "shade_of"]
+__all__ = [
+    "Change",
+    "bars",
+    "changes",
+    "cumulative",
+    "distributions",
+    "grouped_bars",
+    "heat_map",
+    "legend_below",
+    "legend_label",
+    "legend_lines",
+    "over_seeds",
+    "shade_of",
+]
 
 _MOST_POINTS = 1001
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
@@ -62,11 +75,16 @@ def bars(
         axes.barh(place, interval.mean, height=0.68, color=shade[label], alpha=0.85)
         axes.plot([interval.low, interval.high], [place, place], color=INK, linewidth=1.0, marker="|", markersize=4)
         axes.annotate(
-            short(interval.mean), (interval.high, place), (4, 0), textcoords="offset points", va="center_baseline", bbox=_BLANK
+            short(interval.mean),
+            (interval.high, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            bbox=_BLANK,
         )
     axes.set_xlim(0, 1.16 * widest)
     _label_rows(axes, labels)
-    _finish(figure, axes, f"{axis}\n{over_seeds(intervals.values())}", title)
+    _finish(figure, axes, f"{axis}\n{over_seeds(interval.seeds for interval in intervals.values())}", title)
     return figure
 
 
@@ -95,12 +113,11 @@ def grouped_bars(
                 _upright_bar(axes, place, group[policy], shade[policy], legend_label(policy))
         axes.set(xlabel=name, xlim=(-0.6, len(policies) - 0.4), xticks=[])
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator("auto")
         axes.locator_params(axis="y", nbins=5)
         axes.grid(axis="y")
-    over = over_seeds(interval for group in groups.values() for interval in group.values())
-    figure.suptitle(f"{axis}\n{over}; each panel has its own scale", x=0.01, ha="left", fontsize=8)
-    legend_below(figure, panels, columns=1)
+    over = over_seeds(interval.seeds for group in groups.values() for interval in group.values())
+    figure.suptitle(f"{axis}; each panel has its own scale;\n{over}", x=0.01, ha="left", fontsize=8)
+    legend_below(figure, panels)
     return figure
 
 
@@ -122,9 +139,9 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     """
     labels = [wrapped(str(label)) for label in shares.index]
     figure, axes = new_figure(0.75 + 1.1 * sum(_row_inches(label) for label in labels))
-    most = max(float(np.nanmax(shares.to_numpy(), initial=0.0)), 1e-9)
-    for row, column in np.ndindex(*shares.shape):
-        share = float(shares.iloc[row, column])
+    values = shares.to_numpy(np.float64)
+    most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
+    for (row, column), share in np.ndenumerate(values):
         fill = IDLE if np.isnan(share) else shade_of(share / most)
         axes.fill_between([column, column + 1], row - 0.5, row + 0.5, color=fill, edgecolor="white", linewidth=1.5)
         text = "no job" if np.isnan(share) else f"{100 * share:.1f}"
@@ -182,23 +199,25 @@ def changes(
     """
     names = list(dict.fromkeys(name for row in rows for name in row.measured))
     lines = legend_lines(names)
-    figure, axes = new_figure(0.85 + 0.16 * lines + 0.17 * len(rows) * (len(names) + 1))
+    figure, axes = new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
     shade = colours(names, colour)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     for place, row in enumerate(rows):
-        offsets = np.linspace(-0.27, 0.27, len(names)) if len(names) > 1 else [0.0]
+        offsets = np.linspace(-0.3, 0.3, len(names)) if len(names) > 1 else [0.0]
         for number, (name, offset) in enumerate(zip(names, offsets, strict=True)):
             if name in row.measured:
                 interval, y = row.measured[name], place + float(offset)
                 axes.plot([interval.low, interval.high], [y, y], color=shade[name], linewidth=1.4)
-                axes.plot(interval.mean, y, "os^Dv"[number % 5], color=shade[name], markersize=4.5, label=legend_label(name))
+                axes.plot(
+                    interval.mean, y, "os^Dv"[number % 5], color=shade[name], markersize=4.5, label=legend_label(name)
+                )
         if row.claimed is not None:
             axes.plot(
                 [row.claimed] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=1.2, linestyle=":", label=claim
             )
     _label_rows(axes, [row.label for row in rows])
-    _finish(figure, axes, f"{axis}\n{over_seeds(i for row in rows for i in row.measured.values())}", "")
-    legend_below(figure, [axes], columns=1)
+    _finish(figure, axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}", "")
+    legend_below(figure, [axes])
     return figure
 
 
@@ -219,9 +238,7 @@ def distributions(
     colour
         Of some labels, in place of the style's own.
     """
-    columns = legend_columns(samples)
-    lines = legend_lines(samples)
-    figure, axes = new_figure(2.2 + 0.16 * -(-lines // columns))
+    figure, axes = new_figure(2.2 + 0.16 * legend_lines(samples))
     shade = colours(list(samples), colour)
     for number, (label, values) in enumerate(samples.items()):
         x, share = cumulative(np.asarray(values, dtype=np.float64))
@@ -234,7 +251,7 @@ def distributions(
     axes.set_ylabel("Share of jobs")
     axes.grid(axis="y")
     _finish(figure, axes, axis, title)
-    legend_below(figure, [axes], columns=columns)
+    legend_below(figure, [axes])
     return figure
 
 
@@ -246,9 +263,11 @@ def cumulative(values: np.ndarray, most_points: int = _MOST_POINTS) -> tuple[np.
     return np.quantile(values, share), share
 
 
-def over_seeds(intervals: Iterable[Interval]) -> str:
-    """Say of what a chart's intervals are."""
-    seeds = sorted({interval.seeds for interval in intervals})
+def over_seeds(counts: Iterable[int]) -> str:
+    """Say of what a chart's intervals are, from how many seeds each is over."""
+    seeds = sorted(set(counts))
+    if seeds == [1]:
+        return "one seed, so without an interval"
     return f"mean and 95 % interval over {' or '.join(map(str, seeds))} seeds"
 
 
@@ -277,19 +296,19 @@ def legend_label(label: str) -> str:
 
 
 def legend_lines(labels: Iterable[str]) -> int:
-    """Return how many lines a legend of one column has."""
-    return sum(legend_label(label).count("\n") + 1 for label in labels)
+    """Return how many lines a legend takes."""
+    written = [legend_label(label) for label in labels]
+    return -(-sum(label.count("\n") + 1 for label in written) // _legend_columns(written))
 
 
-def legend_columns(labels: Iterable[str]) -> int:
-    """Return how many labels a legend has room for side by side."""
-    return 2 if all(len(label) <= 26 for label in labels) else 1
+def _legend_columns(written: Sequence[str]) -> int:
+    return 2 if all(len(label) <= 26 for label in written) else 1
 
 
-def legend_below(figure: Figure, panels: Sequence[Axes], *, columns: int) -> None:
+def legend_below(figure: Figure, panels: Sequence[Axes]) -> None:
     """Put the legend of all panels under them, each label once."""
     once: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
         once |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in once}
-    figure.legend(list(once.values()), list(once), loc="outside lower left", ncols=columns)
+    figure.legend(list(once.values()), list(once), loc="outside lower left", ncols=_legend_columns(list(once)))

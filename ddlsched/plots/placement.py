@@ -100,7 +100,7 @@ def _job_colours(boxes: list[dict[str, Any]]) -> dict[Any, int]:
     import networkx as nx
 
     number = {job: place for place, job in enumerate(dict.fromkeys(box["job_id"] for box in boxes))}
-    graph = nx.Graph()  # of numbers: the order of a set of names differs from process to process
+    graph: nx.Graph[int] = nx.Graph()  # of numbers: the order of a set of names differs from process to process
     graph.add_nodes_from(number.values())
     graph.add_edges_from((number[one], number[other]) for one, other in _touching(boxes))
     colour = nx.greedy_color(graph, strategy="DSATUR")
@@ -188,9 +188,10 @@ def _label_boxes(axes: Axes, boxes: pd.DataFrame, row_points: float) -> None:
     needed_points = 0.75 * _LABEL_POINTS * (boxes["job_id"].astype(str).str.len() + 0.5)
     fitting = boxes[(width_points > needed_points) & (boxes["height"] * row_points > 0.9 * _LABEL_POINTS)]
     largest = fitting.assign(area=fitting["height"] * (fitting["to_s"] - fitting["from_s"])).sort_values("area")
-    for box in largest.drop_duplicates(["job_id", "server"], keep="last").itertuples(index=False):
-        middle = (box.from_s + box.to_s) / 2, box.bottom + box.height / 2
-        axes.text(*middle, str(box.job_id), fontsize=_LABEL_POINTS, ha="center", va="center_baseline", clip_on=True)
+    style: dict[str, Any] = {"fontsize": _LABEL_POINTS, "ha": "center", "va": "center_baseline", "clip_on": True}
+    for box in largest.drop_duplicates(["job_id", "server"], keep="last").to_dict("records"):
+        middle_s, middle_row = (box["from_s"] + box["to_s"]) / 2, box["bottom"] + box["height"] / 2
+        axes.text(middle_s, middle_row, str(box["job_id"]), **style)
 
 
 def _mark_servers(axes: Axes, first_gpu: np.ndarray, row_points: float) -> None:

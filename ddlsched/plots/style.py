@@ -150,8 +150,17 @@ def _hashed(label: str, taken: set[str]) -> str:
 
 
 def wrapped(label: str, width: int = 24) -> str:
-    """Return a policy's label in lines of at most ``width`` characters, so that the data keep their place."""
-    return "\n".join(textwrap.wrap(label, width, break_on_hyphens=False)) or " "
+    """Return a policy's label in lines of at most ``width`` characters, so that the data keep their place.
+
+    A line ends after a space or a mark such as ``:`` or ``/``, or anywhere if there is none.
+    """
+    lines = [""]
+    for piece in re.findall(r"[^\s:/,=+-]*[\s:/,=+-]+|[^\s:/,=+-]+", label):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        *whole, rest = textwrap.wrap(piece, width, drop_whitespace=False, break_on_hyphens=False)
+        lines[-1:] = [lines[-1] + part for part in (whole or [rest])] + ([rest] if whole else [])
+    return "\n".join(line.strip() for line in lines)
 
 
 def short(value: float) -> str:
@@ -180,9 +189,7 @@ def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> 
     return figure, axes
 
 
-def new_panels(
-    height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES
-) -> tuple[Figure, list[Axes]]:
+def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with several pairs of axes side by side."""
     from matplotlib.figure import Figure
 

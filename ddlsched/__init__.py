@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from ddlsched.jobs import Job, Workload
+    from ddlsched.reporting.html_report import report
     from ddlsched.results.result import Result
     from ddlsched.simulation import simulate
     from ddlsched.workloads.microsoft import microsoft_160
@@ -47,6 +48,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "Workload": "jobs",
     "microsoft_160": "workloads.microsoft",
+    "report": "reporting.html_report",
     "simulate": "simulation",
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "UnknownNameError",
     "Workload",
     "microsoft_160",
+    "report",
     "simulate",
 ]
 

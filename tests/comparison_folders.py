@@ -60,7 +60,7 @@ def make_folder(
                         _write_first(path, label, result, timelines)
     baseline = next(iter(policies))
     runs, classes = pd.DataFrame(runs), pd.DataFrame(classes)
-    metrics = [*list(runs.columns)[5:10], "average_slowdown", "p95_slowdown", "jain_index"]
+    metrics = [*list(runs.columns)[5:10], "average_slowdown", "p95_slowdown"]
     _write_tables(path, runs, classes, baseline, metrics, failures)
     _write_asked(path, policies, seeds, runs, baseline)
     return path
@@ -154,7 +154,13 @@ def _write_asked(path, policies, seeds, runs, baseline) -> None:
         name: dict(zip(("num_servers", "gpus_per_server"), map(int, name.split("x")), strict=True))
         for name in runs["cluster"]
     }
-    command = ["ddlsched", "compare", *(part for policy in policies for part in ("--policy", policy)), "--seeds", "1:6"]
+    command = [
+        "ddlsched",
+        "compare",
+        *(part for policy in policies for part in ("--policy", policy)),
+        "--seeds",
+        f"{seeds[0]}:{seeds[-1]}",
+    ]
     asked = {
         "ddlsched": ddlsched.__version__,
         "command": command,

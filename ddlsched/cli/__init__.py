@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``ddlsched simulate``, ``ddlsched workload``, ``ddlsched list``.
+"""The command line, one file a command: ``ddlsched simulate``, ``ddlsched report``, ``ddlsched workload``, ...
 
 Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
 """
@@ -13,6 +13,7 @@ import typer
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
+from ddlsched.cli.report_command import report
 from ddlsched.cli.simulate_command import simulate
 from ddlsched.cli.workload_command import app as workload_app
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("simulate")(simulate)
+app.command("report")(report)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
 

@@ -17,7 +17,6 @@ from ddlsched.plots.style import (
     SHADES,
     colours,
     in_style,
-    ink_on,
     new_figure,
     new_panels,
     short,
@@ -145,7 +144,7 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
         fill = IDLE if np.isnan(share) else shade_of(share / most)
         axes.fill_between([column, column + 1], row - 0.5, row + 0.5, color=fill, edgecolor="white", linewidth=1.5)
         text = "no job" if np.isnan(share) else f"{100 * share:.1f}"
-        axes.text(column + 0.5, row, text, ha="center", va="center_baseline", color=ink_on(fill))
+        axes.text(column + 0.5, row, text, ha="center", va="center_baseline")
     _label_rows(axes, labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlim(0, shares.shape[1])
@@ -158,7 +157,7 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
 
 def shade_of(part: float) -> str:
     """Return the shade for a part of the most, from 0 to 1."""
-    return SHADES[round(part * (len(SHADES) - 1) * 0.9)]  # the darkest is kept back: ink on it is hard to read
+    return SHADES[round(part * (len(SHADES) - 1))]
 
 
 @dataclass(frozen=True)

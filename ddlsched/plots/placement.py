@@ -103,7 +103,7 @@ def _job_colours(boxes: list[dict[str, Any]]) -> dict[Any, int]:
     graph: nx.Graph[int] = nx.Graph()  # of numbers: the order of a set of names differs from process to process
     graph.add_nodes_from(number.values())
     graph.add_edges_from((number[one], number[other]) for one, other in _touching(boxes))
-    colour = nx.greedy_color(graph, strategy="DSATUR")
+    colour = nx.greedy_color(graph, strategy="smallest_last")
     return {job: colour[place] % len(JOB_COLOURS) for job, place in number.items()}
 
 
@@ -165,7 +165,7 @@ def placement_map(placements: pd.DataFrame, servers: Sequence[int], *, title: st
     note = f"colours only tell neighbouring jobs apart; grey: no job;\n{several}"
     axes.set_xlabel(f"Time (s)\n{note}", loc="right")
     if title:
-        figure.suptitle(wrapped(title, 56), x=0.01, ha="left", fontsize=8.5)
+        figure.suptitle(wrapped(title, 48), x=0.01, ha="left", fontsize=8.5)
     return figure
 
 

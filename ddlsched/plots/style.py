@@ -76,6 +76,7 @@ JOB_COLOURS = (
     "#99ddff",
     "#aaaa00",
     "#c8a9d6",
+    "#cfae8d",
 )
 """Tol's light colours, for areas with dark text on them; they tell neighbours apart and mean nothing."""
 

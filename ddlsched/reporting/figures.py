@@ -38,7 +38,8 @@ _MOST_POINTS = 201
 _MOST_BOXES = 8000
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_BAR_PIXELS = 34
+_ROW_PIXELS = 34
+_LINE_PIXELS = 17
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _average(average: Mapping[str, Interval], number: Mapping[str, int]) -> Inte
         "Mean and 95 % interval over seeds. Seeds differ more than policies do: whether two policies differ is "
         "told by the change on the same seed, above, not by whether these intervals overlap."
     )
-    return InteractiveChart("Average JCT", note, 80 + _BAR_PIXELS * len(average), traces, layout)
+    return InteractiveChart("Average JCT", note, 80 + _rows_pixels(average), traces, layout)
 
 
 def _by_class(groups: Mapping[str, Mapping[str, Interval]], number: Mapping[str, int]) -> InteractiveChart:
@@ -136,7 +137,7 @@ def _by_class(groups: Mapping[str, Mapping[str, Interval]], number: Mapping[str,
         left = place * width + (0.09 if place else 0.0)
         layout[f"xaxis{axis}"] = _categories([_wrapped(policy) for policy in policies], reverse=False) | {
             "domain": [left, (place + 1) * width],
-            "title": {"text": class_name(size)},
+            "title": {"text": class_name(size), "standoff": 8},
             "showticklabels": False,
             "showgrid": False,
             "anchor": f"y{axis}",
@@ -186,7 +187,7 @@ def _network(shares: pd.DataFrame, number: Mapping[str, int]) -> InteractiveChar
         "yaxis": _categories(labels) | {"showgrid": False},
     }
     note = "Per cent of the JCT of a class's jobs in which they communicated or waited to; mean over seeds."
-    return InteractiveChart("Network's share of JCT", note, 60 + _BAR_PIXELS * len(shares), traces, layout)
+    return InteractiveChart("Network's share of JCT", note, 60 + _rows_pixels(map(str, shares.index)), traces, layout)
 
 
 def _utilisation(found: Mapping[str, Band], number: Mapping[str, int]) -> InteractiveChart:
@@ -246,7 +247,7 @@ def placement_chart(placements: pd.DataFrame, servers: Sequence[int], policy: st
 
 
 def _trace(policy: str, number: Mapping[str, int], **what: Any) -> dict[str, Any]:
-    return {"name": _text(policy), "meta": {"policy": number[policy]}, "showlegend": True} | what
+    return {"name": _wrapped(policy, 36), "meta": {"policy": number[policy]}, "showlegend": True} | what
 
 
 def _estimates(found: Iterable[Interval], axis: str) -> dict[str, Any]:
@@ -265,12 +266,18 @@ def _categories(labels: Sequence[str], *, reverse: bool = True) -> dict[str, Any
 
 
 def _text(label: str) -> str:
-    """Return a user's text so that plotly, which knows some HTML, shows it as it is."""
-    return html.escape(label, quote=False)
+    """Return a user's text so that plotly, which knows some HTML and fills in ``%{x}``, shows it as it is."""
+    return html.escape(label.replace("%{", "%\N{WORD JOINER}{"), quote=False)
 
 
-def _wrapped(label: str) -> str:
-    return "<br>".join(map(_text, wrapped(label).split("\n")))
+def _wrapped(label: str, width: int = 24) -> str:
+    return "<br>".join(map(_text, wrapped(label, width).split("\n")))
+
+
+def _rows_pixels(labels: Iterable[str]) -> int:
+    """Return the height of as many rows, each high enough for the tallest label."""
+    lines = [_wrapped(label).count("<br>") + 1 for label in labels]
+    return len(lines) * max(_ROW_PIXELS, 8 + _LINE_PIXELS * max(lines))
 
 
 def _compact(values: Iterable[float], digits: int = 5) -> list[float]:

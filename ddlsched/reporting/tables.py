@@ -228,4 +228,5 @@ def _percent(value: float) -> str:
 
 def _signed(value: float) -> str:
     """Return a number with its sign, the typographic one, and so many decimals that it is not 0 unless it is."""
-    return f"{value:+.{1 if abs(value) >= 0.05 or not value else 2}f}".replace("-", "−")
+    decimals = 1 if abs(value) >= 0.05 or abs(value) < 1e-9 else min(-math.floor(math.log10(abs(value))), 9)
+    return f"{value:+.{decimals}f}".replace("-", "−")

@@ -48,11 +48,10 @@ def test_at_each_time_the_jobs_of_a_gpu_share_its_row(table):
         assert sorted(box.job_id for box in shown) == sorted(stay.job_id for stay in there)
         assert all(box.jobs == len(there) for box in shown)
         if len(shown) == 1:
-            assert (shown[0].bottom, shown[0].height) == (
-                shown[0].first_gpu,
-                shown[0].last_gpu - shown[0].first_gpu + 1,
-            )
-        for place, box in enumerate(shown[: len(shown) if len(shown) > 1 else 0]):
+            (box,) = shown
+            assert (box.bottom, box.height) == (box.first_gpu, box.last_gpu - box.first_gpu + 1)
+            continue
+        for place, box in enumerate(shown):
             assert box.bottom == pytest.approx(gpu + place / len(shown))
             assert box.height == 1 / len(shown)
 

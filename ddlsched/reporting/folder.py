@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -53,6 +53,7 @@ class Asked(BaseModel):
     workloads: dict[str, Any] = Field(min_length=1)
     clusters: dict[str, Servers] = Field(min_length=1)
     seeds: list[int]
+    working_folder: str | None = None
 
 
 class Setting(NamedTuple):
@@ -82,6 +83,8 @@ class ComparisonFolder:
     comparison: pd.DataFrame
     classes: pd.DataFrame
     failures: pd.DataFrame
+    _runs: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = field(default_factory=dict, repr=False)
+    _placements: dict[str, pd.DataFrame | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, path: Path | str) -> ComparisonFolder:
@@ -103,7 +106,15 @@ class ComparisonFolder:
         if runs.empty:
             raise InputError(f"{path / 'runs.csv'}: has no run; expected at least one that finished")
         folder._refuse_unknown_labels()
+        folder._read_files()
         return folder
+
+    def _read_files(self) -> None:
+        """Read all runs and placements now: whatever is wrong with one is said before anything is drawn."""
+        for name in self.runs["file"]:
+            self._read_run(name)
+        for policy in self.policies:
+            self.placements(policy)
 
     def _refuse_unknown_labels(self) -> None:
         known = {"policy": self.asked.policies, "workload": self.asked.workloads, "cluster": self.asked.clusters}
@@ -147,21 +158,20 @@ class ComparisonFolder:
 
     def _read(self, setting: Setting, policy: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
         own = self.rows(self.runs, setting)
-        return [self._read_run(name) for name in own.loc[own["policy"] == policy, "file"]]
+        files = own.loc[own["policy"] == policy, "file"]
+        return [self._read_run(name) for name in files.unique()]  # where nothing is random, one run is all seeds'
 
     def _read_run(self, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        if name not in self._cache:
-            self._cache[name] = _run(self.path / name)
-        return self._cache[name]
-
-    @cached_property
-    def _cache(self) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:
-        return {}
+        if name not in self._runs:
+            self._runs[name] = _run(self.path / name)
+        return self._runs[name]
 
     def placements(self, policy: str) -> pd.DataFrame | None:
         """Return where the jobs were in the first seed on the first workload and cluster, if that was kept."""
-        path = self.path / "placements" / f"{slug(policy)}.parquet"
-        return _parquet(path, _PLACEMENTS) if path.exists() else None
+        if policy not in self._placements:
+            path = self.path / "placements" / f"{slug(policy)}.parquet"
+            self._placements[policy] = _parquet(path, _PLACEMENTS) if path.exists() else None
+        return self._placements[policy]
 
     def timeline(self, policy: str) -> Path | None:
         """Return the file of the policy's Perfetto timeline, if there is one."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
+_TOTALS = {"jobs": "Finished jobs that count", "unfinished": "Unfinished jobs", "events": "Simulated events"}
 _EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
 
 
@@ -122,6 +123,7 @@ def _content(folder: ComparisonFolder, charts: Sequence[Path], place: Path) -> d
         "failures": folder.failures.to_dict("records"),
         "configuration": list(_configuration(folder)),
         "command": shlex.join(folder.asked.command),
+        "working_folder": folder.asked.working_folder,
         "timelines": list(_timelines(folder, place)),
         "files": [(file.relative_to(folder.path / "charts"), _link(file, place)) for file in charts],
         "sizes": list(_sizes(folder)),
@@ -205,7 +207,7 @@ def _configuration(folder: ComparisonFolder) -> Iterator[tuple[str, list[tuple[s
     asked = folder.asked.model_dump()
     for part in ("policies", "workloads", "clusters"):
         yield part.capitalize(), [(label, _spec(spec)) for label, spec in asked.pop(part).items()]
-    for known in ("command", "ddlsched", "seeds"):
+    for known in ("command", "working_folder", "ddlsched", "seeds"):
         asked.pop(known)
     rest = [(name.replace("_", " "), _spec(value)) for name, value in asked.items() if value not in ({}, [], None)]
     yield "Other", [*rest, ("seeds", ", ".join(map(str, folder.asked.seeds)))]
@@ -231,22 +233,17 @@ def _link(path: Path, place: Path) -> str:
 
 def _sizes(folder: ComparisonFolder) -> Iterator[tuple[str, str]]:
     """Yield what there is and how much of it."""
-    runs = folder.runs
+    runs = folder.runs.drop_duplicates("file")
     yield "Finished runs", f"{len(runs):,}"
     yield "Failed runs", f"{len(folder.failures):,}"
-    for column, name in {
-        "jobs": "Finished jobs that count, all runs",
-        "unfinished": "Unfinished jobs, all runs",
-    }.items():
+    for column, name in _TOTALS.items():
         if column in runs.columns:
-            yield name, f"{int(runs[column].sum()):,}"
+            yield f"{name}, all runs", f"{runs[column].sum():,.0f}"
     for cluster in dict.fromkeys(setting.cluster for setting in folder.settings):
         yield f"GPUs of {cluster}", f"{sum(folder.servers(cluster)):,}"
-    if "events" in runs.columns:
-        yield "Simulated events", f"{int(runs['events'].sum()):,}"
     if "engine_s" in runs.columns:
         yield "Time in the engine, all runs", f"{runs['engine_s'].sum():,.1f} s"
-    yield "Files of runs", _bytes(sum((folder.path / name).stat().st_size for name in set(runs["file"])))
+    yield "Files of runs", _bytes(sum((folder.path / name).stat().st_size for name in runs["file"]))
 
 
 def _bytes(size: int) -> str:

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -380,6 +381,17 @@ def test_each_setting_has_charts_of_its_own(tmp_path):
 
 
 # ---- What goes wrong
+
+
+def test_charts_that_cannot_be_written_are_one_line(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("charts", "report.html")))
+    (copy / "charts").write_text("a file")
+    done = run("report", copy)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"ddlsched: error: {copy}/charts/average-jct.png: cannot be written (File exists); "
+        "expected a folder to write charts to\n"
+    )
 
 
 @pytest.mark.parametrize("module", ["plotly.offline", "jinja2"])

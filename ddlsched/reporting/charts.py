@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddlsched.errors import InputError
 from ddlsched.plots.charts import Change, bars, changes, distributions, grouped_bars, heat_map
 from ddlsched.plots.placement import placement_map
 from ddlsched.plots.style import colours, save
@@ -36,7 +37,7 @@ def draw_charts(folder: ComparisonFolder | Path | str) -> list[Path]:
     Raises
     ------
     InputError
-        It is no comparison's folder, or a file of it cannot be read.
+        It is no comparison's folder, a file of it cannot be read, or a chart cannot be written.
     """
     if not isinstance(folder, ComparisonFolder):
         folder = ComparisonFolder.open(folder)
@@ -45,8 +46,16 @@ def draw_charts(folder: ComparisonFolder | Path | str) -> list[Path]:
         several = len(folder.settings) > 1
         place = folder.path / "charts" / (slug(" ".join(setting)) if several else "")
         for name, figure in _figures(folder, setting):
-            files += save(figure, place / name)
+            files += _saved(figure, place / name)
     return files
+
+
+def _saved(figure: Figure, stem: Path) -> list[Path]:
+    try:
+        return save(figure, stem)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror or error})"
+        raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
 def _figures(folder: ComparisonFolder, setting: Setting) -> Iterator[tuple[str, Figure]]:
@@ -67,6 +76,6 @@ def _figures(folder: ComparisonFolder, setting: Setting) -> Iterator[tuple[str, 
     if setting == folder.settings[0]:
         for policy in folder.policies:
             placements = folder.placements(policy)
-            if placements is not None:
+            if placements is not None and not placements.empty:
                 figure = placement_map(placements, folder.servers(setting.cluster), title=policy)
                 yield f"placement-{slug(policy)}", figure

@@ -93,9 +93,9 @@ def _environment() -> Environment:
 
 def _breakable(label: str) -> Markup:
     """Return a policy's label, escaped, with the places where a line may end."""
-    from markupsafe import Markup, escape
+    from markupsafe import Markup
 
-    return Markup("<wbr>").join(escape(part) for part in re.findall(r"[^:/,=]*[:/,=]+|[^:/,=]+", label))
+    return Markup("<wbr>").join(re.findall(r"[^:/,=]*[:/,=]+|[^:/,=]+", label))  # which escapes what it joins
 
 
 def _assets() -> dict[str, str]:
@@ -184,7 +184,7 @@ def _placements(folder: ComparisonFolder, setting: Setting) -> Iterator[dict[str
     """Yield the placement maps; one that is too large to be interactive as a picture."""
     for number, policy in enumerate(folder.policies):
         placements = folder.placements(policy)
-        if placements is None:
+        if placements is None or placements.empty:
             continue
         chart = placement_chart(placements, folder.servers(setting.cluster), policy)
         if chart is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from ddlsched.jobs import Job, Workload
+    from ddlsched.reporting.html_report import report
     from ddlsched.results.result import Result
     from ddlsched.simulation import simulate
     from ddlsched.workloads.microsoft import microsoft_160
@@ -51,6 +52,7 @@ _HOME = {
     "Workload": "jobs",
     "compare": "comparing.compare",
     "microsoft_160": "workloads.microsoft",
+    "report": "reporting.html_report",
     "simulate": "simulation",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "Workload",
     "compare",
     "microsoft_160",
+    "report",
     "simulate",
 ]
 

@@ -1,4 +1,4 @@
-"""The command line, one file a command: ``ddlsched simulate``, ``compare``, ``workload``, ``list``.
+"""The command line, one file a command: ``ddlsched simulate``, ``compare``, ``report``, ``workload``, ...
 
 Nothing heavy is imported before a command needs it, so that ``--help`` answers at once.
 """
@@ -14,6 +14,7 @@ from ddlsched.cli.compare_command import compare
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
+from ddlsched.cli.report_command import report
 from ddlsched.cli.simulate_command import simulate
 from ddlsched.cli.validate_command import validate
 from ddlsched.cli.workload_command import app as workload_app
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate)
 app.command("compare")(compare)
+app.command("report")(report)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
 app.command("validate")(validate)

@@ -1,23 +1,49 @@
-"""Charts of comparisons: bars with intervals, changes against a baseline, and distributions of JCT."""
+"""Charts of comparisons: bars with intervals, by class too, changes, distributions of JCT, and heat maps."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.plots.style import DASHES, INK, MUTED, colours, in_style, new_figure
+from ddlsched.plots.style import (
+    DASHES,
+    IDLE,
+    INK,
+    MUTED,
+    SHADES,
+    colours,
+    in_style,
+    new_figure,
+    new_panels,
+    short,
+    wrapped,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from ddlsched.results.statistics import Interval, Numbers
 
-__all__ = ["Change", "bars", "changes", "distributions"]
+__all__ = [
+    "Change",
+    "bars",
+    "changes",
+    "cumulative",
+    "distributions",
+    "grouped_bars",
+    "heat_map",
+    "legend_below",
+    "legend_label",
+    "legend_lines",
+    "over_seeds",
+    "shade_of",
+]
 
 _MOST_POINTS = 1001
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
@@ -40,20 +66,98 @@ def bars(
     colour
         Of some labels, in place of the style's own.
     """
-    figure, axes = new_figure(0.75 + 0.24 * len(intervals))
+    labels = [wrapped(label) for label in intervals]
+    figure, axes = new_figure(0.75 + sum(_row_inches(label) for label in labels))
     shade = colours(list(intervals), colour)
     widest = max(interval.high for interval in intervals.values())
     for place, (label, interval) in enumerate(intervals.items()):
         axes.barh(place, interval.mean, height=0.68, color=shade[label], alpha=0.85)
         axes.plot([interval.low, interval.high], [place, place], color=INK, linewidth=1.0, marker="|", markersize=4)
-        value = _short(interval.mean)
         axes.annotate(
-            value, (interval.high, place), (4, 0), textcoords="offset points", va="center_baseline", bbox=_BLANK
+            short(interval.mean),
+            (interval.high, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center_baseline",
+            bbox=_BLANK,
         )
     axes.set_xlim(0, 1.16 * widest)
-    _label_rows(axes, list(intervals))
-    _finish(figure, axes, f"{axis}\n{_over_seeds(intervals.values())}", title)
+    _label_rows(axes, labels)
+    _finish(figure, axes, f"{axis}\n{over_seeds(interval.seeds for interval in intervals.values())}", title)
     return figure
+
+
+@in_style()
+def grouped_bars(
+    groups: Mapping[str, Mapping[str, Interval]], *, axis: str, colour: Mapping[str, str] | None = None
+) -> Figure:
+    """Return a panel a group, with a bar and an interval a policy; each panel has its own scale from 0.
+
+    Parameters
+    ----------
+    groups
+        By group, then by policy: not every group need have every policy.
+    axis
+        What is measured, with its unit.
+    colour
+        Of some policies, in place of the style's own.
+    """
+    policies = list(dict.fromkeys(policy for group in groups.values() for policy in group))
+    shade = colours(policies, colour)
+    lines = legend_lines(policies)
+    figure, panels = new_panels(1.9 + 0.15 * lines, len(groups))
+    for axes, (name, group) in zip(panels, groups.items(), strict=True):
+        for place, policy in enumerate(policies):
+            if policy in group:
+                _upright_bar(axes, place, group[policy], shade[policy], legend_label(policy))
+        axes.set(xlabel=name, xlim=(-0.6, len(policies) - 0.4), xticks=[])
+        axes.set_ylim(bottom=0)
+        axes.locator_params(axis="y", nbins=5)
+        axes.grid(axis="y")
+    over = over_seeds(interval.seeds for group in groups.values() for interval in group.values())
+    figure.suptitle(f"{axis}; each panel has its own scale;\n{over}", x=0.01, ha="left", fontsize=8)
+    legend_below(figure, panels)
+    return figure
+
+
+def _upright_bar(axes: Axes, place: int, interval: Interval, colour: str, label: str) -> None:
+    axes.bar(place, interval.mean, width=0.8, color=colour, alpha=0.85, label=label)
+    axes.plot([place, place], [interval.low, interval.high], color=INK, linewidth=1.0, marker="_", markersize=4)
+
+
+@in_style()
+def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
+    """Return a table of shares with the cells shaded, and the per cent in them.
+
+    Parameters
+    ----------
+    shares
+        From 0 to 1, a row a policy, a column a group of jobs; NaN where there are none.
+    axis
+        What is measured, and of what the columns are groups.
+    """
+    labels = [wrapped(str(label)) for label in shares.index]
+    figure, axes = new_figure(0.75 + 1.1 * sum(_row_inches(label) for label in labels))
+    values = shares.to_numpy(np.float64)
+    most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
+    for (row, column), share in np.ndenumerate(values):
+        fill = IDLE if np.isnan(share) else shade_of(share / most)
+        axes.fill_between([column, column + 1], row - 0.5, row + 0.5, color=fill, edgecolor="white", linewidth=1.5)
+        text = "no job" if np.isnan(share) else f"{100 * share:.1f}"
+        axes.text(column + 0.5, row, text, ha="center", va="center_baseline")
+    _label_rows(axes, labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(0, shares.shape[1])
+    axes.set_xticks(np.arange(shares.shape[1]) + 0.5, [str(name) for name in shares.columns])
+    axes.tick_params(axis="x", length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(axis, loc="right")
+    return figure
+
+
+def shade_of(part: float) -> str:
+    """Return the shade for a part of the most, from 0 to 1."""
+    return SHADES[round(part * (len(SHADES) - 1))]
 
 
 @dataclass(frozen=True)
@@ -93,23 +197,26 @@ def changes(
         Of some estimates, in place of the style's own.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.measured))
-    figure, axes = new_figure(0.85 + 0.16 * len(names) + 0.17 * len(rows) * (len(names) + 1))
+    lines = legend_lines(names)
+    figure, axes = new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
     shade = colours(names, colour)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     for place, row in enumerate(rows):
-        offsets = np.linspace(-0.27, 0.27, len(names)) if len(names) > 1 else [0.0]
+        offsets = np.linspace(-0.3, 0.3, len(names)) if len(names) > 1 else [0.0]
         for number, (name, offset) in enumerate(zip(names, offsets, strict=True)):
             if name in row.measured:
                 interval, y = row.measured[name], place + float(offset)
                 axes.plot([interval.low, interval.high], [y, y], color=shade[name], linewidth=1.4)
-                axes.plot(interval.mean, y, "os^Dv"[number % 5], color=shade[name], markersize=4.5, label=name)
+                axes.plot(
+                    interval.mean, y, "os^Dv"[number % 5], color=shade[name], markersize=4.5, label=legend_label(name)
+                )
         if row.claimed is not None:
             axes.plot(
                 [row.claimed] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=1.2, linestyle=":", label=claim
             )
     _label_rows(axes, [row.label for row in rows])
-    _finish(figure, axes, f"{axis}\n{_over_seeds(i for row in rows for i in row.measured.values())}", "")
-    _legend_below(figure, axes, columns=1)
+    _finish(figure, axes, f"{axis}\n{over_seeds(i.seeds for row in rows for i in row.measured.values())}", "")
+    legend_below(figure, [axes])
     return figure
 
 
@@ -130,12 +237,12 @@ def distributions(
     colour
         Of some labels, in place of the style's own.
     """
-    rows = (len(samples) + 1) // 2
-    figure, axes = new_figure(2.2 + 0.16 * rows)
+    figure, axes = new_figure(2.2 + 0.16 * legend_lines(samples))
     shade = colours(list(samples), colour)
     for number, (label, values) in enumerate(samples.items()):
-        x, share = _cumulative(np.asarray(values, dtype=np.float64))
-        axes.plot(x, share, drawstyle="steps-post", color=shade[label], linestyle=DASHES[number % 5], label=label)
+        x, share = cumulative(np.asarray(values, dtype=np.float64))
+        style = {"color": shade[label], "linestyle": DASHES[number % 5], "label": legend_label(label)}
+        axes.plot(x, share, drawstyle="steps-post", **style)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylim(0, 1.01)
@@ -143,24 +250,28 @@ def distributions(
     axes.set_ylabel("Share of jobs")
     axes.grid(axis="y")
     _finish(figure, axes, axis, title)
-    _legend_below(figure, axes, columns=2)
+    legend_below(figure, [axes])
     return figure
 
 
-def _cumulative(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if len(values) <= _MOST_POINTS:
+def cumulative(values: np.ndarray, most_points: int = _MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """Return values in ascending order and the share of all up to each; of many values their quantiles."""
+    if len(values) <= most_points:
         return np.sort(values), np.arange(1, len(values) + 1) / len(values)
-    share = np.linspace(0.0, 1.0, _MOST_POINTS)
+    share = np.linspace(0.0, 1.0, most_points)
     return np.quantile(values, share), share
 
 
-def _over_seeds(intervals: Iterable[Interval]) -> str:
-    seeds = sorted({interval.seeds for interval in intervals})
+def over_seeds(counts: Iterable[int]) -> str:
+    """Say of what a chart's intervals are, from how many seeds each is over."""
+    seeds = sorted(set(counts))
+    if seeds == [1]:
+        return "one seed, so without an interval"
     return f"mean and 95 % interval over {' or '.join(map(str, seeds))} seeds"
 
 
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+def _row_inches(label: str) -> float:
+    return max(0.24, 0.04 + 0.13 * (label.count("\n") + 1))
 
 
 def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
@@ -178,7 +289,25 @@ def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8.5)
 
 
-def _legend_below(figure: Figure, axes: Axes, *, columns: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    figure.legend(list(once.values()), list(once), loc="outside lower left", ncols=columns)
+def legend_label(label: str) -> str:
+    """Return a policy's label as a legend shows it; without the mark, matplotlib would hide those that begin with _."""
+    return ("\N{WORD JOINER}" if label.startswith("_") else "") + wrapped(label, 60)
+
+
+def legend_lines(labels: Iterable[str]) -> int:
+    """Return how many lines a legend takes."""
+    written = [legend_label(label) for label in labels]
+    return -(-sum(label.count("\n") + 1 for label in written) // _legend_columns(written))
+
+
+def _legend_columns(written: Sequence[str]) -> int:
+    return 2 if all(len(label) <= 26 for label in written) else 1
+
+
+def legend_below(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put the legend of all panels under them, each label once."""
+    once: dict[str, Any] = {}
+    for axes in panels:
+        handles, labels = axes.get_legend_handles_labels()
+        once |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in once}
+    figure.legend(list(once.values()), list(once), loc="outside lower left", ncols=_legend_columns(list(once)))

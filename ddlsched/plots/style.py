@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLUMN_INCHES", "DASHES", "INK", "MUTED", "PALETTE", "colours", "in_style", "new_figure", "save"]
+__all__ = [
+    "COLUMN_INCHES",
+    "DARK_PAGE",
+    "DASHES",
+    "IDLE",
+    "INK",
+    "JOB_COLOURS",
+    "MUTED",
+    "PALETTE",
+    "SHADES",
+    "colours",
+    "in_style",
+    "new_figure",
+    "new_panels",
+    "on_dark",
+    "save",
+    "short",
+    "wrapped",
+]
 
 COLUMN_INCHES = 3.5
 """Width of a column in a two-column paper."""
 
 INK = "#222222"
 MUTED = "#6b6b6b"
+DARK_PAGE = "#1b1f24"
+"""What charts stand on in the dark form of a report."""
 
 PALETTE = {
     "blue": "#0072b2",
@@ -44,6 +65,26 @@ PALETTE = {
 
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (9, 2)))
 """Line styles, so that lines are told apart also in print."""
+
+JOB_COLOURS = (
+    "#77aadd",
+    "#eedd88",
+    "#ee8866",
+    "#44bb99",
+    "#ffaabb",
+    "#bbcc33",
+    "#99ddff",
+    "#aaaa00",
+    "#c8a9d6",
+    "#cfae8d",
+)
+"""Tol's light colours, for areas with dark text on them; they tell neighbours apart and mean nothing."""
+
+IDLE = "#f1f1ee"
+"""Of a GPU without a job."""
+
+SHADES = ("#f7fbff", "#deebf7", "#c6dbef", "#9ecae1", "#6baed6", "#4292c6")
+"""From little to much: those of Brewer's blues on which dark text is read well."""
 
 _KNOWN = {
     "blue": "ada-srsf adadual lwf-1 lwf:kappa=1 κ=1",
@@ -82,6 +123,7 @@ _RC: Any = {
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.4,
+    "text.parse_math": False,  # a label is the user's text, whatever its dollar signs
     "savefig.dpi": 300,
     "svg.hashsalt": "ddlsched",
 }
@@ -111,6 +153,41 @@ def _hashed(label: str, taken: set[str]) -> str:
     return next((colour for colour in ring if colour not in taken), ring[0])
 
 
+def wrapped(label: str, width: int = 24) -> str:
+    """Return a policy's label in lines of at most ``width`` characters, so that the data keep their place.
+
+    A line ends after a space or a mark such as ``:`` or ``/``, or anywhere if there is none.
+    """
+    lines = [""]
+    for piece in re.findall(r"[^\s:/,=+-]*[\s:/,=+-]+|[^\s:/,=+-]+", label):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        *whole, rest = textwrap.wrap(piece, width, drop_whitespace=False, break_on_hyphens=False)
+        lines[-1:] = [lines[-1] + part for part in (whole or [rest])] + ([rest] if whole else [])
+    return "\n".join(line.strip() for line in lines)
+
+
+def short(value: float) -> str:
+    """Return a number in three figures, or whole."""
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def on_dark(colour: str) -> str:
+    """Return a colour for a dark page: the same, or mixed with white until it stands out (WCAG's 3 : 1)."""
+    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    for white in range(0, 100, 5):
+        mixed = "#" + "".join(f"{round(part + (255 - part) * white / 100):02x}" for part in parts)
+        if (_luminance(mixed) + 0.05) / (_luminance(DARK_PAGE) + 0.05) >= 3.2:
+            break
+    return mixed
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 @contextlib.contextmanager
 def in_style() -> Iterator[None]:
     """Draw in the style, whatever the user's matplotlibrc says; also a decorator of what draws."""
@@ -122,10 +199,16 @@ def in_style() -> Iterator[None]:
 
 def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, Axes]:
     """Return an empty figure with one pair of axes."""
+    figure, (axes,) = new_panels(height_inches, 1, width_inches=width_inches)
+    return figure, axes
+
+
+def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with several pairs of axes side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
-    return figure, figure.add_subplot()
+    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 
 @in_style()

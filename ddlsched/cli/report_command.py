@@ -1,0 +1,40 @@
+"""``ddlsched report``: a comparison as one HTML file."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ddlsched.cli.output import notice
+
+__all__ = ["report"]
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder that 'ddlsched compare' wrote.", readable=False)
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", metavar="FILE.html", show_default="DIR/report.html")
+    ] = None,
+) -> None:
+    """Write a comparison as one HTML file with tables and interactive charts that opens without a network.
+
+    Also draws its charts for papers, PNG and SVG, into DIR/charts.
+    """
+    with _progress(f"reporting on {folder}"):
+        from ddlsched.reporting.html_report import report as write
+
+        path = write(folder, out)
+    notice(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def _progress(text: str) -> AbstractContextManager[Any]:
+    """Show on a terminal's stderr that something goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()

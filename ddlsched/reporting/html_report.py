@@ -1,0 +1,250 @@
+"""``ddlsched report``: a comparison's folder as one HTML file that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from ddlsched.errors import InputError
+from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.plots.style import colours, on_dark
+from ddlsched.reporting import tables
+from ddlsched.reporting.charts import draw_charts
+from ddlsched.reporting.figures import InteractiveChart, interactive_charts, placement_chart
+from ddlsched.reporting.folder import ComparisonFolder, Setting, slug
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+__all__ = ["report"]
+
+_TOTALS = {"jobs": "Finished jobs that count", "unfinished": "Unfinished jobs", "events": "Simulated events"}
+_EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
+
+
+def report(folder: Path | str, out: Path | str | None = None) -> Path:
+    """Write the report of a comparison, and its charts as PNG and SVG into the folder's ``charts/``.
+
+    Parameters
+    ----------
+    folder
+        What ``ddlsched compare`` wrote.
+    out
+        The HTML file, by default ``report.html`` in the folder; links to charts and timelines lead from there.
+
+    Returns
+    -------
+    Path
+        The HTML file. The same folder gives the same bytes.
+
+    Raises
+    ------
+    InputError
+        It is no comparison's folder, a file of it cannot be read, the report cannot be written, or plotly is
+        not installed.
+    """
+    library, environment = _plotly_js(), _environment()
+    comparison = ComparisonFolder.open(folder)
+    path = comparison.path / "report.html" if out is None else Path(out)
+    refuse_unwritable(path, "the report")
+    charts = draw_charts(comparison)
+    page = environment.get_template("report.html").render(
+        library=library, **_assets(), **_content(comparison, charts, path.parent)
+    )
+    with replacing(path, "the report") as file:
+        file.write_text(page, encoding="utf-8")
+    return path
+
+
+def _plotly_js() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise InputError(_EXTRA) from None
+    library: str = get_plotlyjs()
+    return library
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise InputError(_EXTRA) from None
+    environment = Environment(
+        loader=PackageLoader("ddlsched.reporting", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = _breakable
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+def _breakable(label: str) -> Markup:
+    """Return a policy's label, escaped, with the places where a line may end."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.findall(r"[^:/,=]*[:/,=]+|[^:/,=]+", label))  # which escapes what it joins
+
+
+def _assets() -> dict[str, str]:
+    """Return the page's own style sheet and script."""
+    here = Path(__file__).parent / "page"
+    return {"style": (here / "report.css").read_text("utf-8"), "script": (here / "report.js").read_text("utf-8")}
+
+
+def _content(folder: ComparisonFolder, charts: Sequence[Path], place: Path) -> dict[str, Any]:
+    """Return what the template shows; ``place`` is where links lead from."""
+    shade = colours(folder.policies)
+    sections = [_section(folder, setting) for setting in folder.settings]
+    drawn = [chart for section in sections for chart in (*section["charts"], *section["placements"])]
+    return {
+        "title": _title(folder),
+        "policies": [
+            {"label": policy, "light": shade[policy], "dark": on_dark(shade[policy])} for policy in folder.policies
+        ],
+        "number": {policy: place for place, policy in enumerate(folder.policies)},
+        "baseline": folder.asked.baseline,
+        "seeds": _seeds(folder.asked.seeds),
+        "overview": tables.overview(folder) if len(folder.settings) > 1 and len(folder.policies) > 1 else None,
+        "sections": sections,
+        "chart_data": [chart["data"] for chart in drawn if chart["data"]],
+        "failures": folder.failures.to_dict("records"),
+        "configuration": list(_configuration(folder)),
+        "command": shlex.join(folder.asked.command),
+        "working_folder": folder.asked.working_folder,
+        "timelines": list(_timelines(folder, place)),
+        "files": [(file.relative_to(folder.path / "charts"), _link(file, place)) for file in charts],
+        "sizes": list(_sizes(folder)),
+        "version": folder.asked.ddlsched,
+    }
+
+
+def _title(folder: ComparisonFolder) -> str:
+    policies = f"{len(folder.policies)} policies" if len(folder.policies) > 1 else folder.policies[0]
+    where = " on ".join(folder.settings[0]) if len(folder.settings) == 1 else f"{len(folder.settings)} settings"
+    return f"{policies}, {where}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Return seeds as a range where they are one."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]})"
+    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
+
+
+def _section(folder: ComparisonFolder, setting: Setting) -> dict[str, Any]:
+    """Return the tables and charts of one workload on one cluster."""
+    number = folder.settings.index(setting)
+    charts = [
+        _chart(chart, f"chart-{number}-{place}") for place, chart in enumerate(interactive_charts(folder, setting))
+    ]
+    placements = list(_placements(folder, setting)) if number == 0 else []
+    first_class, *other_classes = [*tables.class_tables(folder, setting), None]
+    compared = [tables.main_table(folder, setting), first_class, tables.slowdown_table(folder, setting)]
+    compared.append(tables.phase_table(folder, setting))
+    return {
+        "id": f"setting-{number}",
+        "name": f"{setting.workload} on {setting.cluster}",
+        "verdicts": tables.verdicts(folder, setting),
+        "doubtful": any(table and table.doubtful for table in (*compared, *other_classes)),
+        "tables": [table for table in compared if table and table.columns],
+        "more_tables": [table for table in other_classes if table],
+        "charts": charts,
+        "placements": placements,
+    }
+
+
+def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dict[str, Any]:
+    data = {"id": name} | {
+        key: value for key, value in dataclasses.asdict(chart).items() if key not in ("title", "note")
+    }
+    return {
+        "id": name,
+        "title": chart.title,
+        "note": chart.note,
+        "height": chart.height,
+        "data": data,
+        "policy": policy,
+    }
+
+
+def _placements(folder: ComparisonFolder, setting: Setting) -> Iterator[dict[str, Any]]:
+    """Yield the placement maps; one that is too large to be interactive as a picture."""
+    for number, policy in enumerate(folder.policies):
+        placements = folder.placements(policy)
+        if placements is None or placements.empty:
+            continue
+        chart = placement_chart(placements, folder.servers(setting.cluster), policy)
+        if chart is not None:
+            yield _chart(chart, f"placement-{number}", number) | {"title": policy, "picture": None}
+            continue
+        several = len(folder.settings) > 1
+        drawn = folder.path / "charts" / (slug(" ".join(setting)) if several else "") / f"placement-{slug(policy)}.png"
+        yield {
+            "id": f"placement-{number}",
+            "title": policy,
+            "note": "First seed. Too many placements for an interactive chart, so a picture.",
+            "policy": number,
+            "data": None,
+            "picture": "data:image/png;base64," + base64.b64encode(drawn.read_bytes()).decode(),
+        }
+
+
+def _configuration(folder: ComparisonFolder) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the parts of ``comparison.json``: a name, and pairs of a label and what it stands for."""
+    asked = folder.asked.model_dump()
+    for part in ("policies", "workloads", "clusters"):
+        yield part.capitalize(), [(label, _spec(spec)) for label, spec in asked.pop(part).items()]
+    for known in ("command", "working_folder", "ddlsched", "seeds"):
+        asked.pop(known)
+    rest = [(name.replace("_", " "), _spec(value)) for name, value in asked.items() if value not in ({}, [], None)]
+    yield "Other", [*rest, ("seeds", ", ".join(map(str, folder.asked.seeds)))]
+
+
+def _spec(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_spec(inner)}" for key, inner in value.items()) or "defaults"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _timelines(folder: ComparisonFolder, place: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the policy, the file's name, a link and its size of each timeline."""
+    for policy in folder.policies:
+        path = folder.timeline(policy)
+        if path is not None:
+            yield policy, f"timelines/{path.name}", _link(path, place), _bytes(path.stat().st_size)
+
+
+def _link(path: Path, place: Path) -> str:
+    return quote(os.path.relpath(path, place).replace(os.sep, "/"))
+
+
+def _sizes(folder: ComparisonFolder) -> Iterator[tuple[str, str]]:
+    """Yield what there is and how much of it."""
+    runs = folder.runs.drop_duplicates("file")
+    yield "Finished runs", f"{len(runs):,}"
+    yield "Failed runs", f"{len(folder.failures):,}"
+    for column, name in _TOTALS.items():
+        if column in runs.columns:
+            yield f"{name}, all runs", f"{runs[column].sum():,.0f}"
+    for cluster in dict.fromkeys(setting.cluster for setting in folder.settings):
+        yield f"GPUs of {cluster}", f"{sum(folder.servers(cluster)):,}"
+    if "engine_s" in runs.columns:
+        yield "Time in the engine, all runs", f"{runs['engine_s'].sum():,.1f} s"
+    yield "Files of runs", _bytes(sum((folder.path / name).stat().st_size for name in runs["file"]))
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

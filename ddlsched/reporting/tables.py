@@ -1,0 +1,232 @@
+"""What a report says in words and tables: verdicts, and estimates with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddlsched.reporting.folder import ComparisonFolder, Setting
+from ddlsched.reporting.numbers import (
+    LABELS,
+    PHASES,
+    SIZE_CLASSES,
+    SLOWDOWN_AND_FAIRNESS,
+    class_name,
+    interval,
+)
+from ddlsched.results.comparison import METRICS, interval_text
+from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
+
+__all__ = [
+    "Cell",
+    "Table",
+    "Verdict",
+    "class_tables",
+    "main_table",
+    "overview",
+    "phase_table",
+    "slowdown_table",
+    "verdicts",
+]
+
+MAIN = "average_jct_s"
+"""The metric of the headline."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An estimate: its value and interval, the change against the baseline, and what that says."""
+
+    value: str
+    ends: str = ""
+    change: str = ""
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A row a policy and a column a metric or class; a policy without a value has None."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell | None]]]
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a verdict is in doubt."""
+        return any(cell is not None and cell.verdict.endswith("?") for _, cells in self.rows for cell in cells)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the headline says of a policy: in a word, of the main metric, and of which others."""
+
+    policy: str
+    verdict: str
+    sentence: str
+    others: str
+
+
+def verdicts(folder: ComparisonFolder, setting: Setting) -> list[Verdict]:
+    """Return what is to be said of each policy but the baseline on one workload and cluster."""
+    own = folder.rows(folder.comparison, setting)
+    result = []
+    for policy in folder.policies:
+        rows = {row["metric"]: row for row in own[own["policy"] == policy].to_dict("records")}
+        if policy != folder.asked.baseline and MAIN in rows:
+            main = rows.pop(MAIN)
+            word, sentence = str(main["verdict"]), _sentence(main, folder.asked.baseline)
+            result.append(Verdict(policy, word, sentence, _others(rows)))
+    return result
+
+
+def _sentence(row: Mapping[Any, Any], baseline: str) -> str:
+    if math.isnan(row["change"]):
+        return "there is nothing to compare: no average JCT in common with the baseline."
+    change = interval(row, "change").scaled(100)
+    against = f"average JCT {_percent(change.mean)} against {baseline}"
+    if change.seeds < LEAST_SEEDS:
+        return f"{against}; no verdict from fewer than {LEAST_SEEDS} seeds."
+    if row["verdict"] not in ("better", "worse"):
+        ends = f"95 % interval {_percent(change.low)} to {_percent(change.high)}"
+        return f"{against}; {ends}, so it may be either way."
+    lower = "lower" if change.mean < 0 else "higher"
+    low, high = sorted((abs(change.low), abs(change.high)))
+    ends = f"95 % interval {low:.1f} to {high:.1f} % {lower}"
+    return f"average JCT {abs(change.mean):.1f} % {lower} than {baseline} ({ends})."
+
+
+def _others(rows: Mapping[str, Mapping[Any, Any]]) -> str:
+    parts = []
+    for word in ("better", "worse"):
+        names = [_in_sentence(metric) for metric, row in rows.items() if row["verdict"] == word]
+        if names:
+            parts.append(f"{word} in {', '.join(names)}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _in_sentence(metric: str) -> str:
+    """Return a metric's name without its unit, small unless it begins with a name."""
+    label = LABELS.get(metric, metric).partition(" (")[0]
+    return label if label.startswith(("GPU", "Jain")) else label[:1].lower() + label[1:]
+
+
+def overview(folder: ComparisonFolder) -> Table:
+    """Return the change of the main metric of each policy on each workload and cluster, a row each of these."""
+    policies = [policy for policy in folder.policies if policy != folder.asked.baseline]
+    rows = []
+    for setting in folder.settings:
+        own = folder.rows(folder.comparison, setting)
+        own = own[own["metric"] == MAIN]
+        found = {row["policy"]: row for row in own.to_dict("records")}
+        rows.append(
+            (f"{setting.workload} on {setting.cluster}", [_change_cell(found.get(policy)) for policy in policies])
+        )
+    return Table(f"Average JCT against {folder.asked.baseline}", policies, rows)
+
+
+def _change_cell(row: Mapping[Any, Any] | None) -> Cell | None:
+    if row is None or math.isnan(row["change"]):
+        return None
+    return Cell(*_change_text(row), verdict=_verdict(row))
+
+
+def _change_text(row: Mapping[Any, Any]) -> tuple[str, str]:
+    change = interval(row, "change").scaled(100)
+    return _percent(change.mean), f"[{_signed(change.low)}, {_signed(change.high)}]"
+
+
+def main_table(folder: ComparisonFolder, setting: Setting) -> Table:
+    """Return the comparison: JCT, makespan and utilisation."""
+    return _metrics(folder, setting, "JCT, makespan and utilisation", tuple(METRICS))
+
+
+def slowdown_table(folder: ComparisonFolder, setting: Setting) -> Table:
+    """Return slowdown and fairness."""
+    return _metrics(folder, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, "unfinished"))
+
+
+def phase_table(folder: ComparisonFolder, setting: Setting) -> Table:
+    """Return where the time of jobs went, per cent of their JCT, without what took none in any run."""
+    runs = folder.rows(folder.runs, setting)
+    phases = [phase for phase in PHASES if phase in runs.columns and (runs[phase] > 0).any()]
+    rows = []
+    for policy in folder.policies:
+        own = runs[runs["policy"] == policy]
+        shares = [own[phase].dropna() for phase in phases]
+        rows.append((policy, [_cell(mean_interval(share).scaled(100), 1) if len(share) else None for share in shares]))
+    return Table("Where the time of jobs goes (% of JCT; mean over seeds)", [PHASES[phase] for phase in phases], rows)
+
+
+def class_tables(folder: ComparisonFolder, setting: Setting) -> Iterator[Table]:
+    """Yield a table a metric with a column a size class."""
+    own = folder.rows(folder.classes, setting)
+    sizes = [size for size in SIZE_CLASSES if size in set(own["size_class"])]
+    for metric in dict.fromkeys(own["metric"]):
+        found = {
+            (row["policy"], row["size_class"]): _compared(row, folder.asked.baseline)
+            for row in own[own["metric"] == metric].to_dict("records")
+        }
+        rows = [(policy, [found.get((policy, size)) for size in sizes]) for policy in folder.policies]
+        yield Table(f"{LABELS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
+
+
+def _metrics(folder: ComparisonFolder, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
+    own = folder.rows(folder.comparison, setting)
+    there = [metric for metric in metrics if metric in set(own["metric"])]
+    found = {(row["policy"], row["metric"]): _compared(row, folder.asked.baseline) for row in own.to_dict("records")}
+    rows = [(policy, [found.get((policy, metric)) for metric in there]) for policy in folder.policies]
+    return Table(caption, [LABELS[metric] for metric in there], rows)
+
+
+def _compared(row: Mapping[Any, Any], baseline: str) -> Cell | None:
+    """Return a row of ``comparison.csv`` as a cell; of the baseline itself no change."""
+    if pd.isna(row["mean"]):
+        return None
+    scale = 100 if "(%" in LABELS.get(row["metric"], "") else 1
+    cell = _cell(interval(row).scaled(scale))
+    if row["policy"] == baseline:
+        return cell
+    if not math.isnan(row["change"]):
+        text = " ".join(_change_text(row))
+    elif not math.isnan(row.get("difference", math.nan)):
+        difference = interval(row, "difference").scaled(scale)
+        text = interval_text(difference, decimals=_decimals(difference), sign=True) + (" points" if scale > 1 else "")
+    else:
+        text = ""
+    return Cell(cell.value, cell.ends, text, _verdict(row))
+
+
+def _verdict(row: Mapping[Any, Any]) -> str:
+    """Return the verdict, in doubt if it does not stand among all those of its table (``verdict_holm``)."""
+    word = str(row["verdict"])
+    if word not in ("better", "worse", "undecided"):
+        return ""
+    return word if row.get("verdict_holm", word) == word else f"{word} ?"
+
+
+def _cell(estimate: Interval, decimals: int | None = None) -> Cell:
+    places = _decimals(estimate) if decimals is None else decimals
+    value = f"{estimate.mean:.{places}f}"
+    return Cell(value, f"[{estimate.low:.{places}f}, {estimate.high:.{places}f}]" if estimate.seeds > 1 else "")
+
+
+def _decimals(estimate: Interval) -> int:
+    """Return how many decimals show three digits of the larger end."""
+    largest = max(abs(estimate.low), abs(estimate.high))
+    return min(max(2 - math.floor(math.log10(largest)), 0), 4) if largest > 0.0 else 0
+
+
+def _percent(value: float) -> str:
+    return f"{_signed(value)} %"
+
+
+def _signed(value: float) -> str:
+    """Return a number with its sign, the typographic one, and so many decimals that it is not 0 unless it is."""
+    decimals = 1 if abs(value) >= 0.05 or abs(value) < 1e-9 else min(-math.floor(math.log10(abs(value))), 9)
+    return f"{value:+.{decimals}f}".replace("-", "−")

@@ -1,0 +1,348 @@
+"""The report in headless Chromium, without a network: it draws, its toggles work, and the console stays silent.
+
+``tests/browser/run`` installs what this needs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison_folders import NASTY, make_folder
+
+from ddlsched.plots.style import colours, on_dark
+from ddlsched.reporting.html_report import report
+
+pytestmark = pytest.mark.browser
+
+PREEMPTIVE = "preemptive:by=service-per-gpu"
+POLICIES = {
+    "SRSF(1)": {"scheduler": "srsf-1"},
+    NASTY: {"scheduler": "srsf-1", "placement": "first-fit"},
+    PREEMPTIVE: {"scheduler": "srsf-1", "communication": PREEMPTIVE},
+}
+CHARTS = [f"chart-0-{number}" for number in range(6)]
+CHANGES, AVERAGE, BY_SIZE, DISTRIBUTION, NETWORK, UTILISATION = CHARTS
+MAP = "placement-0"
+BARS, LINES = ".barlayer .point path", ".scatterlayer .js-line"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser") / "comparison"
+    return report(make_folder(folder, POLICIES, workloads=(0.001,), failures=[(NASTY, 7, "it <b>failed</b>")]))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium, cut off from every network."""
+    from selenium import webdriver
+
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    assert all(programs.values()), f"{programs}: expected both; tests/browser/run installs them"
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "host-resolver-rules=MAP * ~NOTFOUND"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs["chromedriver"]))
+    driver.execute_cdp_cmd("Network.enable", {})
+    off = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    driver.execute_cdp_cmd("Network.emulateNetworkConditions", off)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(chromium: Any, written: Path) -> Iterator[Any]:
+    """The report with all charts drawn; whatever a test does, the console must be silent after it."""
+    set_width(chromium, 1280)
+    prefer(chromium, "light")
+    for log in ("browser", "performance"):
+        chromium.get_log(log)
+    chromium.get(written.as_uri())
+    draw_all(chromium)
+    yield chromium
+    assert chromium.get_log("browser") == []
+
+
+def set_width(driver: Any, pixels: int) -> None:
+    size = {"width": pixels, "height": 1000, "deviceScaleFactor": 1, "mobile": pixels < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def prefer(driver: Any, scheme: str) -> None:
+    preferences = {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"}
+    features = [{"name": name, "value": value} for name, value in preferences.items()]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def draw_all(driver: Any) -> None:
+    """Go through the page: charts are drawn when they are about to be seen."""
+    for name in (*CHARTS, MAP):
+        bring(driver, name)
+        drawn = f"return document.getElementById('{name}').dataset.drawn"
+        becomes(lambda drawn=drawn: driver.execute_script(drawn), "yes")
+
+
+def bring(driver: Any, chart: str) -> None:
+    driver.execute_script("document.getElementById(arguments[0]).scrollIntoView({block: 'center'})", chart)
+
+
+def becomes(value: Callable[[], object], expected: object, seconds: float = 20.0) -> None:
+    """Wait until a value is the expected one."""
+    end_s = time.monotonic() + seconds
+    while (found := value()) != expected:
+        assert time.monotonic() < end_s, f"{found!r} after {seconds} s; expected {expected!r}"
+        time.sleep(0.05)
+
+
+def shown(driver: Any, chart: str) -> set[int]:
+    """The policies that a chart shows."""
+    script = """
+        const found = document.getElementById(arguments[0])._fullData.filter((trace) => trace.visible === true);
+        return found.map((trace) => trace.meta.policy);
+    """
+    return set(driver.execute_script(script, chart))
+
+
+def rows(driver: Any) -> int:
+    """Rows of the heat map."""
+    return driver.execute_script("return document.getElementById(arguments[0])._fullData[0].z.length", NETWORK)
+
+
+def marks(driver: Any, chart: str, selector: str) -> int:
+    """Elements of a chart's drawing."""
+    return len(driver.find_elements("css selector", f"#{chart} {selector}"))
+
+
+def toggle(driver: Any, policy: int) -> Any:
+    return driver.find_element("css selector", f"#toggles input[data-policy='{policy}']")
+
+
+def theme(driver: Any) -> str:
+    return driver.execute_script("return document.documentElement.dataset.theme")
+
+
+def plain(text: str) -> str:
+    """A text without what charts add to it: line breaks, and marks that keep plotly from reading it."""
+    return "".join(text.replace("\N{WORD JOINER}", "").split())
+
+
+# ---- Drawing
+
+
+def test_all_charts_are_drawn_and_nothing_is_asked_of_a_network(page, written):
+    everybody = {0, 1, 2}
+    assert shown(page, CHANGES) == {1, 2}  # the baseline does not change against itself
+    for chart in (AVERAGE, BY_SIZE, DISTRIBUTION, UTILISATION):
+        assert shown(page, chart) == everybody
+    assert marks(page, AVERAGE, BARS) == 3
+    assert marks(page, BY_SIZE, BARS) == 9
+    assert marks(page, DISTRIBUTION, LINES) == 3
+    assert marks(page, MAP, BARS) > 500
+    assert rows(page) == 3
+    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    assert {url for url in asked if not url.startswith("data:")} == {written.as_uri()}
+
+
+def test_names_are_shown_as_they_are(page):
+    assert [label.text for label in page.find_elements("css selector", "#toggles label")] == list(POLICIES)
+    assert page.find_elements("tag name", "b") == []
+    for chart in (CHANGES, BY_SIZE, DISTRIBUTION, UTILISATION):
+        names = page.find_elements("css selector", f"#{chart} .legendtext")
+        assert plain(NASTY) in [plain(name.get_attribute("textContent")) for name in names]
+    for chart in (AVERAGE, NETWORK):
+        names = page.find_elements("css selector", f"#{chart} .ytick text")
+        assert plain(NASTY) in [plain(name.get_attribute("textContent")) for name in names]
+
+
+# ---- Toggles
+
+
+def test_a_toggle_acts_on_all_charts_at_once(page):
+    toggle(page, 1).click()
+    for chart in (AVERAGE, BY_SIZE, DISTRIBUTION, UTILISATION):
+        becomes(lambda chart=chart: shown(page, chart), {0, 2})
+    becomes(lambda: shown(page, CHANGES), {2})
+    becomes(lambda: marks(page, AVERAGE, BARS), 2)
+    becomes(lambda: marks(page, BY_SIZE, BARS), 6)
+    becomes(lambda: marks(page, DISTRIBUTION, LINES), 2)
+    becomes(lambda: rows(page), 2)
+    maps = page.find_elements("css selector", "details.map")
+    assert [each.is_displayed() for each in maps] == [True, False, True]
+    toggle(page, 1).click()
+    for chart in (AVERAGE, BY_SIZE, DISTRIBUTION, UTILISATION):
+        becomes(lambda chart=chart: shown(page, chart), {0, 1, 2})
+    becomes(lambda: rows(page), 3)
+    becomes(lambda: marks(page, AVERAGE, BARS), 3)
+    assert all(each.is_displayed() for each in maps)
+
+
+def test_toggles_work_by_keyboard(page):
+    from selenium.webdriver.common.keys import Keys
+
+    page.execute_script("arguments[0].focus()", toggle(page, 0))
+    toggle(page, 0).send_keys(Keys.SPACE)
+    becomes(lambda: shown(page, AVERAGE), {1, 2})
+    becomes(lambda: rows(page), 2)
+    toggle(page, 0).send_keys(Keys.TAB)
+    assert page.switch_to.active_element == toggle(page, 1)
+
+
+def test_charts_that_are_drawn_later_know_what_is_hidden(page):
+    page.refresh()
+    toggle(page, 2).click()
+    draw_all(page)
+    assert shown(page, UTILISATION) == {0, 1}
+    assert rows(page) == 2
+
+
+def test_all_policies_may_be_hidden(page):
+    for policy in range(3):
+        toggle(page, policy).click()
+    for chart in (CHANGES, AVERAGE, BY_SIZE, DISTRIBUTION, UTILISATION):
+        becomes(lambda chart=chart: shown(page, chart), set())
+    becomes(lambda: rows(page), 0)
+    toggle(page, 0).click()
+    becomes(lambda: rows(page), 1)
+    becomes(lambda: shown(page, AVERAGE), {0})
+
+
+def test_a_legend_hides_in_its_own_chart(page):
+    bring(page, DISTRIBUTION)
+    page.find_elements("css selector", f"#{DISTRIBUTION} .legendtoggle")[0].click()
+    becomes(lambda: shown(page, DISTRIBUTION), {1, 2})
+    assert shown(page, UTILISATION) == {0, 1, 2}
+
+
+# ---- Looking closer
+
+
+def test_hovering_tells_the_numbers(page):
+    from selenium.webdriver import ActionChains
+
+    bring(page, AVERAGE)
+    bar = page.find_elements("css selector", f"#{AVERAGE} {BARS}")[1]
+    ActionChains(page).move_to_element(bar).perform()
+    becomes(lambda: marks(page, AVERAGE, ".hoverlayer .hovertext"), 1)
+    text = page.find_element("css selector", f"#{AVERAGE} .hoverlayer").get_attribute("textContent")
+    assert " s [" in text
+    assert plain(NASTY) in plain(text)
+
+
+def test_zooming_changes_the_axis_and_no_button_sends_data(page):
+    last_s = f"return document.getElementById('{UTILISATION}')._fullLayout.xaxis.range[1]"
+    before = page.execute_script(last_s)
+    bring(page, UTILISATION)
+    page.find_element("css selector", f"#{UTILISATION} [data-title='Zoom in']").click()
+    becomes(lambda: page.execute_script(last_s) < before, True)
+    buttons = {button.get_attribute("data-title") for button in page.find_elements("css selector", "[data-title]")}
+    assert buttons == {"Download plot", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"}
+
+
+# ---- Light, dark, narrow, on paper
+
+
+def test_a_policy_has_its_colour_in_every_chart_light_and_dark(page):
+    script = """
+        const drawn = (id) => document.getElementById(id)._fullData
+            .filter((trace) => trace.meta.policy === 2 && trace.fill !== "toself")
+            .map((trace) => (trace.mode === "lines" ? trace.line.color : trace.marker.color));
+        return arguments[0].flatMap(drawn);
+    """
+    own = colours(list(POLICIES))[PREEMPTIVE]
+    for scheme, colour in (("light", own), ("dark", on_dark(own))):
+        prefer(page, scheme)
+        becomes(lambda: theme(page), scheme)
+        found = page.execute_script(script, [CHANGES, AVERAGE, BY_SIZE, DISTRIBUTION, UTILISATION])
+        assert found == [colour] * 7  # three of them in the panels of sizes
+
+
+def test_the_button_changes_the_theme(page):
+    def look() -> list[str]:
+        ink = f"document.getElementById('{UTILISATION}')._fullLayout.font.color"
+        return page.execute_script(f"return [getComputedStyle(document.body).backgroundColor, {ink}]")
+
+    light = look()
+    page.find_element("id", "theme").click()
+    becomes(lambda: [new != old for new, old in zip(look(), light, strict=True)], [True, True])
+    page.find_element("id", "theme").click()
+    becomes(look, light)
+
+
+CONTRAST = r"""
+    const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
+    const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const light = (colour) => {
+        const [red, green, blue] = numbers(colour).slice(0, 3).map((part) => linear(part / 255));
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+    };
+    const behind = (element) => {
+        for (let at = element; at; at = at.parentElement) {
+            const colour = getComputedStyle(at).backgroundColor;
+            if (numbers(colour)[3] !== 0) return colour;
+        }
+        return "rgb(255, 255, 255)";
+    };
+    const isText = (node) => node.nodeType === 3 && node.textContent.trim();
+    const texts = [...document.querySelectorAll("body *:not(svg *):not(script)")]
+        .filter((element) => [...element.childNodes].some(isText) && element.checkVisibility());
+    return texts.map((element) => {
+        const pair = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
+        return [`${element.tagName}.${element.className}`, (pair[0] + 0.05) / (pair[1] + 0.05)];
+    });
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out(page, scheme):
+    prefer(page, scheme)
+    becomes(lambda: theme(page), scheme)
+    ratios = page.execute_script(CONTRAST)
+    assert len(ratios) > 100
+    assert [(text, ratio) for text, ratio in ratios if ratio < 4.5] == []
+
+
+def test_on_a_narrow_screen_only_tables_scroll_sideways(page):
+    set_width(page, 360)
+    page.refresh()
+    draw_all(page)
+    widths = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    assert page.execute_script(widths) == [360, 360]
+    wide = "return [...document.querySelectorAll('.plot')].filter((plot) => plot.scrollWidth > plot.clientWidth).length"
+    assert page.execute_script(wide) == 0
+
+
+def test_it_prints_as_wide_as_paper_and_comes_back(page):
+    width = f"return document.getElementById('{UTILISATION}')._fullLayout.width"
+    before = page.execute_script(width)
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    becomes(lambda: page.execute_script(width), 640)
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    becomes(lambda: page.execute_script(width), before)
+    assert base64.b64decode(page.print_page()).startswith(b"%PDF")
+
+
+def test_tables_charts_and_controls_have_names(page):
+    script = """
+        const without = (selector, name) =>
+            [...document.querySelectorAll(selector)].filter((element) => !name(element)).length;
+        return [
+            without("table", (table) => table.caption && table.caption.textContent.trim()),
+            without("th", (cell) => cell.scope),
+            without(".plot", (plot) => plot.getAttribute("aria-label")),
+            without("input", (input) => input.labels.length === 1),
+        ];
+    """
+    assert page.execute_script(script) == [0, 0, 0, 0]
+    assert len(page.find_elements("tag name", "table")) >= 4
+    assert page.execute_script("return document.documentElement.lang") == "en"
+    assert len(page.find_elements("tag name", "h1")) == 1

@@ -1,0 +1,123 @@
+"""Placement maps: every stay is drawn, where and when it was, and touching jobs have different colours."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+
+import ddlsched
+from ddlsched.plots.placement import placement_boxes, placement_map
+from ddlsched.plots.style import JOB_COLOURS
+
+COLUMNS = ["job_id", "gpu", "server", "from_s", "to_s"]
+
+
+def stays(*rows) -> pd.DataFrame:
+    """(job, gpu, from, to), four GPUs a server."""
+    return pd.DataFrame([(job, gpu, gpu // 4, from_s, to_s) for job, gpu, from_s, to_s in rows], columns=COLUMNS)
+
+
+@st.composite
+def placements(draw) -> pd.DataFrame:
+    rows = []
+    for job in range(draw(st.integers(1, 8))):
+        gpus = draw(st.sets(st.integers(0, 4), min_size=1, max_size=4))
+        from_s = draw(st.integers(0, 5))
+        rows += [(f"job {job}", gpu, float(from_s), float(from_s + draw(st.integers(1, 4)))) for gpu in gpus]
+    return stays(*rows)
+
+
+def instants(table: pd.DataFrame, boxes: pd.DataFrame):
+    """The stays on each GPU and the rectangles over it, at each time between events."""
+    there, drawn = (list(frame.itertuples()) for frame in (table, boxes))
+    for gpu, time_s in itertools.product(range(5), range(10)):
+        stays = [stay for stay in there if stay.gpu == gpu and stay.from_s <= time_s < stay.to_s]
+        shown = [box for box in drawn if box.first_gpu <= gpu <= box.last_gpu and box.from_s <= time_s < box.to_s]
+        yield gpu, stays, sorted(shown, key=lambda box: box.bottom)
+
+
+@given(placements())
+def test_at_each_time_the_jobs_of_a_gpu_share_its_row(table):
+    for gpu, there, shown in instants(table, placement_boxes(table)):
+        assert sorted(box.job_id for box in shown) == sorted(stay.job_id for stay in there)
+        assert all(box.jobs == len(there) for box in shown)
+        if len(shown) == 1:
+            (box,) = shown
+            assert (box.bottom, box.height) == (box.first_gpu, box.last_gpu - box.first_gpu + 1)
+            continue
+        for place, box in enumerate(shown):
+            assert box.bottom == pytest.approx(gpu + place / len(shown))
+            assert box.height == 1 / len(shown)
+
+
+@given(placements())
+def test_without_sharing_the_job_that_came_first_is_shown(table):
+    for _, there, shown in instants(table, placement_boxes(table, shared=False)):
+        assert len(shown) == min(len(there), 1)
+        for box in shown:
+            assert box.stay_from_s == min(stay.from_s for stay in there)
+
+
+def test_a_job_alone_on_neighbouring_gpus_of_a_server_is_one_rectangle():
+    (box,) = placement_boxes(stays(*(("a", gpu, 1.0, 3.0) for gpu in range(4)))).to_dict("records")
+    assert (box["first_gpu"], box["last_gpu"], box["bottom"], box["height"]) == (0, 3, 0, 4)
+    two_servers = placement_boxes(stays(*(("a", gpu, 1.0, 3.0) for gpu in range(2, 6))))
+    assert sorted(zip(two_servers["first_gpu"], two_servers["last_gpu"], strict=True)) == [(2, 3), (4, 5)]
+
+
+def test_rectangles_name_the_whole_stay():
+    boxes = placement_boxes(stays(("a", 0, 0.0, 10.0), ("b", 0, 4.0, 6.0)))
+    own = boxes[boxes["job_id"] == "a"].sort_values("from_s")
+    assert list(zip(own["from_s"], own["to_s"], own["jobs"], strict=True)) == [(0, 4, 1), (4, 6, 2), (6, 10, 1)]
+    assert set(zip(own["stay_from_s"], own["stay_to_s"], strict=True)) == {(0.0, 10.0)}
+
+
+def test_a_job_that_comes_back_has_two_stays():
+    boxes = placement_boxes(stays(("a", 0, 0.0, 1.0), ("a", 0, 5.0, 6.0)))
+    assert sorted(boxes["stay_from_s"]) == [0.0, 5.0]
+
+
+def test_jobs_that_touch_have_different_colours_in_a_real_run():
+    result = ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.005), scheduler="srsf-1")
+    rows = []
+    for job in result.jobs.itertuples():
+        rows += [(job.job_id, gpu, job.start_s, job.finish_s) for gpu in result.gpus_of(job.job_id)]
+    boxes = placement_boxes(stays(*rows)).assign(top=lambda box: box["bottom"] + box["height"])
+    left, right, low, high = (boxes[name].to_numpy() for name in ("from_s", "to_s", "bottom", "top"))
+    beside = (right[:, None] == left) & (low[:, None] < high - 1e-9) & (low < high[:, None] - 1e-9)
+    above = (abs(high[:, None] - low) < 1e-9) & (left[:, None] < right) & (left < right[:, None])
+    job, colour = boxes["job_id"].to_numpy(), boxes["colour"].to_numpy()
+    one, other = np.nonzero((beside | above) & (job[:, None] != job))
+    assert len(one) > 1000
+    assert (colour[one] != colour[other]).all()
+
+
+def test_maps_separate_servers_and_go_down_from_the_first():
+    figure = placement_map(stays(("a", 0, 0.0, 4.0), ("b", 9, 2.0, 5.0)), [4, 4, 4])
+    (axes,) = figure.axes
+    assert axes.get_ylim() == (12, 0)
+    assert axes.get_xlim() == (0, 5)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "2"]
+    (lines,) = [c for c in axes.collections if not isinstance(c, PolyCollection)]
+    assert [segment[0][1] for segment in lines.get_segments()] == [4, 8]
+    (boxes,) = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    assert [path.get_extents().bounds for path in boxes.get_paths()] == [(0, 0, 4, 1), (2, 9, 3, 1)]
+
+
+def test_servers_may_differ_in_size():
+    (axes,) = placement_map(stays(("a", 0, 0.0, 4.0)), [4, 8, 2]).axes
+    assert axes.get_ylim() == (14, 0)
+    assert axes.get_yticks().tolist() == [2, 8, 13]
+    assert axes.get_ylabel() == "Server (2 to 8 GPUs each)"
+
+
+def test_a_map_of_nothing():
+    (axes,) = placement_map(stays(), [4]).axes
+    assert axes.get_ylim() == (4, 0)
+    assert len(JOB_COLOURS) == len(set(JOB_COLOURS))

@@ -1,0 +1,413 @@
+"""The report: one file with the numbers of the folder, that nothing in a user's names can break."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run
+from comparison_folders import NASTY, make_folder
+
+import ddlsched
+from ddlsched.errors import InputError
+from ddlsched.plots.style import colours
+from ddlsched.reporting import html_report, tables
+from ddlsched.reporting.charts import draw_charts
+from ddlsched.reporting.figures import interactive_charts, placement_chart
+from ddlsched.reporting.folder import ComparisonFolder, Setting
+from ddlsched.reporting.numbers import network_shares
+
+POLICIES = {
+    "SRSF(1)": {"scheduler": "srsf-1"},
+    NASTY: {"scheduler": "srsf-1", "placement": "first-fit"},
+    "preemptive:by=service-per-gpu": {"scheduler": "srsf-1", "communication": "preemptive:by=service-per-gpu"},
+}
+MESSAGE = "mine.py: the policy raised <i>ValueError</i> & said 'no'"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "comparison"
+    failures = [(NASTY, 7, MESSAGE)]
+    return make_folder(path, POLICIES, workloads=(0.001,), timelines=True, failures=failures)
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> ComparisonFolder:
+    return ComparisonFolder.open(folder)
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path) -> Path:
+    """The report, with all charts drawn."""
+    done = run("report", folder)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert (
+        done.stderr
+        == f"ddlsched: wrote {folder / 'report.html'} ({(folder / 'report.html').stat().st_size / 1e6:.1f} MB)\n"
+    )
+    return folder / "report.html"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the drawing of charts out."""
+    monkeypatch.setattr(html_report, "draw_charts", lambda folder: sorted((folder.path / "charts").glob("*")))
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements with their attributes, and the texts of some of them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("td", "th", "li", "caption", "code", "script", "h1", "option", "label", "title"):
+            self._open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
+    def handle_data(self, data) -> None:
+        for tag in self._open[-1:]:
+            self.texts[tag][-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(written: Path) -> Page:
+    return Page(written.read_text(encoding="utf-8"))
+
+
+def squeezed(texts: list[str]) -> list[str]:
+    return [" ".join(text.split()) for text in texts]
+
+
+# ---- One file
+
+
+def test_the_report_loads_nothing(page):
+    loading = [
+        (tag, name) for tag, attributes in page.elements for name in attributes if name in ("src", "srcset", "data")
+    ]
+    assert loading == []
+    assert page.all("link") == []
+    assert {attributes["href"] for attributes in page.all("a") if ":" in attributes["href"]} == {
+        "https://ui.perfetto.dev"
+    }
+    (policy,) = [attributes["content"] for attributes in page.all("meta") if "http-equiv" in attributes]
+    assert policy.startswith("default-src 'none'; script-src 'unsafe-inline'; ")
+    assert not re.search(r"url\(|@import", (Path(html_report.__file__).parent / "page" / "report.css").read_text())
+
+
+def test_the_same_folder_gives_the_same_bytes(folder, written, tmp_path, quick):
+    again = ddlsched.report(folder)
+    assert again == written
+    first = again.read_bytes()
+    assert html_report.report(str(folder)).read_bytes() == first
+
+
+def test_links_lead_to_files_from_wherever_the_report_is(folder, written, tmp_path, quick):
+    (tmp_path / "a folder").mkdir()
+    elsewhere = html_report.report(folder, tmp_path / "a folder" / "my report.html")
+    for report in (written, elsewhere):
+        links = [a["href"] for a in Page(report.read_text("utf-8")).all("a")]
+        files = [link for link in links if not link.startswith(("#", "https:"))]
+        assert len(files) == 3 + 2 * 9  # timelines, and six charts and three maps as PNG and SVG
+        assert all((report.parent / link.replace("%20", " ")).is_file() for link in files)
+
+
+def test_parts_that_links_lead_to_are_there(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {a["href"][1:] for a in page.all("a") if a["href"].startswith("#")} <= set(ids)
+    labelled = {attributes["aria-labelledby"] for _, attributes in page.elements if "aria-labelledby" in attributes}
+    assert labelled <= set(ids)
+
+
+# ---- A user's names
+
+
+def test_names_are_shown_as_they_are_and_break_nothing(page):
+    assert page.all("b") == page.all("i") == []
+    assert len(page.all("script")) == 3
+    shown = [*page.texts["th"], *page.texts["label"], *page.texts["li"]]
+    assert sum(NASTY in " ".join(text.split()) for text in shown) >= 8
+    assert MESSAGE in squeezed(page.texts["code"])
+
+
+def test_names_in_charts_are_escaped_for_plotly(opened):
+    names = {
+        trace["name"]
+        for chart in interactive_charts(opened, opened.settings[0])
+        for trace in chart.traces
+        if "name" in trace
+    }
+    (nasty,) = [name for name in names if "script" in name]
+    assert not re.search(r"<(?!br>)|%\{", nasty)
+    plain = (
+        nasty.replace("<br>", "")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+        .replace("\N{WORD JOINER}", "")
+    )
+    assert "".join(plain.split()) == "".join(NASTY.split())
+
+
+# ---- Numbers
+
+
+def test_tables_show_the_comparisons_numbers(opened, page):
+    (row,) = opened.comparison[
+        (opened.comparison["policy"] == NASTY) & (opened.comparison["metric"] == "p95_jct_s")
+    ].to_dict("records")
+    cells = squeezed(page.texts["td"])
+    value, change = f"{row['mean']:.3g}", f"{100 * row['change']:+.1f} %".replace("-", "−")
+    assert any(cell.startswith(value) and change in cell and row["verdict"] in cell for cell in cells)
+
+
+def test_utilisation_is_shown_in_per_cent(opened):
+    table = tables.main_table(opened, opened.settings[0])
+    column = table.columns.index("GPU utilisation (%)")
+    mean = opened.runs[opened.runs["policy"] == "SRSF(1)"]["gpu_utilisation"].mean()
+    assert table.rows[0][1][column].value == f"{100 * mean:.1f}"
+
+
+def test_shares_of_time_add_up(opened):
+    table = tables.phase_table(opened, opened.settings[0])
+    for _, cells in table.rows:
+        assert sum(float(cell.value) for cell in cells) == pytest.approx(100, abs=0.3)
+    assert "Restarting" not in table.columns
+
+
+def test_network_shares_are_means_over_seeds_of_sums_over_jobs(opened):
+    setting = opened.settings[0]
+    shares = network_shares(opened, setting)
+    each = []
+    for jobs in opened.jobs(setting, NASTY):
+        own = jobs[jobs["size_class"] == "8+"]
+        each.append((own["communication_s"].sum() + own["network_wait_s"].sum()) / own["jct_s"].sum())
+    assert shares.loc[NASTY, "8+ GPUs"] == pytest.approx(np.mean(each))
+    assert shares.columns.tolist() == ["1 GPU", "2–4 GPUs", "8+ GPUs", "all jobs"]
+    assert shares["1 GPU"].tolist() == [0.0] * 3
+
+
+def made_by_hand(opened: ComparisonFolder, **rows: object) -> ComparisonFolder:
+    """A folder with one other policy and these values in its row of the average JCT."""
+    row = {"workload": "w", "cluster": "c", "policy": "mine", "metric": "average_jct_s", "seeds": 8}
+    row |= {"mean": 9.0, "low": 8.0, "high": 10.0, "change": -0.1, "change_low": -0.2, "change_high": -0.05}
+    comparison = pd.DataFrame([row | {"verdict": "better"} | rows])
+    runs = pd.DataFrame({"policy": ["base", "mine"], "workload": "w", "cluster": "c", "seed": 1, "file": "x"})
+    asked = opened.asked.model_copy(
+        update={
+            "policies": {"base": {}, "mine": {}},
+            "baseline": "base",
+            "workloads": {"w": {}},
+            "clusters": {"c": opened.asked.clusters["16x4"]},
+        }
+    )
+    return replace(opened, asked=asked, runs=runs, comparison=comparison)
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict", "sentence"),
+    [
+        ({}, "better", "average JCT 10.0 % lower than base (95 % interval 5.0 to 20.0 % lower)."),
+        (
+            {"change": 0.1, "change_low": 0.05, "change_high": 0.2, "verdict": "worse"},
+            "worse",
+            "average JCT 10.0 % higher than base (95 % interval 5.0 to 20.0 % higher).",
+        ),
+        (
+            {"change_high": 0.0004, "verdict": "undecided"},
+            "undecided",
+            "average JCT −10.0 % against base; 95 % interval −20.0 % to +0.04 %, so it may be either way.",
+        ),
+        (
+            {"seeds": 5, "verdict": "undecided"},
+            "undecided",
+            "average JCT −10.0 % against base; no verdict from fewer than 6 seeds.",
+        ),
+        (
+            {"change": np.nan, "verdict": "undecided"},
+            "undecided",
+            "there is nothing to compare: no average JCT in common with the baseline.",
+        ),
+    ],
+)
+def test_the_headline_says_the_verdict_in_words(opened, row, verdict, sentence):
+    (said,) = tables.verdicts(made_by_hand(opened, **row), Setting("w", "c"))
+    assert (said.policy, said.verdict, said.sentence, said.others) == ("mine", verdict, sentence, "")
+
+
+def test_the_headline_names_what_else_differs(opened):
+    by_hand = made_by_hand(opened)
+    more = [
+        {"metric": metric, "verdict": verdict}
+        for metric, verdict in {"p95_jct_s": "better", "gpu_utilisation": "worse", "jain_index": "worse"}.items()
+    ]
+    rows = pd.DataFrame([by_hand.comparison.iloc[0].to_dict() | row for row in more])
+    (said,) = tables.verdicts(replace(by_hand, comparison=pd.concat([by_hand.comparison, rows])), Setting("w", "c"))
+    assert said.others == "Better in 95th percentile JCT; worse in GPU utilisation, Jain's index."
+
+
+def test_a_verdict_that_does_not_stand_among_many_is_in_doubt(opened):
+    table = tables.main_table(made_by_hand(opened, verdict_holm="undecided"), Setting("w", "c"))
+    assert table.doubtful
+    assert [cell.verdict for _, cells in table.rows for cell in cells if cell] == ["better ?"]
+    assert not tables.main_table(made_by_hand(opened, verdict_holm="better"), Setting("w", "c")).doubtful
+
+
+def test_where_there_is_no_change_the_difference_is_shown(opened):
+    row = {"change": np.nan, "difference": 0.02, "difference_low": 0.01, "difference_high": 0.03, "verdict": "worse"}
+    row |= {"metric": "unfair_share", "mean": 0.05, "low": 0.04, "high": 0.06}
+    table = tables.slowdown_table(made_by_hand(opened, **row), Setting("w", "c"))
+    assert table.columns == ["Jobs with ρ > 1 (%)"]
+    assert table.rows[1][1][0] == tables.Cell("5.00", "[4.00, 6.00]", "+2.00 [+1.00, +3.00] points", "worse")
+
+
+def test_several_settings_have_an_overview(opened):
+    by_hand = made_by_hand(opened)
+    two = pd.concat([by_hand.comparison, by_hand.comparison.assign(workload="v", change=0.3, verdict="worse")])
+    runs = pd.concat([by_hand.runs, by_hand.runs.assign(workload="v")])
+    asked = by_hand.asked.model_copy(update={"workloads": {"v": {}, "w": {}}})
+    table = tables.overview(replace(by_hand, asked=asked, runs=runs, comparison=two))
+    assert table.columns == ["mine"]
+    assert [(label, cell.value, cell.verdict) for label, (cell,) in table.rows] == [
+        ("v on c", "+30.0 %", "worse"),
+        ("w on c", "−10.0 %", "better"),
+    ]
+
+
+# ---- Charts
+
+
+def test_interactive_charts_are_what_plotly_knows(opened):
+    objects = importlib.import_module("plotly.graph_objects")
+    charts = list(interactive_charts(opened, opened.settings[0]))
+    assert [chart.title for chart in charts] == [
+        "Change against the baseline",
+        "Average JCT",
+        "Average JCT by job size",
+        "Distribution of JCT",
+        "Network's share of JCT",
+        "Utilisation over time",
+    ]
+    for chart in charts:
+        figure = objects.Figure(data=chart.traces, layout=chart.layout)  # raises on names and values it does not know
+        assert len(figure.data) == len(chart.traces) > 0
+    json.dumps([chart.traces for chart in charts], allow_nan=False)
+
+
+def test_distributions_are_few_quantiles(opened):
+    setting = opened.settings[0]
+    (chart,) = [chart for chart in interactive_charts(opened, setting) if chart.title == "Distribution of JCT"]
+    for policy, trace in zip(opened.policies, chart.traces, strict=True):
+        jct_s = np.concatenate([jobs["jct_s"] for jobs in opened.jobs(setting, policy)])
+        assert len(trace["x"]) == 201 < len(jct_s)
+        assert trace["x"][100] == pytest.approx(np.median(jct_s), rel=1e-4)
+        assert trace["x"][-1] == pytest.approx(jct_s.max(), rel=1e-4)
+
+
+def test_placement_maps_are_sent_as_whole_numbers_and_unfold_to_all_stays(opened):
+    placements = opened.placements(NASTY)
+    data = placement_chart(placements, [4] * 16, NASTY).placement
+    gpu_s = 0.0
+    for _, from_time, to_time, _, gpus, _, jobs in data["boxes"]:
+        gpu_s += gpus * (data["times_s"][to_time] - data["times_s"][from_time]) * (1 / jobs if gpus == 1 else 1)
+    busy_s = 0.0
+    for _, own in placements.groupby("gpu"):
+        times = sorted({*own["from_s"], *own["to_s"]})
+        spans = [(a, b) for a, b in itertools.pairwise(times) if ((own["from_s"] <= a) & (own["to_s"] >= b)).any()]
+        busy_s += sum(b - a for a, b in spans)
+    assert gpu_s == pytest.approx(busy_s, rel=1e-3)
+    assert {stay[0] for stay in data["stays"]} == set(placements["job_id"].astype(str))
+    assert len(json.dumps(data)) < 30 * len(data["boxes"])
+
+
+def test_a_placement_map_that_is_too_large_is_a_picture(folder, written, opened, monkeypatch):
+    monkeypatch.setattr(html_report, "placement_chart", lambda *_: None)
+    (first, *_) = html_report._placements(opened, opened.settings[0])
+    assert first["picture"].startswith("data:image/png;base64,iVBOR")
+    assert first["data"] is None
+
+
+def test_a_policy_has_one_colour_in_files_and_on_the_page(written, opened):
+    shade = colours(opened.policies)
+    text = written.read_text("utf-8")
+    for number, policy in enumerate(opened.policies):
+        assert f"--policy-{number}: {shade[policy]};" in text
+        svg = (written.parent / "charts" / "average-jct.svg").read_text("utf-8")
+        assert shade[policy] in svg
+    assert len(set(shade.values())) == 3
+
+
+def test_all_charts_of_a_folder_are_drawn(folder, written):
+    names = {path.name for path in (folder / "charts").iterdir()}
+    maps = {"placement-srsf-1", "placement-script-b-bold-b-it-s-x-y-1", "placement-preemptive-by-service-per-gpu"}
+    charts = {"average-jct", "changes", "jct-by-size", "jct-distribution", "network-share", "utilisation"}
+    assert names == {f"{name}.{kind}" for name in charts | maps for kind in ("png", "svg")}
+
+
+def test_each_setting_has_charts_of_its_own(tmp_path):
+    one = {"SRSF(1)": {"scheduler": "srsf-1"}}
+    folder = make_folder(tmp_path / "two", one, seeds=(1,), workloads=(0.001, 0.002))
+    files = {path.relative_to(folder / "charts").as_posix() for path in draw_charts(folder)}
+    places = {name.split("/")[0] for name in files}
+    assert places == {"microsoft-160-x0-001-16x4", "microsoft-160-x0-002-16x4"}
+    assert {name for name in files if "placement" in name} == {
+        f"microsoft-160-x0-001-16x4/placement-srsf-1.{kind}" for kind in ("png", "svg")
+    }
+
+
+# ---- What goes wrong
+
+
+def test_charts_that_cannot_be_written_are_one_line(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("charts", "report.html")))
+    (copy / "charts").write_text("a file")
+    done = run("report", copy)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"ddlsched: error: {copy}/charts/average-jct.png: cannot be written (File exists); "
+        "expected a folder to write charts to\n"
+    )
+
+
+@pytest.mark.parametrize("module", ["plotly.offline", "jinja2"])
+def test_a_missing_extra_is_one_line_that_says_how_to_install_it(module, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    done = run("report", folder)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "ddlsched: error: the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'\n"
+    )
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_charts_are_drawn(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(html_report, "draw_charts", None)
+    with pytest.raises(InputError, match="is a folder; expected a file name"):
+        html_report.report(folder, tmp_path)
+    done = run("report", folder, "--out", tmp_path / "nowhere" / "report.html")
+    assert done.exit_code == 2
+    assert "there is no folder" in done.stderr

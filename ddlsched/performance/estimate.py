@@ -1,0 +1,261 @@
+"""The estimate: time, memory, energy and cost of a training step, from model, parallelism and machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddlsched.performance import Amount
+from ddlsched.performance.collectives import Algorithm
+from ddlsched.performance.costs import Costs, PassTimes
+from ddlsched.performance.hardware import Machine, Precision
+from ddlsched.performance.layers import Layers
+from ddlsched.performance.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
+from ddlsched.performance.models import Model, forward_flops_per_sample
+from ddlsched.performance.parallelism import Parallelism, refuse_broken
+
+__all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked"]
+
+OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
+"""Of a parameter in Adam: its states in and out, its gradient read twice (norm, update), its weight written."""
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A training step.
+
+    The parts of ``step_s`` in seconds: ``compute_s`` on the slowest pipeline stage, recomputation included;
+    ``tensor_s`` exposed collectives of tensor and expert parallelism (of a model without blocks: those between layers);
+    ``pipeline_s`` sends between stages; ``bubble_s`` stages waiting for the pipeline to fill and drain; ``data_s``
+    exposed reduction of gradients and gathering of weights; ``optimiser_s``; ``offload_s`` what the memory expansion,
+    slower than the GPU's own, adds.
+
+    ``forward_s`` and ``backward_s`` are one GPU's passes over all its micro-batches, without bubble and gradients.
+    """
+
+    compute_s: Amount
+    tensor_s: Amount
+    pipeline_s: Amount
+    bubble_s: Amount
+    data_s: Amount
+    optimiser_s: Amount
+    offload_s: Amount
+    forward_s: Amount
+    backward_s: Amount
+    memory: Memory
+    missing_bytes: Amount
+    gradient_bytes: Amount
+    model_flops: Amount
+    num_gpus: Amount
+    peak_flops_per_s: Amount
+    power_w: Amount
+    price_per_hour: Amount
+
+    @property
+    def step_s(self) -> Amount:
+        """The whole step."""
+        parts = self.compute_s + self.tensor_s + self.pipeline_s + self.bubble_s
+        return parts + self.data_s + self.optimiser_s + self.offload_s
+
+    @property
+    def mfu(self) -> Amount:
+        """Model FLOPs utilisation: the model's operations, none of them recomputed, over the GPUs' peak."""
+        return self.model_flops / (self.step_s * self.num_gpus * self.peak_flops_per_s)
+
+    @property
+    def fits(self) -> Amount:
+        """Whether the memory is enough."""
+        return self.missing_bytes <= 0
+
+    @property
+    def energy_j(self) -> Amount:
+        """Energy of the step, all GPUs at full load throughout, with their share of the rest of the cluster."""
+        return self.power_w * self.num_gpus * self.step_s
+
+    @property
+    def cost(self) -> Amount:
+        """Cost of the step in US dollars, the GPUs rented by the hour."""
+        return self.price_per_hour * self.num_gpus * self.step_s / 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Schedule:
+    """What a schedule of the passes takes, seconds."""
+
+    compute_s: Amount
+    tensor_s: Amount
+    pipeline_s: Amount
+    bubble_s: Amount
+    data_s: Amount
+    forward_s: Amount
+    backward_s: Amount
+
+
+def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, **options: Any) -> Estimate:
+    """Return the estimate of one configuration.
+
+    Raises
+    ------
+    InputError
+        With the rule that the combination breaks.
+    """
+    refuse_broken([*parallelism.rules(machine.num_gpus), *model.rules(parallelism)])
+    return estimate(model, parallelism, machine, **options)
+
+
+def estimate(
+    model: Model,
+    parallelism: Parallelism,
+    machine: Machine,
+    *,
+    precision: Precision = "half",
+    algorithm: Algorithm = "ring",
+) -> Estimate:
+    """Return the estimate, element by element; combinations are not checked.
+
+    Parameters
+    ----------
+    model, parallelism, machine
+        Any numbers in them may be arrays.
+    precision
+        Of matrix products.
+    algorithm
+        Of collectives.
+    """
+    layers = model.layers(parallelism)
+    memory = memory_per_gpu(layers, parallelism)
+    own = Costs(parallelism, machine, precision=precision, algorithm=algorithm)
+    schedule, optimiser_s = _schedule(layers, own), _optimiser_s(layers, parallelism, machine, 1.0)
+    spilled = _spilled_share(memory, machine)
+    offload_s: Amount = 0.0
+    if machine.expansion is not None:
+        slower = _blended_bandwidth(spilled, machine) / machine.gpu.memory_bytes_per_s
+        bandwidth = slower * machine.gpu.memory_bytes_per_s
+        costs = Costs(
+            parallelism, machine, precision=precision, algorithm=algorithm, memory_bytes_per_s=bandwidth
+        )
+        offload_s = _total_s(_schedule(layers, costs)) - _total_s(schedule) + optimiser_s * (1 / slower - 1)
+    gpu = machine.gpu
+    return Estimate(
+        **vars(schedule),
+        optimiser_s=optimiser_s,
+        offload_s=offload_s,
+        memory=memory,
+        missing_bytes=np.maximum(0.0, memory.total_bytes - _capacity_bytes(machine)),
+        gradient_bytes=_gradient_bytes(layers, parallelism)[0],
+        model_flops=3 * forward_flops_per_sample(model) * parallelism.global_batch,
+        num_gpus=parallelism.num_gpus,
+        peak_flops_per_s=gpu.peak(precision),
+        power_w=(gpu.power_w + machine.overhead_w) * machine.power_usage_effectiveness,
+        price_per_hour=gpu.price_per_hour,
+    )
+
+
+def _total_s(schedule: _Schedule) -> Amount:
+    return schedule.compute_s + schedule.tensor_s + schedule.pipeline_s + schedule.bubble_s + schedule.data_s
+
+
+def _capacity_bytes(machine: Machine) -> Amount:
+    beside = 0.0 if machine.expansion is None else machine.expansion.capacity_per_gpu
+    return machine.gpu.memory_bytes + beside
+
+
+def _spilled_share(memory: Memory, machine: Machine) -> Amount:
+    """Return the share of the footprint beyond the GPU's own memory."""
+    return np.maximum(0.0, 1.0 - machine.gpu.memory_bytes / memory.total_bytes)
+
+
+def _blended_bandwidth(spilled: Amount, machine: Machine) -> Amount:
+    """Return the bandwidth when every byte of the footprint is touched alike: a blend weighted by time."""
+    assert machine.expansion is not None
+    per_byte_s = (1 - spilled) / machine.gpu.memory_bytes_per_s + spilled / machine.expansion.bytes_per_s_per_gpu
+    return 1.0 / per_byte_s
+
+
+def _schedule(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the 1F1B schedule over the blocks, or, of a model without any, its layers one after the other."""
+    return _pipelined(layers, costs) if layers.block else _by_layer(layers, costs)
+
+
+def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the time of 1F1B, plain or interleaved.
+
+    A micro-batch goes through all stages; the others follow at the pace of the slowest. With t_i the time of stage i
+    for both passes: m max(t_i) + (sum(t_i) - max(t_i)) / v.
+    """
+    plan = costs.parallelism
+    blocks = layers.num_blocks / plan.pipeline
+    block = costs.part(layers.block)
+    first, last = costs.part(layers.first, recomputed=False), costs.part(layers.last, recomputed=False)
+    staged = np.asarray(plan.pipeline) > 1
+    ends = _choose(staged, _slower(first, last), _plus(first, last, 1.0))
+    slowest = _plus(ends, block, blocks)
+    send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
+    longest_s = slowest.compute_s + slowest.exposed_s + send_s
+    through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
+    count = plan.micro_batches
+    backward_s = slowest.backward_s + slowest.again_s + slowest.backward_exposed_s + slowest.again_exposed_s
+    return _Schedule(
+        compute_s=count * slowest.compute_s,
+        tensor_s=count * slowest.exposed_s,
+        pipeline_s=count * send_s,
+        bubble_s=np.where(staged, np.maximum(0.0, through_s - longest_s + send_s) / plan.interleave, 0.0),
+        data_s=_data_s(layers, costs, backward_s),
+        forward_s=count * (slowest.forward_s + slowest.forward_exposed_s),
+        backward_s=count * backward_s,
+    )
+
+
+def _both_s(part: PassTimes) -> Amount:
+    return part.compute_s + part.exposed_s
+
+
+def _plus(one: PassTimes, other: PassTimes, times: Amount) -> PassTimes:
+    return PassTimes(**{name: getattr(one, name) + times * getattr(other, name) for name in vars(one)})
+
+
+def _slower(one: PassTimes, other: PassTimes) -> PassTimes:
+    return _choose(_both_s(one) > _both_s(other), one, other)
+
+
+def _choose(condition: Amount, one: PassTimes, other: PassTimes) -> PassTimes:
+    return PassTimes(**{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in vars(one)})
+
+
+def _send_s(layers: Layers, costs: Costs) -> Amount:
+    """Return the time to send a micro-batch's activations to the next stage, each tensor-parallel GPU its share."""
+    kept = layers.block[0].activation_bytes * costs.parallelism.norm_shards / costs.parallelism.tensor
+    seconds: Amount = 0.0
+    for span in costs.groups["pipeline"]:
+        # The boundary that crosses the outermost tier used is the slowest, and sets the pace.
+        seconds = np.where(np.asarray(span.size) > 1, kept / span.bytes_per_s + span.latency_s, seconds)
+    return seconds
+
+
+def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
+    copied, own = stage_parameters(layers, parallelism)
+    return GRADIENT_BYTES * copied, GRADIENT_BYTES * own
+
+
+def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
+    """Return the communication of data parallelism that the last micro-batch's backward does not hide.
+
+    ZeRO 1 and 2 scatter gradients and gather weights, in all the bytes of an all-reduce; stage 2 scatters after every
+    micro-batch; stage 3 also gathers the weights before each forward and each backward.
+    """
+    plan = costs.parallelism
+    zero, count = np.asarray(plan.zero), plan.micro_batches
+    rounds = np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
+    total_s: Amount = 0.0
+    for amount, group in zip(_gradient_bytes(layers, plan), ("data", "replicas"), strict=True):
+        if np.any(amount):
+            total_s = total_s + rounds * costs.group_s("all-reduce", amount, group)
+    return np.where(np.asarray(plan.overlap), np.maximum(0.0, total_s - backward_s), total_s)
+
+
+def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine, slower: Amount) -> Amount:
+    copied, own = stage_parameters(layers, parallelism)
+    spread = np.where(np.asarray(parallelism.zero) >= 1, parallelism.data, 1)
+    bandwidth = machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory * slower
+    return OPTIMISER_TRAFFIC_BYTES * (copied + own) / spread / bandwidth

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ddlsched.performance import Amount
-from ddlsched.performance.collectives import Algorithm, Span, collective_s, split_group
+from ddlsched.performance.collectives import Algorithm, Kind, Span, collective_s, split_group
 from ddlsched.performance.hardware import Machine, Precision, operations_s
 from ddlsched.performance.layers import Collective, GroupName, Layer, Operation
 from ddlsched.performance.parallelism import Parallelism
@@ -106,7 +105,7 @@ class Costs:
                 total_s = total_s + np.where(np.asarray(message_bytes) > 0, seconds, 0.0)
         return total_s
 
-    def group_s(self, kind: Any, message_bytes: Amount, group: GroupName | str) -> Amount:
+    def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName) -> Amount:
         """Return the time of one collective in a named group."""
         return collective_s(kind, message_bytes, self.groups[group], algorithm=self.algorithm)
 

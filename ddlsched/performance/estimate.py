@@ -11,7 +11,8 @@ from ddlsched.performance import Amount
 from ddlsched.performance.collectives import Algorithm
 from ddlsched.performance.costs import Costs, PassTimes
 from ddlsched.performance.hardware import Machine, Precision
-from ddlsched.performance.layers import Layers
+from ddlsched.performance.layers import Collective, Layer, Layers
+from ddlsched.performance.layerwise import LayerTimes, layerwise_step
 from ddlsched.performance.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.performance.models import Model, forward_flops_per_sample
 from ddlsched.performance.parallelism import Parallelism, refuse_broken
@@ -20,6 +21,7 @@ __all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked"
 
 OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
 """Of a parameter in Adam: its states in and out, its gradient read twice (norm, update), its weight written."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -132,9 +134,7 @@ def estimate(
     if machine.expansion is not None:
         slower = _blended_bandwidth(spilled, machine) / machine.gpu.memory_bytes_per_s
         bandwidth = slower * machine.gpu.memory_bytes_per_s
-        costs = Costs(
-            parallelism, machine, precision=precision, algorithm=algorithm, memory_bytes_per_s=bandwidth
-        )
+        costs = Costs(parallelism, machine, precision=precision, algorithm=algorithm, memory_bytes_per_s=bandwidth)
         offload_s = _total_s(_schedule(layers, costs)) - _total_s(schedule) + optimiser_s * (1 / slower - 1)
     gpu = machine.gpu
     return Estimate(
@@ -207,6 +207,40 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     )
 
 
+def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the time of layers one after the other; with overlap each layer's gradients are reduced behind backward."""
+    plan, rows = costs.parallelism, [*layers.first, *layers.last]
+    reduced = [_layer_times(layer, costs, reduce=True) for layer in rows]
+    quiet = layerwise_step([_layer_times(layer, costs, reduce=False) for layer in rows])
+    exposed_s = layerwise_step(reduced).step_s - quiet.step_s
+    count = plan.micro_batches
+    return _Schedule(
+        compute_s=count * quiet.compute_s,
+        tensor_s=count * quiet.exposed_s,
+        pipeline_s=0.0,
+        bubble_s=0.0,
+        data_s=np.where(
+            np.asarray(plan.overlap), exposed_s, sum(layer.weight_gradient_collective_s for layer in reduced)
+        ),
+        forward_s=count * (quiet.forward_s + quiet.exposed_forward_s),
+        backward_s=count * (quiet.backward_s + quiet.exposed_input_gradient_s),
+    )
+
+
+def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
+    gradient_bytes = GRADIENT_BYTES * (layer.parameters - layer.table_parameters)
+    return LayerTimes(
+        name=layer.name,
+        forward_s=costs.computing_s(layer.forward),
+        input_gradient_s=costs.computing_s(layer.input_gradient),
+        weight_gradient_s=costs.computing_s(layer.weight_gradient),
+        forward_collective_s=costs.collectives_s(layer.forward_collectives),
+        input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
+        weight_gradient_collective_s=costs.collectives_s([Collective("all-reduce", gradient_bytes, "data")] * reduce),
+        awaited_before=layer.awaited_before,
+    )
+
+
 def _both_s(part: PassTimes) -> Amount:
     return part.compute_s + part.exposed_s
 
@@ -247,10 +281,9 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     zero, count = np.asarray(plan.zero), plan.micro_batches
     rounds = np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
-    total_s: Amount = 0.0
-    for amount, group in zip(_gradient_bytes(layers, plan), ("data", "replicas"), strict=True):
-        if np.any(amount):
-            total_s = total_s + rounds * costs.group_s("all-reduce", amount, group)
+    copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
+    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
+    total_s = rounds * costs.collectives_s(reductions)
     return np.where(np.asarray(plan.overlap), np.maximum(0.0, total_s - backward_s), total_s)
 
 

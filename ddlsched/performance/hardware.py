@@ -170,7 +170,9 @@ class Machine:
         return dataclasses.replace(self, gpu=dataclasses.replace(self.gpu, efficiency=efficiency))
 
 
-def operations_s(operation: Operation, gpu: Gpu, *, precision: Precision = "half", bytes_per_s: Amount = None) -> Amount:
+def operations_s(
+    operation: Operation, gpu: Gpu, *, precision: Precision = "half", bytes_per_s: Amount = None
+) -> Amount:
     """Return the time of an operation, seconds: the longest of computing, moving bytes, and launching kernels.
 
     ``bytes_per_s`` stands in for the bandwidth of the GPU's own memory. With the default efficiency this is the

@@ -11,8 +11,8 @@ from ddlsched.performance.collectives import Kind
 
 __all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "elementwise", "matrix_product"]
 
-GroupName: TypeAlias = Literal["tensor", "expert", "world"]
-"""Which GPUs take part: those that share a layer's matrices, its experts, or all."""
+GroupName: TypeAlias = Literal["tensor", "expert", "data", "replicas", "world"]
+"""Which GPUs take part: those that share a layer's matrices, its experts, its copies, copies of its experts, or all."""
 
 Role: TypeAlias = Literal["attention", "other"]
 """Selective recomputation runs the attention's scores, softmax and context again, and nothing else."""
@@ -56,8 +56,10 @@ class Layer:
         The operations of each pass.
     parameters
         Held by this GPU and updated by it.
-    sharded_parameters
-        Of these, those of which no other data-parallel GPU holds a copy: experts, embedding tables.
+    expert_parameters
+        Of these, those of experts, of which only some data-parallel GPUs hold copies.
+    table_parameters
+        Of these, those of embedding tables: no other GPU holds them, and only rows looked up are updated.
     activation_bytes
         Kept from forward to backward.
     forward_collectives, backward_collectives
@@ -73,7 +75,8 @@ class Layer:
     input_gradient: tuple[Operation, ...] = ()
     weight_gradient: tuple[Operation, ...] = ()
     parameters: Amount = 0
-    sharded_parameters: Amount = 0
+    expert_parameters: Amount = 0
+    table_parameters: Amount = 0
     activation_bytes: Amount = 0
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()

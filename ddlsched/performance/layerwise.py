@@ -2,7 +2,7 @@
 
 A forward collective blocks the next layer. Backward, a layer computes its input gradient, starts that one's collective,
 computes its weight gradient meanwhile, starts that one's collective, and waits for the first. The second is awaited
-only when the layer runs forward again, or at the end. All-to-alls of embeddings do not block: they are awaited before
+only when the layer runs forward again, or at the end; those of all layers go over the network one after the other. All-to-alls of embeddings do not block: they are awaited before
 the layer that needs them.
 """
 
@@ -149,7 +149,7 @@ def _backward(layers: Sequence[LayerTimes]) -> tuple[Amount, Amount]:
             now_s, exposed_s = now_s + wait_s, exposed_s + wait_s
         start_s = now_s + layer.input_gradient_s
         computed_s = start_s + layer.weight_gradient_s
-        last_s = np.maximum(last_s, computed_s + layer.weight_gradient_collective_s)
+        last_s = np.maximum(last_s, computed_s) + layer.weight_gradient_collective_s
         blocking_s = 0.0 if layer.awaited_before is not None else layer.input_gradient_collective_s
         now_s = np.maximum(computed_s, start_s + blocking_s)
         exposed_s += now_s - computed_s

@@ -11,12 +11,14 @@ from ddlsched.performance import Amount
 from ddlsched.performance.layers import Layer, Layers
 from ddlsched.performance.parallelism import Parallelism, Recompute
 
-__all__ = ["GRADIENT_BYTES", "Memory", "OPTIMISER_BYTES", "WEIGHT_BYTES", "memory_per_gpu", "stage_parameters"]
+__all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
 
 WEIGHT_BYTES = 2
 GRADIENT_BYTES = 2
 OPTIMISER_BYTES = 12
 """Of a parameter: weights and gradients in half precision; master weight and Adam's two moments in single."""
+TABLE_BYTES = 4
+"""Of a parameter in an embedding table: single precision, plain or row-wise adaptive SGD without state worth counting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +52,7 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
         return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, replicas, 1))
 
     return Memory(
-        weights_bytes=held_bytes(3, WEIGHT_BYTES),
+        weights_bytes=held_bytes(3, WEIGHT_BYTES) + TABLE_BYTES * _sum(layers.first, "table_parameters"),
         gradients_bytes=held_bytes(2, GRADIENT_BYTES),
         optimiser_bytes=held_bytes(1, OPTIMISER_BYTES),
         activations_bytes=_activations_bytes(layers, parallelism),
@@ -58,11 +60,12 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
 
 def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
-    """Return the parameters on a GPU of the fullest stage: those that replicas copy, and those of its experts."""
+    """Return the parameters on a GPU of the fullest stage, tables left out: those that replicas copy, and its experts'."""
     blocks = layers.num_blocks / parallelism.pipeline
     whole = _sum(layers.block, "parameters") * blocks
-    own = _sum(layers.block, "sharded_parameters") * blocks + _sum(layers.first, "sharded_parameters")
-    first, last = _sum(layers.first, "parameters"), _sum(layers.last, "parameters")
+    own = _sum(layers.block, "expert_parameters") * blocks
+    first = _sum(layers.first, "parameters") - _sum(layers.first, "table_parameters")
+    last = _sum(layers.last, "parameters")
     ends = np.where(np.asarray(parallelism.pipeline) > 1, np.maximum(first, last), first + last)
     return whole + ends - own, own
 

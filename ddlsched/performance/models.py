@@ -158,12 +158,24 @@ class _Shard:
             self._norm("attention norm"),
             self._entry("qkv", wide, self.bias * wide),
             matrix_product(
-                "scores", s, width, s, batch=batch, weights=False, role="attention",
+                "scores",
+                s,
+                width,
+                s,
+                batch=batch,
+                weights=False,
+                role="attention",
                 activation_bytes=2 * tokens * (h + self.key_value) / tensor,
             ),
             *self._softmax(),
             matrix_product(
-                "context", s, s, width, batch=batch, weights=False, role="attention",
+                "context",
+                s,
+                s,
+                width,
+                batch=batch,
+                weights=False,
+                role="attention",
                 activation_bytes=2 * tokens * self.key_value / tensor + 2 * self.pairs * self.model.dropout,
             ),
             self._exit("projection", h / tensor),
@@ -191,8 +203,14 @@ class _Shard:
         count = self.model.vocabulary / self.tensor * h + positions
         mask_bytes = elements / self.split * self.model.dropout
         layer = elementwise(
-            "embedding", elements, forward_passes=4, backward_passes=4, kernels=3, parameters=count,
-            activation_bytes=mask_bytes, forward_collectives=self._leaving(),
+            "embedding",
+            elements,
+            forward_passes=4,
+            backward_passes=4,
+            kernels=3,
+            parameters=count,
+            activation_bytes=mask_bytes,
+            forward_collectives=self._leaving(),
         )
         return (layer,)
 
@@ -201,12 +219,22 @@ class _Shard:
         own = self.model.vocabulary / self.tensor
         shared = np.asarray(self.model.tied) & (np.asarray(self.parallelism.pipeline) == 1)
         logits = matrix_product(
-            "output", self.tokens, self.h, own, activation_bytes=2 * self.tokens * self.h / self.split,
-            backward_collectives=self._entering_backward(), forward_collectives=self._entering(),
+            "output",
+            self.tokens,
+            self.h,
+            own,
+            activation_bytes=2 * self.tokens * self.h / self.split,
+            backward_collectives=self._entering_backward(),
+            forward_collectives=self._entering(),
         )
         logits = dataclasses.replace(logits, parameters=np.where(shared, 0.0, logits.parameters))
         loss = elementwise(
-            "loss", self.tokens * own, element_bytes=4, forward_passes=5, backward_passes=3, kernels=8,
+            "loss",
+            self.tokens * own,
+            element_bytes=4,
+            forward_passes=5,
+            backward_passes=3,
+            kernels=8,
             activation_bytes=4 * self.tokens * own,
         )
         return (self._norm("last norm"), logits, loss)
@@ -214,18 +242,31 @@ class _Shard:
     def _norm(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
         return elementwise(
-            name, elements, forward_passes=2, backward_passes=4, kernels=1,
-            parameters=self.h * (1 + self.bias), activation_bytes=2 * elements,
+            name,
+            elements,
+            forward_passes=2,
+            backward_passes=4,
+            kernels=1,
+            parameters=self.h * (1 + self.bias),
+            activation_bytes=2 * elements,
         )
 
     def _softmax(self) -> tuple[Layer, ...]:
         softmax = elementwise(
-            "softmax", self.pairs, forward_passes=2, backward_passes=3,
-            activation_bytes=2 * self.pairs, role="attention",
+            "softmax",
+            self.pairs,
+            forward_passes=2,
+            backward_passes=3,
+            activation_bytes=2 * self.pairs,
+            role="attention",
         )
         dropout = elementwise(
-            "attention dropout", self.pairs, forward_passes=2.5, backward_passes=2.5,
-            activation_bytes=self.pairs, role="attention",
+            "attention dropout",
+            self.pairs,
+            forward_passes=2.5,
+            backward_passes=2.5,
+            activation_bytes=self.pairs,
+            role="attention",
         )
         return (softmax, dropout) if self.model.dropout else (softmax,)
 
@@ -237,7 +278,10 @@ class _Shard:
     def _activation(self, elements: Amount) -> Layer:
         gated = self.model.gated
         return elementwise(
-            "activation", elements, forward_passes=3 if gated else 2, backward_passes=5 if gated else 3,
+            "activation",
+            elements,
+            forward_passes=3 if gated else 2,
+            backward_passes=5 if gated else 3,
             activation_bytes=2 * elements * (2 if gated else 1),
         )
 
@@ -245,15 +289,26 @@ class _Shard:
         """Return a product whose matrix is split by columns: every GPU needs the whole input."""
         kept_bytes = 2 * self.tokens * self.h / self.split
         return matrix_product(
-            name, self.tokens, self.h, columns, bias=bias, activation_bytes=kept_bytes,
-            forward_collectives=self._entering(), backward_collectives=self._entering_backward(),
+            name,
+            self.tokens,
+            self.h,
+            columns,
+            bias=bias,
+            activation_bytes=kept_bytes,
+            forward_collectives=self._entering(),
+            backward_collectives=self._entering_backward(),
         )
 
     def _exit(self, name: str, rows: Amount) -> Layer:
         """Return a product whose matrix is split by rows: every GPU has a part of each sum."""
         return matrix_product(
-            name, self.tokens, rows, self.h, bias=self.bias * self.h,
-            forward_collectives=self._leaving(), backward_collectives=self._leaving_backward(),
+            name,
+            self.tokens,
+            rows,
+            self.h,
+            bias=self.bias * self.h,
+            forward_collectives=self._leaving(),
+            backward_collectives=self._leaving_backward(),
         )
 
     def _sharing(self) -> tuple[Amount, Amount, Amount]:
@@ -289,12 +344,24 @@ class _Shard:
         width = inner * (2 if model.gated else 1)
         router = matrix_product("router", self.tokens, self.h, model.experts)
         first = matrix_product(
-            "experts in", visits / held, self.h, width, batch=held, bias=held * self.bias * inner,
-            forward_collectives=(*sent, *self._entering()), backward_collectives=(*sent, *self._entering_backward()),
+            "experts in",
+            visits / held,
+            self.h,
+            width,
+            batch=held,
+            bias=held * self.bias * inner,
+            forward_collectives=(*sent, *self._entering()),
+            backward_collectives=(*sent, *self._entering_backward()),
         )
         last = matrix_product(
-            "experts out", visits / held, inner, self.h, batch=held, bias=held * self.bias * self.h,
-            forward_collectives=(*sent, *self._leaving()), backward_collectives=(*sent, *self._leaving_backward()),
+            "experts out",
+            visits / held,
+            inner,
+            self.h,
+            batch=held,
+            bias=held * self.bias * self.h,
+            forward_collectives=(*sent, *self._leaving()),
+            backward_collectives=(*sent, *self._leaving_backward()),
         )
-        first, last = (dataclasses.replace(layer, sharded_parameters=layer.parameters) for layer in (first, last))
+        first, last = (dataclasses.replace(layer, expert_parameters=layer.parameters) for layer in (first, last))
         return router, first, self._activation(visits * inner), last

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from ddlsched.errors import UnknownNameError, did_you_mean
-from ddlsched.performance.hardware import Efficiency, Gpu
+from ddlsched.performance.hardware import Efficiency, Gpu, Tier
 from ddlsched.performance.models import Model, Transformer
 from ddlsched.performance.recommendation import Dlrm
 from ddlsched.performance.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16
 
-__all__ = ["EFFICIENCIES", "GPUS", "MODELS", "preset"]
+__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "preset"]
 
 Item = TypeVar("Item")
 
@@ -60,7 +60,7 @@ Prices, US dollars an hour and GPU, are orders of magnitude of on-demand cloud o
 EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.742, half_flops=1e9, memory=0.512, kernel_s=5e-6),
-    "eager": Efficiency(matrix=0.777, half_flops=1.04e9, memory=0.690, kernel_s=75.2e-6),
+    "eager": Efficiency(matrix=0.764, half_flops=0.99e9, memory=0.727, kernel_s=74.4e-6),
 }
 """How far GPUs stay below those figures.
 
@@ -68,6 +68,13 @@ EFFICIENCIES: dict[str, Efficiency] = {
 (experiments/cluster_design/megatron.py), ``eager`` to a tenth of the rows of ``training_times`` (fit.py there), whose
 kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
 """
+
+A100_NODE_TIERS = (
+    Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
+    Tier(size=1, bytes_per_s=4.757e9, latency_s=10e-6),
+)
+"""Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the data
+sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
 
 MODELS: dict[str, Model] = {}
 _ROWS = """

@@ -77,7 +77,12 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
     axes.plot(costs, times, ".", color=MUTED, markersize=2, alpha=0.35, rasterized=True, label="all that fit")
     order = front[np.argsort(costs[front])]
     axes.plot(
-        costs[order], times[order], "o-", color=PALETTE["vermillion"], markersize=3.5, drawstyle="steps-post",
+        costs[order],
+        times[order],
+        "o-",
+        color=PALETTE["vermillion"],
+        markersize=3.5,
+        drawstyle="steps-post",
         label="Pareto front",
     )
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)

@@ -208,7 +208,7 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
 
 
 def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
-    """Return the time of layers one after the other; with overlap each layer's gradients are reduced behind backward."""
+    """Return the time of layers one after the other; with overlap, gradients are reduced behind backward."""
     plan, rows = costs.parallelism, [*layers.first, *layers.last]
     reduced = [_layer_times(layer, costs, reduce=True) for layer in rows]
     quiet = layerwise_step([_layer_times(layer, costs, reduce=False) for layer in rows])

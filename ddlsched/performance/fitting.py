@@ -54,9 +54,9 @@ PRIORS: Mapping[str, Prior] = {
     "kernel_s": Prior(50e-6, 1.0),
     "network_bytes_per_s": Prior(5e9, 0.5),
 }
-"""Large matrix products and copies reach about 0.8 of the data sheet; kernels launched one by one from Python take tens of
-microseconds; of 12.5 GB/s a GPU about 0.8 arrive, and gradients are often reduced in single precision, twice the bytes
-counted here. A log-ratio of 0.1 counts as much as one measured row that is off by 10 %."""
+"""Large matrix products and copies reach about 0.8 of the data sheet; kernels launched one by one from Python take
+tens of microseconds; of 12.5 GB/s a GPU about 0.8 arrive, and gradients are often reduced in single precision, twice
+the bytes counted here. A log-ratio of 0.1 counts as much as one measured row that is off by 10 %."""
 
 _TOLERANCE = 0.1
 

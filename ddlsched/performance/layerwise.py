@@ -1,9 +1,9 @@
 """The step of a model whose layers run one after the other, with each layer's own collectives (COMET's rules).
 
-A forward collective blocks the next layer. Backward, a layer computes its input gradient, starts that one's collective,
-computes its weight gradient meanwhile, starts that one's collective, and waits for the first. The second is awaited
-only when the layer runs forward again, or at the end; those of all layers go over the network one after the other. All-to-alls of embeddings do not block: they are awaited before
-the layer that needs them.
+A forward collective blocks the next layer. Backward, a layer computes its input gradient, starts that one's
+collective, computes its weight gradient meanwhile, starts that one's collective, and waits for the first. The second
+is awaited only when the layer runs forward again, or at the end; those of all layers go over the network one after
+the other. All-to-alls of embeddings do not block: they are awaited before the layer that needs them.
 """
 
 from __future__ import annotations

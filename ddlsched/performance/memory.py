@@ -18,7 +18,7 @@ GRADIENT_BYTES = 2
 OPTIMISER_BYTES = 12
 """Of a parameter: weights and gradients in half precision; master weight and Adam's two moments in single."""
 TABLE_BYTES = 4
-"""Of a parameter in an embedding table: single precision, plain or row-wise adaptive SGD without state worth counting."""
+"""Of a parameter in an embedding table: single precision, SGD without state worth counting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
 
 def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
-    """Return the parameters on a GPU of the fullest stage, tables left out: those that replicas copy, and its experts'."""
+    """Return the parameters on a GPU of the fullest stage: those that replicas copy, and its experts'; no tables."""
     blocks = layers.num_blocks / parallelism.pipeline
     whole = _sum(layers.block, "parameters") * blocks
     own = _sum(layers.block, "expert_parameters") * blocks

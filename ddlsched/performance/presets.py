@@ -47,19 +47,20 @@ GPUS: dict[str, Gpu] = {
         _gpu("tpu-v4", {"half": 275}, (32, 1228), 150, 192, 3.22),
     )
 }
-"""Vendors' figures: dense matrix products ("single" is TF32 where the GPU has it), memory, links in one direction, power.
+"""Vendors' figures: dense matrix products ("single" is TF32 where the GPU has it), memory, links in one direction,
+power.
 
 v100: NVIDIA V100 SXM2 data sheet, 2020. a100-40, a100-80: NVIDIA A100 SXM4 data sheet, 2021. h100: NVIDIA H100 SXM5
 data sheet, 2023. h200: NVIDIA H200 SXM data sheet, 2024. b200: NVIDIA DGX B200 data sheet, 2024, an eighth of the
 system. a6000: NVIDIA RTX A6000 data sheet, 2021. tpu-v4: Google Cloud, "TPU v4", and Jouppi et al., ISCA 2023 (six
 ports of 50 GB/s, both directions together; mean power).
 
-Prices, US dollars an hour and GPU, are orders of magnitude of on-demand cloud offers, not anybody's data: give your own.
-"""
+Prices, US dollars an hour and GPU, are orders of magnitude of on-demand cloud offers, not anybody's data: give your
+own. """
 
 EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
-    "megatron": Efficiency(matrix=0.742, half_flops=1e9, memory=0.512, kernel_s=5e-6),
+    "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
     "eager": Efficiency(matrix=0.764, half_flops=0.99e9, memory=0.727, kernel_s=74.4e-6),
 }
 """How far GPUs stay below those figures.
@@ -73,8 +74,8 @@ A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
     Tier(size=1, bytes_per_s=4.757e9, latency_s=10e-6),
 )
-"""Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the data
-sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
+"""Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
+data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
 
 MODELS: dict[str, Model] = {}
 _ROWS = """
@@ -102,10 +103,10 @@ llama-3-70b        80   8192    64      8   28672     128256     8192
 llama-3-405b      126  16384   128      8   53248     128256     8192
 mixtral-8x7b       32   4096    32      8   14336      32000     4096
 """
-"""Sizes as published: Brown et al. 2020 (gpt3), Korthikanti et al. 2023 (megatron), Devlin et al. 2019 (bert), Touvron et
-al. 2023 (llama-2), Dubey et al. 2024 (llama-3), Jiang et al. 2024 (mixtral). gpt3-13b has hidden size 5120, a multiple of
-its 40 heads (the paper's table says 5140). transformer-1t has the width of the slice that COMET's author ran; its depth
-is chosen for 1e12 parameters. 0 groups: as many as heads; 0 inner: 4 x hidden."""
+"""Sizes as published: Brown et al. 2020 (gpt3), Korthikanti et al. 2023 (megatron), Devlin et al. 2019 (bert),
+Touvron et al. 2023 (llama-2), Dubey et al. 2024 (llama-3), Jiang et al. 2024 (mixtral). gpt3-13b has hidden size
+5120, a multiple of its 40 heads (the paper's table says 5140). transformer-1t has the width of the slice that COMET's
+author ran; its depth is chosen for 1e12 parameters. 0 groups: as many as heads; 0 inner: 4 x hidden."""
 
 
 def _transformers() -> dict[str, Model]:

@@ -1,4 +1,4 @@
-"""The run of COMET's author: a slice of Transformer-1T on 1024 GPUs, model-parallel over 128 and data-parallel over 8."""
+"""The run of COMET's author: a slice of Transformer-1T, model-parallel over 128 GPUs and data-parallel over 8."""
 
 from __future__ import annotations
 

@@ -95,7 +95,9 @@ def main() -> int:
     report_links(arguments.data)
     frames = read(arguments.data)
     fitted, drawn = fit(frames, SEED)
-    print(f"\nSplit {SEED}, {' and '.join(f'{drawn[name].sum()} of {len(drawn[name])} {name}' for name in drawn)} rows:")
+    print(
+        f"\nSplit {SEED}, {' and '.join(f'{drawn[name].sum()} of {len(drawn[name])} {name}' for name in drawn)} rows:"
+    )
     print(f"  {fitted.efficiency}\n  {fitted.network_bytes_per_s / 1e9:.3f} GB/s a GPU between nodes")
     for name, frame in frames.items():
         for what, rows in (("fitted", drawn[name]), ("tested", ~drawn[name])):

@@ -95,7 +95,9 @@ def main() -> int:
         for recompute, seconds in row.seconds.items():
             predicted = predicted_s(row, recompute, shipped)
             error = found[row.model, recompute]
-            print(f"{row.model:14} {recompute:10} {seconds:6.2f} s published {predicted:6.2f} s predicted {error:+7.2%}")
+            print(
+                f"{row.model:14} {recompute:10} {seconds:6.2f} s published {predicted:6.2f} s predicted {error:+7.2%}"
+            )
     for name, efficiency in (("shipped", shipped), ("fitted", fit()), ("eager (other rows)", EFFICIENCIES["eager"])):
         sizes = 100 * np.abs(list(errors(efficiency).values()))
         print(f"{name:18} mean {sizes.mean():5.2f} %, max {sizes.max():5.2f} %   {efficiency}")

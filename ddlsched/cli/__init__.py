@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.design_command import design
+from ddlsched.cli.estimate_command import estimate
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
@@ -30,6 +32,8 @@ app = typer.Typer(
 app.command("simulate")(simulate)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
+app.command("estimate")(estimate)
+app.command("design")(design)
 
 
 def _show_version(wanted: bool) -> None:

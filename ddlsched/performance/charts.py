@@ -10,6 +10,7 @@ import numpy as np
 from ddlsched.plots.style import INK, MUTED, PALETTE, in_style, new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 __all__ = ["breakdown_bars", "heat_map", "pareto_chart", "predicted_against_measured"]
@@ -31,11 +32,20 @@ def predicted_against_measured(series: Mapping[str, tuple[np.ndarray, np.ndarray
         label = f"{name}: {100 * error:.1f} % off on average"
         axes.plot(measured_s, predicted_s, marker, color=colour, markersize=2.6, alpha=0.75, label=label, linestyle="")
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="Measured step (s)", ylabel="Predicted step (s)")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
     axes.legend(loc="upper left")
     axes.set_aspect("equal")
     return figure
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Label a logarithmic axis 1, 2, 5, 10, ... in place of powers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 @in_style()
@@ -86,6 +96,8 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
         label="Pareto front",
     )
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis)
     axes.legend(loc="upper right")
     axes.grid()
     return figure

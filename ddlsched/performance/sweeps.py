@@ -120,9 +120,7 @@ def design(
 
 def _grid(axes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return a column an axis, with a row a combination."""
-    return {
-        name: np.ravel(part) for name, part in zip(axes, np.meshgrid(*axes.values(), indexing="ij"), strict=True)
-    }
+    return {name: np.ravel(part) for name, part in zip(axes, np.meshgrid(*axes.values(), indexing="ij"), strict=True)}
 
 
 def _crossed(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -182,7 +180,7 @@ def _estimates(
     import pandas as pd
 
     size = len(columns["tensor"])
-    chunks = [{name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, size, _CHUNK)]
+    chunks = [{name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, max(size, 1), _CHUNK)]
 
     def table(chunk: Mapping[str, np.ndarray]) -> pd.DataFrame:
         plan = _parallelism(chunk, recompute, gpus, batch)
@@ -200,7 +198,7 @@ def _estimates(
 
     with ThreadPoolExecutor() as threads:
         tables = list(threads.map(table, chunks))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    return pd.concat(tables, ignore_index=True)
 
 
 def _variant(machine: Machine, columns: Mapping[str, np.ndarray]) -> Machine:

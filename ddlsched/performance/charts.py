@@ -98,7 +98,7 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis)
-    axes.legend(loc="upper right")
+    axes.legend(loc="lower right", markerscale=2)
     axes.grid()
     return figure
 

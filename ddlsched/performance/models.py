@@ -150,13 +150,13 @@ class _Shard:
 
     def attention(self) -> tuple[Layer, ...]:
         """Return the layers from the norm to the residual sum."""
-        h, s, tokens, tensor = self.h, self.s, self.tokens, self.tensor
+        h, s, tensor = self.h, self.s, self.tensor
         heads, width = self.model.heads, h / self.model.heads
         batch = self.parallelism.micro_batch * heads / tensor
         wide = (h + 2 * self.key_value) / tensor
         return (
             self._norm("attention norm"),
-            self._entry("qkv", wide, self.bias * wide),
+            self._entry("qkv", wide, self.bias * wide, kept_too=wide),
             matrix_product(
                 "scores",
                 s,
@@ -165,7 +165,7 @@ class _Shard:
                 batch=batch,
                 weights=False,
                 role="attention",
-                activation_bytes=2 * tokens * (h + self.key_value) / tensor,
+                activation_bytes=0,
             ),
             *self._softmax(),
             matrix_product(
@@ -176,7 +176,7 @@ class _Shard:
                 batch=batch,
                 weights=False,
                 role="attention",
-                activation_bytes=2 * tokens * self.key_value / tensor + 2 * self.pairs * self.model.dropout,
+                activation_bytes=2 * self.pairs * self.model.dropout,
             ),
             self._exit("projection", h / tensor),
             self._residual("attention residual"),
@@ -285,9 +285,12 @@ class _Shard:
             activation_bytes=2 * elements * (2 if gated else 1),
         )
 
-    def _entry(self, name: str, columns: Amount, bias: Amount) -> Layer:
-        """Return a product whose matrix is split by columns: every GPU needs the whole input."""
-        kept_bytes = 2 * self.tokens * self.h / self.split
+    def _entry(self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0) -> Layer:
+        """Return a product whose matrix is split by columns: every GPU needs the whole input.
+
+        Its input is kept for backward, and of its output ``kept_too`` columns (queries, keys and values).
+        """
+        kept_bytes = 2 * self.tokens * (self.h / self.split + kept_too)
         return matrix_product(
             name,
             self.tokens,

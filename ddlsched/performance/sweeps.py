@@ -180,7 +180,9 @@ def _estimates(
     import pandas as pd
 
     size = len(columns["tensor"])
-    chunks = [{name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, max(size, 1), _CHUNK)]
+    chunks = [
+        {name: column[at : at + _CHUNK] for name, column in columns.items()} for at in range(0, max(size, 1), _CHUNK)
+    ]
 
     def table(chunk: Mapping[str, np.ndarray]) -> pd.DataFrame:
         plan = _parallelism(chunk, recompute, gpus, batch)

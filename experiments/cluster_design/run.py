@@ -80,8 +80,10 @@ def cluster_table() -> pd.DataFrame:
     for name in CLUSTERS:
         own = best(name, COMET)
         rows.append(_row(name, own, memory="own"))
-        for bandwidth in BANDWIDTHS:
-            rows.append(_row(name, best(name, COMET, expansion_gb_per_s=bandwidth), memory=f"+ {bandwidth} GB/s"))
+        rows += [
+            _row(name, best(name, COMET, expansion_gb_per_s=bandwidth), memory=f"+ {bandwidth} GB/s")
+            for bandwidth in BANDWIDTHS
+        ]
         unlimited = parse_cluster(f"{name}:memory_gb=1e9", efficiency="ideal")
         table = design(MODEL, unlimited, num_gpus=GPUS, global_batch=BATCH, sweep=COMET)
         rows.append(_row(name, table.iloc[0], memory="unlimited"))

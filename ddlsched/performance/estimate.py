@@ -135,7 +135,8 @@ def estimate(
         slower = _blended_bandwidth(spilled, machine) / machine.gpu.memory_bytes_per_s
         bandwidth = slower * machine.gpu.memory_bytes_per_s
         costs = Costs(parallelism, machine, precision=precision, algorithm=algorithm, memory_bytes_per_s=bandwidth)
-        offload_s = _total_s(_schedule(layers, costs)) - _total_s(schedule) + optimiser_s * (1 / slower - 1)
+        added_s = _total_s(_schedule(layers, costs)) - _total_s(schedule) + optimiser_s * (1 / slower - 1)
+        offload_s = np.where(spilled > 0, added_s, 0.0)
     gpu = machine.gpu
     return Estimate(
         **vars(schedule),

@@ -17,7 +17,7 @@ from ddlsched.performance import Amount
 from ddlsched.performance.estimate import Estimate, estimate
 from ddlsched.performance.hardware import Machine
 from ddlsched.performance.models import Transformer
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallelism import Parallelism, Rule
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS
 
 if TYPE_CHECKING:
@@ -84,14 +84,20 @@ def _whole(path: Path, frame: pd.DataFrame, column: str) -> pd.Series[int]:
 
 def _refuse_broken_rows(path: Path, frame: pd.DataFrame) -> None:
     """Refuse the first row that no cluster of whole nodes can run, with the rule that it breaks."""
-    for row in range(len(frame)):
-        model, plan, _ = plans_of(frame.iloc[[row]].reset_index(drop=True), scalar=True)
-        gpus = int(frame["gpus"].iloc[row])
-        if gpus > _GPUS_PER_NODE and gpus % _GPUS_PER_NODE:
-            raise InputError(f"{path}, row {row + 1}: gpus is {gpus}; expected up to 8, or whole nodes of 8")
-        for rule in [*plan.rules(gpus), *model.rules(plan)]:
-            if not np.all(rule.holds):
-                raise InputError(f"{path}, row {row + 1}: {rule.text}")
+    kept = np.all(np.broadcast_arrays(*(rule.holds for rule in _rules(frame))), axis=0)
+    if not kept.all():
+        row = int(np.argmin(kept))
+        broken = next(rule for rule in _rules(frame, row) if not np.all(rule.holds))
+        raise InputError(f"{path}, row {row + 1}: {broken.text}")
+
+
+def _rules(frame: pd.DataFrame, row: int | None = None) -> list[Rule]:
+    """Return the rules of all rows at once, or, with their text in numbers, of one."""
+    model, plan, _ = plans_of(frame, row)
+    gpus = frame["gpus"].to_numpy() if row is None else int(frame["gpus"].iloc[row])
+    whole = (np.asarray(gpus) <= _GPUS_PER_NODE) | (np.mod(gpus, _GPUS_PER_NODE) == 0)
+    nodes = Rule(whole, f"gpus is {gpus}; expected up to {_GPUS_PER_NODE}, or whole nodes of {_GPUS_PER_NODE}")
+    return [nodes, *plan.rules(gpus), *model.rules(plan)]
 
 
 def a100_nodes(gpus: Amount) -> Machine:
@@ -102,12 +108,9 @@ def a100_nodes(gpus: Amount) -> Machine:
     return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(EFFICIENCIES["eager"])
 
 
-def plans_of(frame: pd.DataFrame, *, scalar: bool = False) -> tuple[Transformer, Parallelism, Machine]:
-    """Return all rows as one model, parallelism and machine whose sizes are arrays; full recomputation.
-
-    With ``scalar`` the first row's as plain numbers.
-    """
-    column = {name: int(frame[name].iloc[0]) if scalar else frame[name].to_numpy() for name in COLUMNS}
+def plans_of(frame: pd.DataFrame, row: int | None = None) -> tuple[Transformer, Parallelism, Machine]:
+    """Return all rows as one model, parallelism and machine whose sizes are arrays, or one row's; full recomputation."""
+    column = {name: frame[name].to_numpy() if row is None else int(frame[name].iloc[row]) for name in COLUMNS}
     model = Transformer(
         num_layers=column["layers"],
         hidden=column["hidden"],

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
+from rich.progress import track
 
 from ddlsched.performance.collectives import Span, collective_s
 from ddlsched.performance.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error
@@ -38,7 +40,7 @@ def fit(frames: dict[str, pd.DataFrame], seed: int) -> tuple[Fitted, dict[str, n
 def splits(frames: dict[str, pd.DataFrame], count: int) -> pd.DataFrame:
     """Return, a row a split, the constants and the error on the rows that were not fitted, %."""
     rows = []
-    for seed in range(count):
+    for seed in track(range(count), "fitting splits", console=Console(stderr=True)):
         fitted, drawn = fit(frames, seed)
         errors = {f"{name} %": 100 * mean_error(frame[~drawn[name]], fitted) for name, frame in frames.items()}
         rows.append({"seed": seed, **vars(fitted.efficiency), "network": fitted.network_bytes_per_s, **errors})
@@ -58,6 +60,17 @@ def link_errors(message_bytes: np.ndarray, seconds: np.ndarray, link: Link) -> n
     return errors
 
 
+def least_maximum(message_bytes: np.ndarray, seconds: np.ndarray) -> float:
+    """Return the least largest relative error that any latency and bandwidth can have (a linear programme)."""
+    from scipy.optimize import linprog
+
+    design = np.column_stack([np.ones_like(seconds), message_bytes / message_bytes.mean()]) / seconds[:, None]
+    slack = -np.ones((len(seconds), 1))
+    sides = np.vstack([np.hstack([design, slack]), np.hstack([-design, slack])])
+    ends = np.concatenate([np.ones(len(seconds)), -np.ones(len(seconds))])
+    return float(linprog([0, 0, 1], A_ub=sides, b_ub=ends, bounds=[(0, None)] * 3, method="highs").fun)
+
+
 def report_links(data: Path) -> None:
     """Print latency and bandwidth of each machine, and how far its all-reduces above 8 MB are off."""
     for machine in ("a100", "v100"):
@@ -68,8 +81,27 @@ def report_links(data: Path) -> None:
         print(
             f"{machine}: {1e6 * link.latency_s:.2f} us a step, {link.bytes_per_s / 1e9:.1f} GB/s; above 8 MB off by "
             f"{100 * errors.mean():.2f} % on average, {100 * errors.max():.1f} % at most; "
-            f"{100 * (errors <= 0.1).mean():.1f} % of {large.sum()} sizes within 10 %"
+            f"{100 * (errors <= 0.1).mean():.1f} % of {large.sum()} sizes within 10 %; "
+            f"no line is less than {100 * least_maximum(message_bytes[large], seconds[large]):.1f} % off at most"
         )
+
+
+def report_rows(frames: dict[str, pd.DataFrame], fitted: Fitted) -> None:
+    """Print how linear the single-node times are in the micro-batches, and the multi-node rows that are far off."""
+    same = ["gpus", "micro_batch", "hidden", "layers", "tensor_parallel", "data_parallel", "pipeline_parallel"]
+    bent = []
+    for _, rows in frames["single"].groupby(same):
+        if len(rows) > 2:
+            times = rows["iteration_ms"].to_numpy()
+            line = np.polyval(np.polyfit(rows["global_batch"].to_numpy(), times, 1), rows["global_batch"].to_numpy())
+            bent.append(np.abs(line / times - 1).max())
+    print(f"\nsingle: {len(bent)} sets of three or more batches are linear in the batch within {max(bent):.1e}")
+    multi = frames["multi"]
+    step_s = estimate_rows(multi, fitted.machine(multi["gpus"].to_numpy())).step_s
+    error = 1e3 * step_s / multi["iteration_ms"] - 1
+    off = multi.assign(error=error)[error.abs() > 0.1].sort_values("error")
+    print(f"multi: {len(off)} of {len(multi)} rows are more than 10 % off, {(error.abs() <= 0.06).sum()} within 6 %:")
+    print(off.drop(columns=["heads", "sequence", "gpus"]).to_string(index=False, float_format="%.3g"))
 
 
 def report_chart(frames: dict[str, pd.DataFrame], fitted: Fitted, drawn: dict[str, np.ndarray], out: Path) -> None:
@@ -102,6 +134,7 @@ def main() -> int:
     for name, frame in frames.items():
         for what, rows in (("fitted", drawn[name]), ("tested", ~drawn[name])):
             print(f"  {name}, {what} rows: off by {100 * mean_error(frame[rows], fitted):.2f} % on average")
+    report_rows(frames, fitted)
     table = splits(frames, arguments.splits)
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")
     print(table[["single %", "multi %"]].agg(["mean", "min", "max"]).to_string(float_format="%.2f"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["breakdown_bars", "heat_map", "pareto_chart", "predicted_against_measured"]
+__all__ = ["heat_map", "pareto_chart", "predicted_against_measured"]
 
 _SHADES = (PALETTE["sky"], PALETTE["vermillion"], PALETTE["blue"], PALETTE["orange"])
 
@@ -100,25 +100,4 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
         _plain_ticks(axis)
     axes.legend(loc="lower right", markerscale=2)
     axes.grid()
-    return figure
-
-
-@in_style()
-def breakdown_bars(parts: Mapping[str, Mapping[str, float]], *, axis: str) -> Figure:
-    """Return a stacked bar a configuration: label to {part of the step: seconds}."""
-    figure, axes = new_figure(0.9 + 0.24 * len(parts))
-    names = list(dict.fromkeys(name for row in parts.values() for name, value in row.items() if value > 0))
-    colours = dict(zip(names, PALETTE.values(), strict=False))
-    for place, row in enumerate(parts.values()):
-        left = 0.0
-        for name in names:
-            value = row.get(name, 0.0)
-            axes.barh(place, value, left=left, height=0.7, color=colours[name], label=name if place == 0 else None)
-            left += value
-    axes.set_yticks(range(len(parts)), list(parts))
-    axes.set_ylim(len(parts) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(axis)
-    axes.grid(axis="x")
-    figure.legend(loc="outside lower left", ncols=3)
     return figure

@@ -109,7 +109,7 @@ def a100_nodes(gpus: Amount) -> Machine:
 
 
 def plans_of(frame: pd.DataFrame, row: int | None = None) -> tuple[Transformer, Parallelism, Machine]:
-    """Return all rows as one model, parallelism and machine whose sizes are arrays, or one row's; full recomputation."""
+    """Return all rows as one model, parallelism and machine of arrays, or one row's; full recomputation."""
     column = {name: frame[name].to_numpy() if row is None else int(frame[name].iloc[row]) for name in COLUMNS}
     model = Transformer(
         num_layers=column["layers"],

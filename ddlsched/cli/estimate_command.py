@@ -142,8 +142,7 @@ def estimate(
 ) -> None:
     """Estimate the time, memory, energy and cost of a training step.
 
-    With --rows FILE.csv, predict the rows of a file instead (columns gpus, global_batch, micro_batch, hidden, heads,
-    layers, sequence, tensor_parallel, data_parallel, pipeline_parallel).
+    With --rows FILE.csv, predict the rows of a file instead; docs/training_time.md lists its columns.
     """
     if (model is None) == (rows is None):
         raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,9 +13,9 @@ from ddlsched.performance import Amount
 from ddlsched.performance.collectives import Algorithm, Kind, Span, collective_s, split_group
 from ddlsched.performance.hardware import Machine, Precision, operations_s
 from ddlsched.performance.layers import Collective, GroupName, Layer, Operation
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallelism import Parallelism, Rule
 
-__all__ = ["Costs", "Group", "PassTimes", "groups_of"]
+__all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
 
 Group = tuple[Span, ...]
 
@@ -63,13 +65,26 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     }
 
 
+def halving_rules(groups: Mapping[str, Group]) -> list[Rule]:
+    """Return what groups must keep for halving-doubling."""
+    return [
+        Rule(
+            np.log2(np.asarray(span.size)) % 1 == 0,
+            f"{name} parallelism has {span.size} members on a tier; expected a power of two for halving-doubling",
+        )
+        for name, group in groups.items()
+        for span in group
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Times on one machine under one parallelism.
+    """Times on one machine under one parallelism; each may hold arrays.
 
     Parameters
     ----------
     parallelism, machine
-        May hold arrays.
+        Who computes what, and where.
     precision
         Of matrix products.
     algorithm
@@ -78,23 +93,25 @@ class Costs:
         In place of the GPU's own bandwidth.
     """
 
-    def __init__(
-        self,
-        parallelism: Parallelism,
-        machine: Machine,
-        *,
-        precision: Precision = "half",
-        algorithm: Algorithm = "ring",
-        memory_bytes_per_s: Amount = None,
-    ) -> None:
-        self.parallelism, self.machine, self.algorithm = parallelism, machine, algorithm
-        self.groups = groups_of(parallelism, machine)
-        self._precision, self._memory_bytes_per_s = precision, memory_bytes_per_s
+    parallelism: Parallelism
+    machine: Machine
+    precision: Precision = "half"
+    algorithm: Algorithm = "ring"
+    memory_bytes_per_s: Amount = None
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        """The groups of :func:`groups_of`."""
+        return groups_of(self.parallelism, self.machine)
+
+    def with_bandwidth(self, memory_bytes_per_s: Amount) -> Costs:
+        """Return the same with another bandwidth of memory."""
+        return dataclasses.replace(self, memory_bytes_per_s=memory_bytes_per_s)
 
     def computing_s(self, operations: Iterable[Operation]) -> Amount:
         """Return the time of operations one after the other."""
-        gpu, bandwidth = self.machine.gpu, self._memory_bytes_per_s
-        return sum(operations_s(one, gpu, precision=self._precision, bytes_per_s=bandwidth) for one in operations)
+        gpu, bandwidth = self.machine.gpu, self.memory_bytes_per_s
+        return sum(operations_s(one, gpu, precision=self.precision, bytes_per_s=bandwidth) for one in operations)
 
     def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
         """Return the time of collectives one after the other; one of no bytes takes none."""

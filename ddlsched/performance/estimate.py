@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.performance import Amount
 from ddlsched.performance.collectives import Algorithm
-from ddlsched.performance.costs import Costs, PassTimes
+from ddlsched.performance.costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.performance.hardware import Machine, Precision
 from ddlsched.performance.layers import Collective, Layer, Layers
 from ddlsched.performance.layerwise import LayerTimes, layerwise_step
@@ -33,6 +33,9 @@ class Estimate:
     exposed reduction of gradients and gathering of weights; ``optimiser_s``; ``offload_s`` what the memory expansion,
     slower than the GPU's own, adds.
 
+    ``reduced_bytes`` is what each GPU brings to the all-reduces of a step (or what moves as much) among the replicas of
+    its weights; ``reduced_expert_bytes`` among those of its experts.
+
     ``forward_s`` and ``backward_s`` are one GPU's passes over all its micro-batches, without bubble and gradients.
     """
 
@@ -47,7 +50,8 @@ class Estimate:
     backward_s: Amount
     memory: Memory
     missing_bytes: Amount
-    gradient_bytes: Amount
+    reduced_bytes: Amount
+    reduced_expert_bytes: Amount
     model_flops: Amount
     num_gpus: Amount
     peak_flops_per_s: Amount
@@ -102,7 +106,10 @@ def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, *
     InputError
         With the rule that the combination breaks.
     """
-    refuse_broken([*parallelism.rules(machine.num_gpus), *model.rules(parallelism)])
+    rules = [*parallelism.rules(machine.num_gpus), *model.rules(parallelism)]
+    if options.get("algorithm") == "halving-doubling":
+        rules += halving_rules(groups_of(parallelism, machine))
+    refuse_broken(rules)
     return estimate(model, parallelism, machine, **options)
 
 
@@ -127,24 +134,18 @@ def estimate(
     """
     layers = model.layers(parallelism)
     memory = memory_per_gpu(layers, parallelism)
-    own = Costs(parallelism, machine, precision=precision, algorithm=algorithm)
-    schedule, optimiser_s = _schedule(layers, own), _optimiser_s(layers, parallelism, machine, 1.0)
-    spilled = _spilled_share(memory, machine)
-    offload_s: Amount = 0.0
-    if machine.expansion is not None:
-        slower = _blended_bandwidth(spilled, machine) / machine.gpu.memory_bytes_per_s
-        bandwidth = slower * machine.gpu.memory_bytes_per_s
-        costs = Costs(parallelism, machine, precision=precision, algorithm=algorithm, memory_bytes_per_s=bandwidth)
-        added_s = _total_s(_schedule(layers, costs)) - _total_s(schedule) + optimiser_s * (1 / slower - 1)
-        offload_s = np.where(spilled > 0, added_s, 0.0)
-    gpu = machine.gpu
+    costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
+    schedule, optimiser_s = _schedule(layers, costs), _optimiser_s(layers, parallelism, machine)
+    rounds, gpu = _reduction_rounds(parallelism), machine.gpu
+    reduced_bytes, reduced_expert_bytes = (rounds * part for part in _gradient_bytes(layers, parallelism))
     return Estimate(
         **vars(schedule),
         optimiser_s=optimiser_s,
-        offload_s=offload_s,
+        offload_s=_offload_s(layers, costs, memory, _total_s(schedule), optimiser_s),
         memory=memory,
         missing_bytes=np.maximum(0.0, memory.total_bytes - _capacity_bytes(machine)),
-        gradient_bytes=_gradient_bytes(layers, parallelism)[0],
+        reduced_bytes=reduced_bytes,
+        reduced_expert_bytes=reduced_expert_bytes,
         model_flops=3 * forward_flops_per_sample(model) * parallelism.global_batch,
         num_gpus=parallelism.num_gpus,
         peak_flops_per_s=gpu.peak(precision),
@@ -162,16 +163,19 @@ def _capacity_bytes(machine: Machine) -> Amount:
     return machine.gpu.memory_bytes + beside
 
 
-def _spilled_share(memory: Memory, machine: Machine) -> Amount:
-    """Return the share of the footprint beyond the GPU's own memory."""
-    return np.maximum(0.0, 1.0 - machine.gpu.memory_bytes / memory.total_bytes)
+def _offload_s(layers: Layers, costs: Costs, memory: Memory, passes_s: Amount, optimiser_s: Amount) -> Amount:
+    """Return what the memory expansion adds to the passes and the optimiser.
 
-
-def _blended_bandwidth(spilled: Amount, machine: Machine) -> Amount:
-    """Return the bandwidth when every byte of the footprint is touched alike: a blend weighted by time."""
-    assert machine.expansion is not None
-    per_byte_s = (1 - spilled) / machine.gpu.memory_bytes_per_s + spilled / machine.expansion.bytes_per_s_per_gpu
-    return 1.0 / per_byte_s
+    Every byte of the footprint is touched alike, so that bandwidth is a blend weighted by time.
+    """
+    machine = costs.machine
+    if machine.expansion is None:
+        return 0.0
+    own = machine.gpu.memory_bytes_per_s
+    spilled = np.maximum(0.0, 1.0 - machine.gpu.memory_bytes / memory.total_bytes)
+    longer = (1 - spilled) + spilled * own / machine.expansion.bytes_per_s_per_gpu
+    slowed_s = _total_s(_schedule(layers, costs.with_bandwidth(own / longer)))
+    return np.where(spilled > 0, slowed_s - passes_s + optimiser_s * (longer - 1), 0.0)
 
 
 def _schedule(layers: Layers, costs: Costs) -> _Schedule:
@@ -274,22 +278,26 @@ def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, A
 
 
 def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
-    """Return the communication of data parallelism that the last micro-batch's backward does not hide.
+    """Return the communication of data parallelism that the last micro-batch's backward does not hide."""
+    plan = costs.parallelism
+    copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
+    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
+    total_s = _reduction_rounds(plan) * costs.collectives_s(reductions)
+    return np.where(np.asarray(plan.overlap), np.maximum(0.0, total_s - backward_s), total_s)
+
+
+def _reduction_rounds(parallelism: Parallelism) -> Amount:
+    """Return how many all-reduces of the gradients move as much as a step does.
 
     ZeRO 1 and 2 scatter gradients and gather weights, in all the bytes of an all-reduce; stage 2 scatters after every
     micro-batch; stage 3 also gathers the weights before each forward and each backward.
     """
-    plan = costs.parallelism
-    zero, count = np.asarray(plan.zero), plan.micro_batches
-    rounds = np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
-    copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
-    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
-    total_s = rounds * costs.collectives_s(reductions)
-    return np.where(np.asarray(plan.overlap), np.maximum(0.0, total_s - backward_s), total_s)
+    zero, count = np.asarray(parallelism.zero), parallelism.micro_batches
+    return np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
 
 
-def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine, slower: Amount) -> Amount:
+def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
     spread = np.where(np.asarray(parallelism.zero) >= 1, parallelism.data, 1)
-    bandwidth = machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory * slower
+    bandwidth = machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory
     return OPTIMISER_TRAFFIC_BYTES * (copied + own) / spread / bandwidth

@@ -100,11 +100,12 @@ def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buc
 
 def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine) -> float:
     """Return the gradient bytes that a server's card sends, 0 if every group lies inside a server."""
-    inside, *outside = groups_of(parallelism, machine)["data"]
-    if np.prod([float(span.size) for span in outside]) <= 1:
-        return 0.0
-    groups = float(machine.tiers[0].size) / float(inside.size)
-    return float(found.gradient_bytes) * min(groups, float(parallelism.num_gpus))
+    groups, total = groups_of(parallelism, machine), 0.0
+    for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
+        inside, *outside = groups[name]
+        if np.prod([float(span.size) for span in outside]) > 1:
+            total += float(brought) * float(machine.tiers[0].size) / float(inside.size)
+    return total
 
 
 def scaling_curve(

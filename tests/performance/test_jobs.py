@@ -36,7 +36,23 @@ def test_bytes_that_cross_a_servers_card() -> None:
     """4 GPUs a server: 2 tensor-parallel groups of 2, so 2 data-parallel groups with 2 members on each server."""
     found = estimate_checked(GPT, PLAN, MACHINE)
     (reduce,) = reduces(step_dag(found, PLAN, MACHINE))
-    assert reduce.message_bytes == pytest.approx(2 * float(found.gradient_bytes))
+    assert reduce.message_bytes == pytest.approx(2 * float(found.reduced_bytes))
+
+
+def test_experts_are_reduced_among_their_copies() -> None:
+    """8 experts over 4 GPUs of a server: each has one copy on each of 4 servers; the rest, reduced inside first, 4."""
+    mixture = dataclasses.replace(GPT, experts=8, active_experts=2)
+    machine = parse_cluster("h200:nodes=4,gpus_per_node=4").machine(16)
+    plan = Parallelism(data=16, expert=4, global_batch=16)
+    found = estimate_checked(mixture, plan, machine)
+    (reduce,) = reduces(step_dag(found, plan, machine))
+    assert reduce.message_bytes == pytest.approx(float(found.reduced_bytes + 4 * found.reduced_expert_bytes))
+
+
+def test_zero_3_sends_more() -> None:
+    plans = [dataclasses.replace(PLAN, zero=zero) for zero in (0, 3)]
+    plain, more = (reduces(step_dag(estimate_checked(GPT, plan, MACHINE), plan, MACHINE))[0] for plan in plans)
+    assert more.message_bytes == pytest.approx(1.5 * 2 * plain.message_bytes)  # 2 micro-batches
 
 
 def test_buckets_when_overlapping() -> None:

@@ -37,6 +37,14 @@ def test_accepted() -> None:
     assert estimate_checked(GPT, Parallelism(tensor=8, pipeline=4, global_batch=8), machine).step_s > 0
 
 
+def test_halving_doubling_needs_powers_of_two() -> None:
+    machine = parse_cluster("a100-80:nodes=3").machine(24)
+    plan = Parallelism(tensor=8, data=3, global_batch=3)
+    assert estimate_checked(GPT, plan, machine).step_s > 0
+    with pytest.raises(InputError, match="3 members on a tier; expected a power of two"):
+        estimate_checked(GPT, plan, machine, algorithm="halving-doubling")
+
+
 def test_unknown_recomputation() -> None:
     with pytest.raises(InputError, match="recompute is 'some'; expected one of none, selective, full"):
         Parallelism(recompute="some")  # type: ignore[arg-type]

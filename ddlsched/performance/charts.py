@@ -84,7 +84,7 @@ def heat_map(
 def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, time_axis: str, cost_axis: str) -> Figure:
     """Return all configurations as points and those on the front joined by a line."""
     figure, axes = new_figure(2.6)
-    axes.plot(costs, times, ".", color=MUTED, markersize=2, alpha=0.35, rasterized=True, label="all that fit")
+    axes.plot(costs, times, ".", color=MUTED, markersize=2.5, alpha=0.4, rasterized=True, label="all that fit")
     order = front[np.argsort(costs[front])]
     axes.plot(
         costs[order],
@@ -98,6 +98,6 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis)
-    axes.legend(loc="lower right", markerscale=2)
+    axes.legend(loc="lower right")
     axes.grid()
     return figure

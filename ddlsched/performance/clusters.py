@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.performance.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
@@ -125,27 +125,16 @@ class Plan:
         )
 
 
-_FIELDS = {
-    "nodes": int,
-    "gpus_per_node": int,
-    "nic_gbps": float,
-    "expansion_gb": float,
-    "expansion_gb_per_s": float,
-    "expansion_shared_by": int,
-    "memory_gb": float,
-    "memory_gb_per_s": float,
-    "link_gb_per_s": float,
-    "price_per_hour": float,
-    "power_w": float,
+_WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")
+_OF_PLAN = (*_WHOLE, "nic_gbps", "expansion_gb", "expansion_gb_per_s")
+_OF_GPU = {
+    "memory_gb": ("memory_bytes", 1e9),
+    "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
+    "link_gb_per_s": ("link_bytes_per_s", 1e9),
+    "price_per_hour": ("price_per_hour", 1.0),
+    "power_w": ("power_w", 1.0),
 }
-_OF_GPU = {"memory_gb": 1e9, "memory_gb_per_s": 1e9, "link_gb_per_s": 1e9, "price_per_hour": 1.0, "power_w": 1.0}
-_GPU_FIELD = {
-    "memory_gb": "memory_bytes",
-    "memory_gb_per_s": "memory_bytes_per_s",
-    "link_gb_per_s": "link_bytes_per_s",
-    "price_per_hour": "price_per_hour",
-    "power_w": "power_w",
-}
+"""Fields of a line that are the GPU's: by what name there, and in what unit."""
 
 
 def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "megatron") -> Plan:
@@ -161,31 +150,29 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
     """
     name, _, rest = text.partition(":")
     gpu: Gpu = preset(GPUS, name, "GPU")
-    node = _NODES[name]
-    own: dict[str, float] = {}
-    given: dict[str, float] = {"gpus_per_node": node.gpus, "nic_gbps": node.nic_gbps}
-    for part in filter(None, rest.split(",")):
-        field, value = _field(text, part)
-        if field in _OF_GPU:
-            own[_GPU_FIELD[field]] = value * _OF_GPU[field]
-        else:
-            given[field] = value
-    if given.get("expansion_gb", 0) > 0 and not given.get("expansion_gb_per_s", 0) > 0:
-        raise InputError(f"cluster {text}: has expansion_gb but no expansion_gb_per_s; expected its bandwidth, GB/s")
-    if not given.get("expansion_gb", 0) > 0 and "expansion_gb_per_s" in given:
-        raise InputError(f"cluster {text}: has expansion_gb_per_s but no expansion_gb; expected its capacity, GB")
-    return Plan(gpu=dataclasses.replace(gpu, **own), topology=topology, efficiency=efficiency, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = dict(_field(text, part) for part in rest.split(",") if part)
+    for field, (its_name, unit) in _OF_GPU.items():
+        if field in given:
+            gpu = dataclasses.replace(gpu, **{its_name: given.pop(field) * unit})
+    for one, other in (("expansion_gb", "expansion_gb_per_s"), ("expansion_gb_per_s", "expansion_gb")):
+        if one in given and other not in given:
+            raise InputError(f"cluster {text}: has {one} but no {other}; expected both, GB and GB/s")
+    usual = {"gpus_per_node": _NODES[name].gpus, "nic_gbps": _NODES[name].nic_gbps}
+    return Plan(gpu=gpu, topology=topology, efficiency=efficiency, **(usual | given))
 
 
 def _field(text: str, part: str) -> tuple[str, float]:
     field, equals, value = part.partition("=")
-    if not equals or field not in _FIELDS:
-        raise InputError(f"cluster {text}: {field!r} is no field of a cluster.{did_you_mean(field, _FIELDS)}")
+    if not equals and field in (*_OF_PLAN, *_OF_GPU):
+        raise InputError(f"cluster {text}: {field} has no value; expected {field}=NUMBER")
+    if field not in (*_OF_PLAN, *_OF_GPU):
+        hint = did_you_mean(field, (*_OF_PLAN, *_OF_GPU))
+        raise InputError(f"cluster {text}: {field!r} is no field of a cluster.{hint}")
     try:
-        number = _FIELDS[field](value)
+        number = int(value) if field in _WHOLE else float(value)
     except ValueError:
-        number = math.nan
+        number = 0
     if not 0 < number < math.inf:
-        kind = "whole number from 1" if _FIELDS[field] is int else "finite number > 0"
+        kind = "whole number from 1" if field in _WHOLE else "finite number > 0"
         raise InputError(f"cluster {text}: {field} is {value!r}; expected a {kind}")
     return field, number

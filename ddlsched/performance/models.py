@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ddlsched.performance import Amount
-from ddlsched.performance.layers import Collective, Layer, Layers, elementwise, matrix_product
+from ddlsched.performance.layers import Collective, Layer, Layers, Operation, elementwise, matrix_product
 from ddlsched.performance.parallelism import Parallelism, Rule
 
 __all__ = ["Model", "Transformer", "forward_flops_per_sample", "parameters"]
@@ -72,10 +72,13 @@ class Transformer:
         Whether the output layer shares the embedding's weights.
     dropout
         Whether training drops out activations (GPT-3 and Megatron do, Llama does not).
+    fused_attention
+        Whether attention is one kernel that never writes its scores (FlashAttention), without dropout of its own.
 
     References
     ----------
     Activations kept: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023.
+    Fused attention: Dao, "FlashAttention-2", ICLR 2024 (its backward has 2.5 times the operations of its forward).
     """
 
     num_layers: Amount
@@ -92,6 +95,7 @@ class Transformer:
     learned_positions: bool = True
     tied: bool = True
     dropout: bool = True
+    fused_attention: bool = False
 
     @property
     def samples_are(self) -> str:
@@ -150,23 +154,22 @@ class _Shard:
 
     def attention(self) -> tuple[Layer, ...]:
         """Return the layers from the norm to the residual sum."""
-        h, s, tensor = self.h, self.s, self.tensor
-        heads, width = self.model.heads, h / self.model.heads
-        batch = self.parallelism.micro_batch * heads / tensor
-        wide = (h + 2 * self.key_value) / tensor
+        wide = (self.h + 2 * self.key_value) / self.tensor
         return (
             self._norm("attention norm"),
             self._entry("qkv", wide, self.bias * wide, kept_too=wide),
-            matrix_product(
-                "scores",
-                s,
-                width,
-                s,
-                batch=batch,
-                weights=False,
-                role="attention",
-                activation_bytes=0,
-            ),
+            *(self._fused_core() if self.model.fused_attention else self._core()),
+            self._exit("projection", self.h / self.tensor),
+            self._residual("attention residual"),
+        )
+
+    def _core(self) -> tuple[Layer, ...]:
+        """Return scores, softmax and context as kernels of their own."""
+        s, heads, width = self.s, self.model.heads, self.h / self.model.heads
+        batch = self.parallelism.micro_batch * heads / self.tensor
+        probabilities_bytes = 2 * self.pairs * self.model.dropout
+        return (
+            matrix_product("scores", s, width, s, batch=batch, weights=False, role="attention", activation_bytes=0),
             *self._softmax(),
             matrix_product(
                 "context",
@@ -176,11 +179,23 @@ class _Shard:
                 batch=batch,
                 weights=False,
                 role="attention",
-                activation_bytes=2 * self.pairs * self.model.dropout,
+                activation_bytes=probabilities_bytes,
             ),
-            self._exit("projection", h / tensor),
-            self._residual("attention residual"),
         )
+
+    def _fused_core(self) -> tuple[Layer, ...]:
+        """Return one kernel that never writes the scores and in backward computes them again (FlashAttention)."""
+        flops = 4 * self.pairs * self.h / self.model.heads
+        traffic_bytes = 4 * self.tokens * (self.h + self.key_value) / self.tensor
+        sums_bytes = 4 * self.tokens * self.model.heads / self.tensor
+        layer = Layer(
+            name="attention",
+            forward=(Operation(flops, traffic_bytes),),
+            input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes),),
+            activation_bytes=sums_bytes,
+            role="attention",
+        )
+        return (layer,)
 
     def feed_forward(self) -> tuple[Layer, ...]:
         """Return the layers from the second norm to the second residual sum."""

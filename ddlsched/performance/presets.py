@@ -132,6 +132,7 @@ def _transformer(
         learned_positions=not llama,
         tied=not llama,
         dropout=not llama,
+        fused_attention=llama,
         experts=8 if mixture else 1,
         active_experts=2 if mixture else 1,
     )

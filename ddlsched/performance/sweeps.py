@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ CLUSTER_AXES = (
     "expansion_gb_per_s",
 )
 """Axes of the cluster. The first four are factors to the GPU's and network's own."""
+
+_MOST = 50_000_000
+"""Combinations that are still checked: a few GB of memory."""
 
 _CHUNK = 8192
 """Configurations that one thread takes at a time: few enough for a core's cache."""
@@ -98,6 +102,11 @@ def design(
     precision
         Of matrix products.
 
+    Raises
+    ------
+    InputError
+        The cluster has another number of GPUs, or there are too many combinations.
+
     Returns
     -------
     DataFrame
@@ -106,7 +115,12 @@ def design(
     import pandas as pd
 
     machine = plan.machine(num_gpus)
+    if machine.num_gpus != num_gpus:
+        raise InputError(f"the cluster has {machine.num_gpus} GPUs; expected the {num_gpus} to try, or no nodes=N")
     axes = _all_axes(sweep, machine, num_gpus, global_batch)
+    combinations = math.prod(len(values) for values in axes.values())
+    if combinations > _MOST:
+        raise InputError(f"sweep: {combinations:,} combinations; expected at most {_MOST:,}: give fewer values")
     plans = _grid({name: values for name, values in axes.items() if name in PLAN_AXES})
     variants = _grid({name: values for name, values in axes.items() if name not in PLAN_AXES})
     tables = []
@@ -148,7 +162,8 @@ def _all_axes(sweep: Sweep, machine: Machine, num_gpus: int, global_batch: int) 
 
 
 def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+    small = [divisor for divisor in range(1, math.isqrt(max(number, 0)) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def _parallelism(columns: Mapping[str, np.ndarray], recompute: Recompute, gpus: int, batch: int) -> Parallelism:

@@ -124,6 +124,9 @@ def main() -> int:
     parser.add_argument("--splits", type=int, default=20, metavar="N", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("results/cluster_design"), metavar="DIR")
     arguments = parser.parse_args()
+    for folder in ("training_times", "allreduce_times"):
+        if not (arguments.data / folder).is_dir():
+            parser.error(f"--data {arguments.data}: has no folder {folder}; expected the measured times")
     report_links(arguments.data)
     frames = read(arguments.data)
     fitted, drawn = fit(frames, SEED)

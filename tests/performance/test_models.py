@@ -83,6 +83,19 @@ def test_grouped_queries_and_gates_change_the_shapes() -> None:
     assert block["feed-forward in"].parameters == 4096 * 2 * 14336 / 2
 
 
+def test_fused_attention_computes_as_much_and_keeps_no_scores() -> None:
+    sizes = {"num_layers": 1, "hidden": 1024, "heads": 16, "sequence": 4096, "vocabulary": 0, "dropout": False}
+    plain, fused = (Transformer(**sizes, fused_attention=flag) for flag in (False, True))
+    assert forward_flops_per_sample(fused) == pytest.approx(forward_flops_per_sample(plain))
+    kept = [sum(layer.activation_bytes for layer in gpt.layers(Parallelism()).block) for gpt in (plain, fused)]
+    assert kept[0] - kept[1] == pytest.approx(2 * 16 * 4096**2 - 4 * 4096 * 16)
+    moved = [
+        sum(operation.traffic_bytes for layer in gpt.layers(Parallelism()).block for operation in layer.forward)
+        for gpt in (plain, fused)
+    ]
+    assert moved[1] < moved[0] / 2
+
+
 def test_experts_are_spread_and_visited() -> None:
     plan = Parallelism(data=8, expert=4, global_batch=8)
     block = {layer.name: layer for layer in MODELS["mixtral-8x7b"].layers(plan).block}

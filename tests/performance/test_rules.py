@@ -65,8 +65,8 @@ def test_precision_that_the_gpu_has_not() -> None:
         ("h100:nodes=1.5", "nodes is '1.5'; expected a whole number from 1"),
         ("h100:nic_gbps=inf", "nic_gbps is 'inf'; expected a finite number > 0"),
         ("h100:expansion_gb=100", "no expansion_gb_per_s"),
-        ("h100:expansion_gb_per_s=100", "no expansion_gb;"),
-        ("h100:nodes", "'nodes' is no field|nodes is ''"),
+        ("h100:expansion_gb_per_s=100", "but no expansion_gb;"),
+        ("h100:nodes", "nodes has no value; expected nodes=NUMBER"),
     ],
 )
 def test_clusters_refused(line, message) -> None:

@@ -113,6 +113,17 @@ def test_a_hundred_thousand_configurations_in_seconds() -> None:
     assert time.perf_counter() - start < 10
 
 
+def test_a_cluster_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match="the cluster has 32 GPUs; expected the 64 to try"):
+        design(GPT, parse_cluster("h100:nodes=4"), num_gpus=64, global_batch=64, sweep=Sweep())
+
+
+def test_too_many_combinations_are_refused() -> None:
+    axes = {name: tuple(np.linspace(0.5, 2, 100)) for name in ("memory_bandwidth", "network_bandwidth", "compute")}
+    with pytest.raises(InputError, match="combinations; expected at most 50,000,000"):
+        design(GPT, PLAN, num_gpus=64, global_batch=64, sweep=Sweep(axes=axes))
+
+
 points = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30)
 
 

@@ -37,9 +37,14 @@ def design(
         ),
     ] = None,
     gpus: Annotated[
-        str,
-        typer.Option(help="Sizes of cluster to try, e.g. 64,128,256.", metavar="N,...", rich_help_panel=_CLUSTER),
-    ] = "64",
+        str | None,
+        typer.Option(
+            help="Sizes of cluster to try, e.g. 64,128,256.",
+            metavar="N,...",
+            show_default="the cluster's nodes, else 64",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +99,8 @@ def design(
     """
     if by not in _BY:
         raise InputError(f"--by {by}: is unknown; expected {', '.join(_BY)}")
+    if top < 1:
+        raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
     if out is not None:
         refuse_unwritable(out, "--out")
     names = cluster or ["a100-80"]
@@ -108,7 +115,7 @@ def design(
     if charts is not None:
         for path in _draw(table, charts):
             notice(f"wrote {path}")
-    shown = table.head(max(top, 0))
+    shown = table.head(top)
     emit(shown.to_json(orient="records", indent=2) + "\n" if as_json else _text(model, table, shown))
 
 
@@ -124,9 +131,9 @@ def _all(
     found_model = preset(MODELS, model, "model")
     plans = [(name, parse_cluster(name, topology=topology, efficiency=efficiency)) for name in names]
     tables = []
-    with _progress(f"estimating {len(plans) * len(sizes)} clusters"):
+    with _progress(f"estimating {len(plans) * max(1, len(sizes))} clusters"):
         for name, plan in plans:
-            for count in sizes:
+            for count in sizes or [plan.nodes * plan.gpus_per_node or 64]:
                 found = search(found_model, plan, num_gpus=count, global_batch=batch, sweep=sweep)
                 found.insert(0, "cluster", name)
                 found.insert(1, "gpus", count)
@@ -142,7 +149,10 @@ def _progress(text: str) -> AbstractContextManager[Any]:
     return console.status(text) if console.is_terminal else nullcontext()
 
 
-def _sizes(text: str) -> list[int]:
+def _sizes(text: str | None) -> list[int]:
+    """Return the sizes to try; none: the cluster's own."""
+    if text is None:
+        return []
     sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
     if not all(1 <= size <= 1_000_000 for size in sizes):
         raise InputError(f"--gpus {text}: is no list of sizes; expected whole numbers from 1, such as 64,128,256")

@@ -11,10 +11,14 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.performance import Amount
 
-__all__ = ["RECOMPUTE", "Parallelism", "Recompute", "Rule", "refuse_broken"]
+__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "refuse_broken"]
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+
+
+MOST = 10**12
+"""Of GPUs or samples: beyond it, products would leave 64 bits."""
 
 
 class Rule(NamedTuple):
@@ -64,6 +68,9 @@ class Parallelism:
     def __post_init__(self) -> None:
         if self.recompute not in RECOMPUTE:
             raise InputError(f"recompute is {self.recompute!r}; expected one of {', '.join(RECOMPUTE)}")
+        for name in _DEGREES:
+            if np.any(np.asarray(getattr(self, name)) > MOST):
+                raise InputError(f"{name} is {getattr(self, name)}; expected at most {MOST:,}")
 
     @property
     def num_gpus(self) -> Amount:

@@ -17,7 +17,7 @@ from ddlsched.performance.clusters import Plan
 from ddlsched.performance.estimate import estimate
 from ddlsched.performance.hardware import Machine, MemoryExpansion, Precision
 from ddlsched.performance.models import Model
-from ddlsched.performance.parallelism import Parallelism, Recompute
+from ddlsched.performance.parallelism import MOST, Parallelism, Recompute
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,6 +114,8 @@ def design(
     """
     import pandas as pd
 
+    if not 1 <= global_batch <= MOST:
+        raise InputError(f"global batch is {global_batch}; expected a whole number from 1 to {MOST:,}")
     machine = plan.machine(num_gpus)
     if machine.num_gpus != num_gpus:
         raise InputError(f"the cluster has {machine.num_gpus} GPUs; expected the {num_gpus} to try, or no nodes=N")

@@ -91,6 +91,10 @@ def test_a_job_for_the_simulator() -> None:
         ("estimate gpt3-175b --job-out job.json", "does not fit by"),
         ("estimate gpt3-6.7b --tensor 8 --job-out nowhere/job.json", "there is no folder nowhere"),
         ("estimate --rows none.csv", "none.csv: cannot be read"),
+        ("estimate gpt3-175b --global-batch 99999999999999999999", "expected at most 1,000,000,000,000"),
+        ("design gpt3-6.7b --global-batch 99999999999999999999", "expected a whole number from 1 to 1,000,000,000,000"),
+        ("design gpt3-6.7b --top 0", "--top 0: is no number of configurations"),
+        ("design gpt3-6.7b --cluster h100:nodes=4 --gpus 64", "the cluster has 32 GPUs; expected the 64"),
         ("design gpt3-17b", "no model is named 'gpt3-17b'"),
         ("design gpt3-6.7b --gpus 8,x", "--gpus 8,x: is no list of sizes"),
         ("design gpt3-6.7b --gpus 12", "12 GPUs do not fill nodes of 8"),
@@ -116,6 +120,11 @@ def test_a_design_prints_the_best_first() -> None:
     assert {row["gpus"] for row in best} == {16}
     cheap = json.loads(run("design", "gpt3-6.7b", "--gpus", "8,16", "--top", 1, "--by", "cost", "--json").stdout)
     assert cheap[0]["cost"] <= best[0]["cost"]
+
+
+def test_a_cluster_of_given_size() -> None:
+    best = json.loads(run("design", "gpt3-6.7b", "--cluster", "h100:nodes=2", "--top", 1, "--json").stdout)
+    assert best[0]["gpus"] == 16
 
 
 def test_a_design_for_a_reader() -> None:

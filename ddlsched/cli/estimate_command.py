@@ -183,7 +183,10 @@ def estimate(
         with replacing(job_out, "--job-out") as file:
             Workload.of([job]).write(file)
         notice(f"wrote a job of {iterations} iterations to {job_out}")
-    emit(json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(model, cluster, plan, found))
+    title = f"{model} on {int(plan.num_gpus)} GPUs of {cluster}"
+    emit(
+        json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
+    )
 
 
 def _predict_rows(rows: Path, out: Path | None) -> None:
@@ -239,16 +242,16 @@ def _numbers(found: Estimate) -> dict[str, float | bool]:
     }
 
 
-def _table(model: str, cluster: str, plan: Parallelism, found: Estimate) -> str:
+def _table(title: str, samples: str, plan: Parallelism, found: Estimate) -> str:
     """Return the estimate for a reader."""
     step_s = float(found.step_s)
     rate = float(plan.global_batch) / step_s
-    lines = [f"{model} on {int(found.num_gpus)} GPUs of {cluster}", f"  {'step':32}{step_s:12.4f} s"]
+    lines = [title, f"  {'step':32}{step_s:12.4f} s"]
     for part, name in _PARTS.items():
         value = float(getattr(found, part))
         if value > 0:
             lines.append(f"    {name:30}{value:12.4f} s{100 * value / step_s:8.1f} %")
-    lines.append(f"  {'samples a second':32}{rate:12.4g}")
+    lines.append(f"  {f'{samples} a second':32}{rate:12.4g}")
     lines.append(f"  {'model FLOPs utilisation':32}{100 * float(found.mfu):12.1f} %")
     lines.append(f"  {'energy of a step':32}{float(found.energy_j) / 1e3:12.4g} kJ")
     lines.append(f"  {'cost of a step':32}{float(found.cost):12.4g} $")

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-__all__ = ["DATA", "FOLDER", "experiment", "needs_data"]
+__all__ = ["DATA", "FOLDER", "ROOT", "experiment", "needs_data"]
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "cluster_design"

@@ -1,13 +1,15 @@
-"""Megatron-LM's eight published step times against the model with one efficiency for all.
+"""Megatron-LM's published times against the model: the eight that its efficiency is fitted to, and ten others.
 
     python experiments/cluster_design/megatron.py
 
 Published: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, on A100s:
-full recomputation without, and selective recomputation with sequence parallelism.
+full recomputation without, and selective recomputation with sequence parallelism. The ten others: Narayanan et al.,
+"Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, Table 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,6 +19,7 @@ import numpy as np
 from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.fitting import Prior, fit_constants
 from ddlsched.performance.hardware import Efficiency, Machine, Tier
+from ddlsched.performance.models import Transformer
 from ddlsched.performance.parallelism import Parallelism
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, MODELS
 
@@ -50,11 +53,64 @@ PUBLISHED = (
 )
 
 
+class Throughput(NamedTuple):
+    """A row of the table of SC 2021: sizes, plan, and TFLOP/s of each GPU, recomputation counted."""
+
+    heads: int
+    hidden: int
+    layers: int
+    tensor: int
+    pipeline: int
+    gpus: int
+    global_batch: int
+    tera: float
+
+
+WEAK_SCALING = (
+    Throughput(24, 2304, 24, 1, 1, 32, 512, 137),
+    Throughput(32, 3072, 30, 2, 1, 64, 512, 138),
+    Throughput(32, 4096, 36, 4, 1, 128, 512, 142),
+    Throughput(48, 6144, 40, 8, 1, 256, 1024, 135),
+    Throughput(64, 8192, 48, 8, 2, 512, 1536, 138),
+    Throughput(80, 10240, 60, 8, 4, 1024, 1792, 140),
+    Throughput(96, 12288, 80, 8, 8, 1536, 2304, 148),
+    Throughput(128, 16384, 96, 8, 16, 1920, 2160, 155),
+    Throughput(128, 20480, 105, 8, 35, 2520, 2520, 163),
+    Throughput(160, 25600, 128, 8, 64, 3072, 3072, 163),
+)
+SEQUENCE, VOCABULARY = 2048, 51_200
+
+
+def nodes(gpus: int, efficiency: Efficiency) -> Machine:
+    """Return Selene's nodes of eight A100s."""
+    between = Tier(size=gpus // 8, bytes_per_s=BETWEEN_NODES.bytes_per_s, latency_s=BETWEEN_NODES.latency_s)
+    return Machine(gpu=GPUS["a100-80"], tiers=(A100_NODE_TIERS[0], between)).with_efficiency(efficiency)
+
+
+def predicted_tera(row: Throughput, efficiency: Efficiency) -> float:
+    """Return TFLOP/s of each GPU by the paper's formula, at the best micro-batch that fits (the paper gives none)."""
+    h, s, layers = row.hidden, SEQUENCE, row.layers
+    model = Transformer(num_layers=layers, hidden=h, heads=row.heads, sequence=s, vocabulary=VOCABULARY)
+    plan = Parallelism(
+        tensor=row.tensor,
+        pipeline=row.pipeline,
+        data=row.gpus // (row.tensor * row.pipeline),
+        global_batch=row.global_batch,
+        recompute="full",
+    )
+    flops = 96 * row.global_batch * s * layers * h**2 * (1 + s / (6 * h) + VOCABULARY / (16 * layers * h))
+    steps = []
+    for micro_batch in (1, 2, 4, 8, 16):
+        if row.global_batch % (plan.data * micro_batch) == 0:
+            found = estimate_checked(
+                model, dataclasses.replace(plan, micro_batch=micro_batch), nodes(row.gpus, efficiency)
+            )
+            steps += [float(found.step_s)] if found.fits else []
+    return float(flops / (min(steps) * row.gpus) / 1e12)
+
+
 def predicted_s(row: Published, recompute: str, efficiency: Efficiency) -> float:
     """Return the step of a row, seconds."""
-    inside = A100_NODE_TIERS[0]
-    nodes = Tier(size=row.gpus // 8, bytes_per_s=BETWEEN_NODES.bytes_per_s, latency_s=BETWEEN_NODES.latency_s)
-    machine = Machine(gpu=GPUS["a100-80"], tiers=(inside, nodes)).with_efficiency(efficiency)
     plan = Parallelism(
         tensor=8,
         pipeline=row.pipeline,
@@ -64,7 +120,7 @@ def predicted_s(row: Published, recompute: str, efficiency: Efficiency) -> float
         recompute="full" if recompute == "full" else "selective",
         sequence_parallel=recompute == "selective",
     )
-    return float(estimate_checked(MODELS[row.model], plan, machine).step_s)
+    return float(estimate_checked(MODELS[row.model], plan, nodes(row.gpus, efficiency)).step_s)
 
 
 def errors(efficiency: Efficiency) -> dict[tuple[str, str], float]:
@@ -102,6 +158,14 @@ def main() -> int:
         sizes = 100 * np.abs(list(errors(efficiency).values()))
         print(f"{name:18} mean {sizes.mean():5.2f} %, max {sizes.max():5.2f} %   {efficiency}")
     print(f"{'Calculon':18} mean {CALCULON['mean']:5.2f} %, max {CALCULON['max']:5.2f} %")
+    print("\nTen others, not fitted (TFLOP/s of a GPU, recomputation counted):")
+    differences = []
+    for other in WEAK_SCALING:
+        tera = predicted_tera(other, shipped)
+        differences.append(tera / other.tera - 1)
+        print(f"{other.gpus:5} GPUs {other.tera:6.0f} published {tera:6.1f} predicted {differences[-1]:+7.2%}")
+    sizes = 100 * np.abs(differences)
+    print(f"{'shipped':18} mean {sizes.mean():5.2f} %, max {sizes.max():5.2f} %")
     return 0
 
 

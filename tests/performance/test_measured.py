@@ -30,6 +30,14 @@ def test_megatrons_eight_times_with_one_efficiency_beat_calculon() -> None:
     assert 100 * errors.max() < megatron.CALCULON["max"]
 
 
+def test_ten_published_throughputs_that_nothing_was_fitted_to() -> None:
+    ratios = [megatron.predicted_tera(row, EFFICIENCIES["megatron"]) / row.tera for row in megatron.WEAK_SCALING]
+    errors = np.abs(np.array(ratios) - 1)
+    assert len(errors) == 10
+    assert errors.mean() < 0.05
+    assert errors.max() < 0.10
+
+
 def test_the_shipped_efficiency_is_the_fitted_one() -> None:
     found, shipped = megatron.fit(), EFFICIENCIES["megatron"]
     assert (found.matrix, found.memory) == pytest.approx((shipped.matrix, shipped.memory), rel=2e-3)

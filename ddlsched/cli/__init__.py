@@ -29,11 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command("estimate")(estimate)
+app.command("design")(design)
 app.command("simulate")(simulate)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
-app.command("estimate")(estimate)
-app.command("design")(design)
 
 
 def _show_version(wanted: bool) -> None:

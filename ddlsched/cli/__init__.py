@@ -29,9 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command("simulate")(simulate)
 app.command("estimate")(estimate)
 app.command("design")(design)
-app.command("simulate")(simulate)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
 

@@ -14,6 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
+    from ddlsched.jobs import Job
     from ddlsched.performance.estimate import Estimate
     from ddlsched.performance.parallelism import Parallelism
 
@@ -152,7 +153,10 @@ def estimate(
     if out is not None:
         raise InputError(f"--out {out}: belongs to --rows; expected --json or --job-out for a single estimate")
     if job_out is not None:
+        from ddlsched.workload_files import refuse_suffix
+
         refuse_unwritable(job_out, "--job-out")
+        refuse_suffix(job_out)
     from ddlsched.performance.clusters import parse_cluster
     from ddlsched.performance.estimate import estimate_checked
     from ddlsched.performance.parallelism import Parallelism
@@ -176,17 +180,21 @@ def estimate(
     machine = parse_cluster(cluster, topology=topology, efficiency=efficiency).machine(max(1, int(plan.num_gpus)))
     found = estimate_checked(found_model, plan, machine, precision=precision, algorithm=algorithm)
     if job_out is not None:
-        from ddlsched.jobs import Workload
         from ddlsched.performance.jobs import job_of
 
-        job = job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model)
-        with replacing(job_out, "--job-out") as file:
-            Workload.of([job]).write(file)
-        notice(f"wrote a job of {iterations} iterations to {job_out}")
+        _write_job(job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model), job_out)
     title = f"{model} on {int(plan.num_gpus)} GPUs of {cluster}"
     emit(
         json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
     )
+
+
+def _write_job(job: Job, path: Path) -> None:
+    from ddlsched.jobs import Workload
+
+    with replacing(path, "--job-out") as file:
+        Workload.of([job]).write(file)
+    notice(f"wrote a job of {job.iterations} iterations to {path}")
 
 
 def _predict_rows(rows: Path, out: Path | None) -> None:

@@ -90,6 +90,8 @@ def test_a_job_for_the_simulator() -> None:
         ("estimate gpt3-175b --topology stra", "no topology is named 'stra'"),
         ("estimate gpt3-175b --job-out job.json", "does not fit by"),
         ("estimate gpt3-6.7b --tensor 8 --job-out nowhere/job.json", "there is no folder nowhere"),
+        ("estimate gpt3-350m --job-out job.txt", "job.txt: the suffix is '.txt'"),
+        ("estimate gpt3-350m --job-out job.csv", "which a table cannot hold; write it as .json"),
         ("estimate --rows none.csv", "none.csv: cannot be read"),
         ("estimate gpt3-175b --global-batch 99999999999999999999", "expected at most 1,000,000,000,000"),
         ("design gpt3-6.7b --global-batch 99999999999999999999", "expected a whole number from 1 to 1,000,000,000,000"),

@@ -1,0 +1,249 @@
+"""``ddlsched design``: which cluster and which parallelism, of all that are valid."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.cli.numbers import whole
+from ddlsched.cli.output import emit, notice
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.files import refuse_unwritable, replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["design"]
+
+_CLUSTER = "Clusters"
+_WHAT = "What to try"
+_RESULT = "Results"
+_BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
+
+
+def design(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b or llama-3-70b.")],
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="GPU and what differs from its usual server, e.g. h100:nic_gbps=1600; may be given several times.",
+            metavar="NAME",
+            show_default="a100-80",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Sizes of cluster to try, e.g. 64,128,256.",
+            metavar="N,...",
+            show_default="the cluster's nodes, else 64",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Network between the servers.", metavar="NAME", show_default="one switch", rich_help_panel=_CLUSTER
+        ),
+    ] = None,
+    efficiency: Annotated[
+        str, typer.Option(help="megatron, eager or ideal.", metavar="NAME", rich_help_panel=_CLUSTER)
+    ] = "megatron",
+    global_batch: Annotated[
+        int, typer.Option(help="Samples of a step.", metavar="N", parser=whole, rich_help_panel=_WHAT)
+    ] = 512,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values of an axis, e.g. tensor=1,2,4,8 or memory_bandwidth=0.5,1,2; may be given several times. "
+            "Axes: tensor, pipeline, micro_batch, interleave, expert, zero, sequence_parallel, overlap; factors "
+            "memory_bandwidth, link_bandwidth, network_bandwidth, compute; expansion_gb with expansion_gb_per_s.",
+            metavar="AXIS=V,...",
+            show_default="every tensor, pipeline and micro_batch that divides",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    recompute: Annotated[
+        str, typer.Option(help="What to try of recomputation.", metavar="WHAT,...", rich_help_panel=_WHAT)
+    ] = "none,selective,full",
+    by: Annotated[
+        str, typer.Option(help="What is best: least time, cost or energy.", metavar="WHAT", rich_help_panel=_RESULT)
+    ] = "time",
+    top: Annotated[
+        int, typer.Option(help="How many configurations to print.", metavar="N", parser=whole, rich_help_panel=_RESULT)
+    ] = 10,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write all configurations.", metavar="FILE.csv", rich_help_panel=_RESULT),
+    ] = None,
+    charts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for heat maps of the swept axes and the Pareto front of time and cost.",
+            metavar="DIR",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the best as a JSON list.", rich_help_panel=_RESULT)
+    ] = False,
+) -> None:
+    """Estimate every valid parallelism on every cluster variant; print the best first.
+
+    A step's time, cost and energy; what does not fit in memory comes last. Prices do not follow swept bandwidths.
+    """
+    if by not in _BY:
+        raise InputError(f"--by {by}: is unknown; expected {', '.join(_BY)}")
+    if top < 1:
+        raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
+    if out is not None:
+        refuse_unwritable(out, "--out")
+    names = cluster or ["a100-80"]
+    table = _all(model, names, _sizes(gpus), topology, efficiency, global_batch, _sweep(sweep or [], recompute))
+    table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
+    if table.empty:
+        raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")
+    if out is not None:
+        with replacing(out, "--out") as file:
+            table.to_csv(file, index=False, lineterminator="\n", float_format="%.9g")
+        notice(f"wrote {len(table)} configurations to {out}")
+    if charts is not None:
+        for path in _draw(table, charts):
+            notice(f"wrote {path}")
+    shown = table.head(top)
+    emit(shown.to_json(orient="records", indent=2) + "\n" if as_json else _text(model, table, shown))
+
+
+def _all(
+    model: str, names: list[str], sizes: list[int], topology: str | None, efficiency: str, batch: int, sweep: Any
+) -> pd.DataFrame:
+    import pandas as pd
+
+    from ddlsched.performance.clusters import parse_cluster
+    from ddlsched.performance.presets import MODELS, preset
+    from ddlsched.performance.sweeps import design as search
+
+    found_model = preset(MODELS, model, "model")
+    plans = [(name, parse_cluster(name, topology=topology, efficiency=efficiency)) for name in names]
+    tables = []
+    with _progress(f"estimating {len(plans) * max(1, len(sizes))} clusters"):
+        for name, plan in plans:
+            for count in sizes or [plan.nodes * plan.gpus_per_node or 64]:
+                found = search(found_model, plan, num_gpus=count, global_batch=batch, sweep=sweep)
+                found.insert(0, "cluster", name)
+                found.insert(1, "gpus", count)
+                tables.append(found)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _progress(text: str) -> AbstractContextManager[Any]:
+    """Show on a terminal's stderr that something goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+def _sizes(text: str | None) -> list[int]:
+    """Return the sizes to try; none: the cluster's own."""
+    if text is None:
+        return []
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= size <= 1_000_000 for size in sizes):
+        raise InputError(f"--gpus {text}: is no list of sizes; expected whole numbers from 1, such as 64,128,256")
+    return sizes
+
+
+def _sweep(given: list[str], recompute: str) -> Any:
+    from ddlsched.performance.parallelism import RECOMPUTE
+    from ddlsched.performance.sweeps import Sweep
+
+    kinds = recompute.split(",")
+    for kind in kinds:
+        if kind not in RECOMPUTE:
+            raise InputError(f"--recompute {recompute}: {kind!r} is unknown; expected some of {', '.join(RECOMPUTE)}")
+    return Sweep(axes=dict(_axis(text) for text in given), recompute=kinds)  # type: ignore[arg-type]
+
+
+def _axis(text: str) -> tuple[str, list[float]]:
+    from ddlsched.performance.sweeps import CLUSTER_AXES, PLAN_AXES
+
+    name, equals, values = text.partition("=")
+    if name not in (*PLAN_AXES, *CLUSTER_AXES):
+        raise InputError(f"--sweep {text}: {name!r} is no axis.{did_you_mean(name, (*PLAN_AXES, *CLUSTER_AXES))}")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    flag = name in ("zero", "sequence_parallel", "overlap")
+    least = 0.0 if flag else 1.0 if name in PLAN_AXES else 1e-9
+    good = equals and numbers and all(least <= number < 1e12 for number in numbers)
+    if not good or (name in PLAN_AXES and any(number % 1 for number in numbers)):
+        kind = "whole numbers" if name in PLAN_AXES else "numbers > 0"
+        raise InputError(f"--sweep {text}: has no usable values; expected {kind}, such as {name}=1,2")
+    return name, numbers
+
+
+def _text(model: str, table: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """Return the best configurations as a table; columns in which all configurations are alike are left out."""
+    fitting = int(table["fits"].sum())
+    alike = [name for name in table if name not in _ALWAYS and table[name].nunique() == 1]
+    shown = shown.drop(columns=[*alike, "missing_gb"])
+    formats = {"step_s": "{:.4g}", "mfu": "{:.3f}", "memory_gb": "{:.1f}", "energy_j": "{:.4g}", "cost": "{:.4g}"}
+    for name, form in formats.items():
+        shown[name] = shown[name].map(form.format)
+    head = f"{model}: {len(table):,} valid configurations, {fitting:,} of them fit\n"
+    return head + shown.to_string(index=False) + "\n"
+
+
+_RESULTS = ("step_s", "mfu", "memory_gb", "missing_gb", "fits", "energy_j", "cost")
+_ALWAYS = ("gpus", "tensor", "pipeline", "data", "micro_batch", *_RESULTS)
+
+_AXIS_TITLES = {
+    "tensor": "Tensor parallelism",
+    "pipeline": "Pipeline stages",
+    "data": "Data parallelism",
+    "micro_batch": "Micro-batch",
+    "memory_bandwidth": "Memory bandwidth (factor)",
+    "link_bandwidth": "Bandwidth in a node (factor)",
+    "network_bandwidth": "Network bandwidth (factor)",
+    "compute": "Peak FLOP/s (factor)",
+    "expansion_gb": "Memory expansion (GB)",
+    "expansion_gb_per_s": "Expansion bandwidth (GB/s)",
+    "gpus": "GPUs",
+}
+_MOST_CELLS = 24
+
+
+def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
+    """Draw a heat map of each pair of cluster axes that vary, one of tensor x data, and the Pareto front."""
+    from ddlsched.performance.charts import heat_map, pareto_chart
+    from ddlsched.performance.sweeps import CLUSTER_AXES, best_of, pareto_front
+    from ddlsched.plots.style import save
+
+    if not table["fits"].any():
+        raise InputError("--charts: no configuration fits in memory; expected at least one to draw")
+    varied = [name for name in ("gpus", *CLUSTER_AXES) if name in table and 1 < table[name].nunique() <= _MOST_CELLS]
+    paths: list[Path] = []
+    for rows, columns in [("tensor", "data"), ("tensor", "pipeline"), *combinations(varied, 2)]:
+        cells = best_of(table, rows, columns)
+        figure = heat_map(
+            cells.to_numpy(),
+            rows=[f"{value:g}" for value in cells.index],
+            columns=[f"{value:g}" for value in cells.columns],
+            row_axis=_AXIS_TITLES[rows],
+            column_axis=_AXIS_TITLES[columns],
+            title="Shortest step (s)",
+        )
+        paths += save(figure, folder / f"{rows}_{columns}")
+    fitting = table[table["fits"]]
+    times, costs = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
+    figure = pareto_chart(
+        times, costs, pareto_front(times, costs), time_axis="Step (s)", cost_axis="Cost of a step ($)"
+    )
+    return [*paths, *save(figure, folder / "pareto_time_cost")]

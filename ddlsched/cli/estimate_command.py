@@ -1,0 +1,272 @@
+"""``ddlsched estimate``: the time, memory, energy and cost of a training step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.cli.numbers import whole
+from ddlsched.cli.output import emit, notice
+from ddlsched.errors import InputError
+from ddlsched.files import refuse_unwritable, replacing
+
+if TYPE_CHECKING:
+    from ddlsched.jobs import Job
+    from ddlsched.performance.estimate import Estimate
+    from ddlsched.performance.parallelism import Parallelism
+
+__all__ = ["estimate"]
+
+_PLAN = "Parallelism"
+_CLUSTER = "Cluster"
+_RESULT = "Results"
+
+
+def estimate(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50."),
+    ] = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="GPU and what differs from its usual server, e.g. h100:nodes=64,nic_gbps=1600 or "
+            "a100-80:expansion_gb=256,expansion_gb_per_s=100.",
+            metavar="NAME",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = "a100-80",
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="Network between the servers, e.g. leaf-spine:servers_per_leaf=4,nic_gbps=1600,oversubscription=2.",
+            metavar="NAME",
+            show_default="one switch",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    efficiency: Annotated[
+        str,
+        typer.Option(
+            help="How far GPUs and networks stay below their data sheets: megatron (fused kernels), eager (kernels "
+            "launched one by one) or ideal (they do not).",
+            metavar="NAME",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = "megatron",
+    tensor: Annotated[
+        int, typer.Option(help="Tensor-parallel GPUs.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 1,
+    pipeline: Annotated[
+        int, typer.Option(help="Pipeline stages.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 1,
+    data: Annotated[
+        int, typer.Option(help="Data-parallel GPUs.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 1,
+    expert: Annotated[
+        int,
+        typer.Option(
+            help="Of the data-parallel GPUs, those that share a set of experts.",
+            metavar="N",
+            parser=whole,
+            rich_help_panel=_PLAN,
+        ),
+    ] = 1,
+    micro_batch: Annotated[
+        int, typer.Option(help="Samples of one pass.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 1,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples of a step.",
+            metavar="N",
+            parser=whole,
+            show_default="data x micro-batch",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
+    interleave: Annotated[
+        int, typer.Option(help="Model chunks of each pipeline stage.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 1,
+    zero: Annotated[
+        int, typer.Option(help="ZeRO stage, 0 to 3.", metavar="N", parser=whole, rich_help_panel=_PLAN)
+    ] = 0,
+    recompute: Annotated[
+        str,
+        typer.Option(
+            help="What backward computes again: none, selective or full.", metavar="WHAT", rich_help_panel=_PLAN
+        ),
+    ] = "none",
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split norms along the sequence.", rich_help_panel=_PLAN)
+    ] = False,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Reduce gradients behind the last backward.", rich_help_panel=_PLAN)
+    ] = False,
+    precision: Annotated[
+        str, typer.Option(help="Of matrix products: half, single or fp8.", metavar="NAME", rich_help_panel=_PLAN)
+    ] = "half",
+    algorithm: Annotated[
+        str,
+        typer.Option(help="Of collectives: ring, halving-doubling or direct.", metavar="NAME", rich_help_panel=_PLAN),
+    ] = "ring",
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of MODEL: predict each row of a CSV file, on nodes of eight A100s as fitted to measurements.",
+            metavar="FILE.csv",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --rows: where to write the rows and predicted_ms.",
+            metavar="FILE.csv",
+            show_default="stdout",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    job_out: Annotated[
+        Path | None,
+        typer.Option(help="Also write the step as a job for 'simulate'.", metavar="FILE.json", rich_help_panel=_RESULT),
+    ] = None,
+    iterations: Annotated[
+        int, typer.Option(help="Of the job.", metavar="N", parser=whole, rich_help_panel=_RESULT)
+    ] = 1000,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the estimate as one JSON object.", rich_help_panel=_RESULT)
+    ] = False,
+) -> None:
+    """Estimate the time, memory, energy and cost of a training step.
+
+    With --rows FILE.csv, predict the rows of a file instead; docs/training_time.md lists its columns.
+    """
+    if (model is None) == (rows is None):
+        raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")
+    if rows is not None:
+        _predict_rows(rows, out)
+        return
+    if out is not None:
+        raise InputError(f"--out {out}: belongs to --rows; expected --json or --job-out for a single estimate")
+    if job_out is not None:
+        from ddlsched.workload_files import refuse_suffix
+
+        refuse_unwritable(job_out, "--job-out")
+        refuse_suffix(job_out)
+    from ddlsched.performance.clusters import parse_cluster
+    from ddlsched.performance.estimate import estimate_checked
+    from ddlsched.performance.parallelism import Parallelism
+    from ddlsched.performance.presets import MODELS, preset
+
+    assert model is not None
+    found_model = preset(MODELS, model, "model")
+    plan = Parallelism(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        expert=expert,
+        micro_batch=micro_batch,
+        global_batch=data * micro_batch if global_batch is None else global_batch,
+        interleave=interleave,
+        zero=zero,
+        recompute=recompute,  # type: ignore[arg-type]
+        sequence_parallel=sequence_parallel,
+        overlap=overlap,
+    )
+    machine = parse_cluster(cluster, topology=topology, efficiency=efficiency).machine(max(1, int(plan.num_gpus)))
+    found = estimate_checked(found_model, plan, machine, precision=precision, algorithm=algorithm)
+    if job_out is not None:
+        from ddlsched.performance.jobs import job_of
+
+        _write_job(job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model), job_out)
+    title = f"{model} on {int(plan.num_gpus)} GPUs of {cluster}"
+    emit(
+        json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
+    )
+
+
+def _write_job(job: Job, path: Path) -> None:
+    from ddlsched.jobs import Workload
+
+    with replacing(path, "--job-out") as file:
+        Workload.of([job]).write(file)
+    notice(f"wrote a job of {job.iterations} iterations to {path}")
+
+
+def _predict_rows(rows: Path, out: Path | None) -> None:
+    if out is not None:
+        refuse_unwritable(out, "--out")
+    from ddlsched.performance.rows import predicted_ms, read_rows
+
+    frame = read_rows(rows)
+    frame["predicted_ms"] = predicted_ms(frame).round(6)
+    if out is None:
+        emit(frame.to_csv(index=False, lineterminator="\n"))
+        return
+    with replacing(out, "--out") as file:
+        frame.to_csv(file, index=False, lineterminator="\n")
+    notice(f"wrote {len(frame)} rows to {out}{_error(frame)}")
+
+
+def _error(frame: Any) -> str:
+    """Return how far the predictions are off, if the file has measured times."""
+    if "iteration_ms" not in frame:
+        return ""
+    from pandas import to_numeric
+
+    measured = to_numeric(frame["iteration_ms"], errors="coerce")
+    error = (frame["predicted_ms"] / measured - 1).abs().mean()
+    return f"; {100 * error:.2f} % off the measured times on average"
+
+
+_PARTS = {
+    "compute_s": "computation",
+    "tensor_s": "collectives within the model",
+    "pipeline_s": "sends between stages",
+    "bubble_s": "pipeline bubble",
+    "data_s": "reduction of gradients",
+    "optimiser_s": "optimiser",
+    "offload_s": "memory expansion",
+}
+_MEMORY = ("weights", "gradients", "optimiser", "activations")
+
+
+def _numbers(found: Estimate) -> dict[str, float | bool]:
+    numbers: dict[str, float | bool] = {"step_s": float(found.step_s)}
+    numbers |= {part: float(getattr(found, part)) for part in _PARTS}
+    numbers |= {f"{part}_gb": float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
+    return numbers | {
+        "memory_gb": float(found.memory.total_bytes) / 1e9,
+        "fits": bool(found.fits),
+        "missing_gb": float(found.missing_bytes) / 1e9,
+        "mfu": float(found.mfu),
+        "gpus": int(found.num_gpus),
+        "energy_j": float(found.energy_j),
+        "cost": float(found.cost),
+    }
+
+
+def _table(title: str, samples: str, plan: Parallelism, found: Estimate) -> str:
+    """Return the estimate for a reader."""
+    step_s = float(found.step_s)
+    rate = float(plan.global_batch) / step_s
+    lines = [title, f"  {'step':32}{step_s:12.4f} s"]
+    for part, name in _PARTS.items():
+        value = float(getattr(found, part))
+        if value > 0:
+            lines.append(f"    {name:30}{value:12.4f} s{100 * value / step_s:8.1f} %")
+    lines.append(f"  {f'{samples} a second':32}{rate:12.4g}")
+    lines.append(f"  {'model FLOPs utilisation':32}{100 * float(found.mfu):12.1f} %")
+    lines.append(f"  {'energy of a step':32}{float(found.energy_j) / 1e3:12.4g} kJ")
+    lines.append(f"  {'cost of a step':32}{float(found.cost):12.4g} $")
+    memory_gb = float(found.memory.total_bytes) / 1e9
+    missing_gb = float(found.missing_bytes) / 1e9
+    verdict = "fits" if found.fits else f"does not fit by {missing_gb:.2f} GB"
+    lines.append(f"  {'memory of a GPU':32}{memory_gb:12.2f} GB  {verdict}")
+    items = {part: float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
+    lines += [f"    {part:30}{size_gb:12.2f} GB" for part, size_gb in items.items()]
+    return "".join(f"{line}\n" for line in lines)

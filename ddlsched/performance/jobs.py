@@ -1,0 +1,154 @@
+"""Estimates as jobs of the simulator: the graph of a step's tasks, and rates at any number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.dag import AllReduceTask, ComputeTask, IterationDag, Task
+from ddlsched.errors import InputError
+from ddlsched.jobs import Job
+from ddlsched.performance.clusters import Plan
+from ddlsched.performance.costs import groups_of
+from ddlsched.performance.estimate import Estimate, estimate_checked
+from ddlsched.performance.hardware import Machine
+from ddlsched.performance.models import Model
+from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.sweeps import Sweep, design
+from ddlsched.units import ns_from_s
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["job_of", "scaling_curve", "step_dag"]
+
+
+def job_of(
+    model: Model,
+    parallelism: Parallelism,
+    machine: Machine,
+    *,
+    job_id: str,
+    iterations: int,
+    arrival_s: float = 0.0,
+    buckets: int = 8,
+    label: str | None = None,
+    user: str | None = None,
+) -> Job:
+    """Return a job whose iteration is the estimated step.
+
+    Parameters
+    ----------
+    model, parallelism, machine
+        As for :func:`~.estimate.estimate_checked`.
+    job_id, iterations, arrival_s, user
+        The job's.
+    buckets
+        Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
+    label
+        The job's ``model``, for tables.
+
+    Raises
+    ------
+    InputError
+        A rule is broken, or the memory is not enough.
+    """
+    found = estimate_checked(model, parallelism, machine)
+    if not found.fits:
+        raise InputError(f"job {job_id!r}: does not fit by {float(found.missing_bytes) / 1e9:.2f} GB a GPU")
+    return Job(
+        job_id=job_id,
+        arrival_s=arrival_s,
+        num_gpus=int(parallelism.num_gpus),
+        iterations=iterations,
+        iteration=step_dag(found, parallelism, machine, buckets=buckets),
+        gpu_memory_mb=float(np.minimum(found.memory.total_bytes, machine.gpu.memory_bytes)) / 1e6,
+        model=label,
+        user=user,
+    )
+
+
+def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buckets: int = 8) -> IterationDag:
+    """Return the tasks of a step: forward, backward in buckets, an all-reduce after each, the optimiser.
+
+    What stays inside the job at a fixed time is computation to the simulator: collectives of tensor and expert
+    parallelism, sends between stages, bubbles, reductions inside a server. An all-reduce between servers is left to it,
+    with the bytes that cross a server's card: those of each data-parallel group with members there, once.
+    """
+    count = float(parallelism.micro_batches)
+    parts = buckets if parallelism.overlap else 1
+    last_s = float(found.backward_s) / (count if parallelism.overlap else 1.0)
+    bytes_between = _bytes_between_servers(found, parallelism, machine)
+    inside_s = 0.0 if bytes_between else float(found.data_s)
+    before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
+    tasks: list[Task] = [ComputeTask(name="forward", duration_ns=ns_from_s(before_s))]
+    ready, reduced = "forward", []
+    for number in range(1, parts + 1):
+        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(last_s / parts), after=(ready,))
+        tasks.append(backward)
+        ready = backward.name
+        if bytes_between:
+            name = f"all-reduce-{number}"
+            tasks.append(AllReduceTask(name=name, message_bytes=bytes_between / parts, after=(ready,)))
+            reduced.append(name)
+    end_s = float(found.optimiser_s) + inside_s
+    tasks.append(ComputeTask(name="optimiser", duration_ns=ns_from_s(end_s), after=tuple(reduced or [ready])))
+    return IterationDag(tuple(tasks))
+
+
+def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine) -> float:
+    """Return the gradient bytes that a server's card sends, 0 if every group lies inside a server."""
+    groups, total = groups_of(parallelism, machine), 0.0
+    for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
+        inside, *outside = groups[name]
+        if np.prod([float(span.size) for span in outside]) > 1:
+            total += float(brought) * float(machine.tiers[0].size) / float(inside.size)
+    return total
+
+
+def scaling_curve(
+    model: Model, plan: Plan, *, gpus: Sequence[int], global_batches: Sequence[int], sweep: Sweep | None = None
+) -> pd.DataFrame:
+    """Return the best rate at each number of GPUs and batch: what an elastic policy decides by.
+
+    Parameters
+    ----------
+    model
+        To train.
+    plan
+        The cluster it gets GPUs of.
+    gpus, global_batches
+        All pairs are tried; those for which nothing fits are left out.
+    sweep
+        The parallelism to choose from; by default every valid one.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``gpus, global_batch, samples_per_s, step_s`` and the plan's ``tensor, pipeline, data, micro_batch,
+        recompute``.
+    """
+    import pandas as pd
+
+    columns = [
+        "gpus",
+        "global_batch",
+        "samples_per_s",
+        "step_s",
+        "tensor",
+        "pipeline",
+        "data",
+        "micro_batch",
+        "recompute",
+    ]
+    rows = []
+    for count in gpus:
+        for batch in global_batches:
+            found = design(model, plan, num_gpus=count, global_batch=batch, sweep=sweep or Sweep())
+            fitting = found[found["fits"]]
+            if len(fitting):
+                best = fitting.iloc[0]
+                rows.append({**best, "gpus": count, "global_batch": batch, "samples_per_s": batch / best["step_s"]})
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,141 @@
+"""Measured or planned runs as rows of a CSV file, and their predicted times on nodes of eight A100s.
+
+Columns: ``gpus, global_batch, micro_batch, hidden, heads, layers, sequence, tensor_parallel, data_parallel,
+pipeline_parallel``, whole numbers, and optionally ``iteration_ms``; others are kept and not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.performance import Amount
+from ddlsched.performance.estimate import Estimate, estimate
+from ddlsched.performance.hardware import Machine
+from ddlsched.performance.models import Transformer
+from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "a100_nodes", "estimate_rows", "plans_of", "predicted_ms", "read_rows"]
+
+COLUMNS = (
+    "gpus",
+    "global_batch",
+    "micro_batch",
+    "hidden",
+    "heads",
+    "layers",
+    "sequence",
+    "tensor_parallel",
+    "data_parallel",
+    "pipeline_parallel",
+)
+_GPUS_PER_NODE = 8
+_VOCABULARY = 51_200
+"""GPT-2's, padded to whole multiples of 128 a GPU: the files do not say; it is Megatron's."""
+
+
+def read_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a file, checked.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, skipinitialspace=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); expected a CSV file") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: is no CSV file ({reason}); expected a header with {', '.join(COLUMNS)}") from None
+    missing = [column for column in COLUMNS if column not in frame]
+    if missing:
+        raise InputError(f"{path}: has no column {missing[0]!r}; expected the columns {', '.join(COLUMNS)}")
+    if frame.empty:
+        raise InputError(f"{path}: has no rows; expected at least one")
+    for column in COLUMNS:
+        frame[column] = _whole(path, frame, column)
+    _refuse_broken_rows(path, frame)
+    return frame
+
+
+def _whole(path: Path, frame: pd.DataFrame, column: str) -> pd.Series[int]:
+    import pandas as pd
+
+    values = pd.to_numeric(frame[column], errors="coerce")
+    good = (values >= 1) & (values <= 1e9) & (values % 1 == 0)
+    if not good.all():
+        row = int(np.argmin(good))
+        found = frame[column].iloc[row]
+        raise InputError(f"{path}, row {row + 1}: {column} is {found}; expected a whole number from 1")
+    return values.astype("int64")
+
+
+def _refuse_broken_rows(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse the first row that no cluster of whole nodes can run, with the rule that it breaks."""
+    kept = np.all(np.broadcast_arrays(*(rule.holds for rule in _rules(frame))), axis=0)
+    if not kept.all():
+        row = int(np.argmin(kept))
+        broken = next(rule for rule in _rules(frame, row) if not np.all(rule.holds))
+        raise InputError(f"{path}, row {row + 1}: {broken.text}")
+
+
+def _rules(frame: pd.DataFrame, row: int | None = None) -> list[Rule]:
+    """Return the rules of all rows at once, or, with their text in numbers, of one."""
+    model, plan, _ = plans_of(frame, row)
+    gpus = frame["gpus"].to_numpy() if row is None else int(frame["gpus"].iloc[row])
+    whole = (np.asarray(gpus) <= _GPUS_PER_NODE) | (np.mod(gpus, _GPUS_PER_NODE) == 0)
+    nodes = Rule(whole, f"gpus is {gpus}; expected up to {_GPUS_PER_NODE}, or whole nodes of {_GPUS_PER_NODE}")
+    return [nodes, *plan.rules(gpus), *model.rules(plan)]
+
+
+def a100_nodes(gpus: Amount) -> Machine:
+    """Return nodes of eight A100s with the links and the efficiency that were fitted to measurements."""
+    inside, outside = A100_NODE_TIERS
+    sizes = np.minimum(gpus, _GPUS_PER_NODE), np.maximum(np.asarray(gpus) // _GPUS_PER_NODE, 1)
+    tiers = tuple(dataclasses.replace(tier, size=size) for tier, size in zip((inside, outside), sizes, strict=True))
+    return Machine(gpu=GPUS["a100-80"], tiers=tiers).with_efficiency(EFFICIENCIES["eager"])
+
+
+def plans_of(frame: pd.DataFrame, row: int | None = None) -> tuple[Transformer, Parallelism, Machine]:
+    """Return all rows as one model, parallelism and machine of arrays, or one row's; full recomputation."""
+    column = {name: frame[name].to_numpy() if row is None else int(frame[name].iloc[row]) for name in COLUMNS}
+    model = Transformer(
+        num_layers=column["layers"],
+        hidden=column["hidden"],
+        heads=column["heads"],
+        sequence=column["sequence"],
+        vocabulary=_VOCABULARY,
+    )
+    plan = Parallelism(
+        tensor=column["tensor_parallel"],
+        data=column["data_parallel"],
+        pipeline=column["pipeline_parallel"],
+        micro_batch=column["micro_batch"],
+        global_batch=column["global_batch"],
+        recompute="full",
+    )
+    return model, plan, a100_nodes(column["gpus"])
+
+
+def estimate_rows(frame: pd.DataFrame, machine: Machine | None = None) -> Estimate:
+    """Return the estimates of all rows, on another machine if one is given (its sizes must be the rows')."""
+    model, plan, nodes = plans_of(frame)
+    return estimate(model, plan, machine or nodes)
+
+
+def predicted_ms(frame: pd.DataFrame) -> np.ndarray:
+    """Return the predicted time of each row's step, milliseconds."""
+    milliseconds: np.ndarray = 1e3 * np.broadcast_to(estimate_rows(frame).step_s, len(frame))
+    return milliseconds

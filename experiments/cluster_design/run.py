@@ -1,0 +1,237 @@
+"""Which cluster to buy and which parallelism to run: Transformer-1T and DLRM, by COMET's rules and beyond them.
+
+    python experiments/cluster_design/run.py [--out DIR]
+
+Prints the tables; writes them to DIR/tables and the charts to DIR/charts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import author_run
+import numpy as np
+import pandas as pd
+
+from ddlsched.performance.charts import heat_map, pareto_chart
+from ddlsched.performance.clusters import parse_cluster
+from ddlsched.performance.collectives import collective_s
+from ddlsched.performance.estimate import estimate
+from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.presets import MODELS
+from ddlsched.performance.sweeps import Sweep, best_of, design, pareto_front
+from ddlsched.plots.style import save
+
+GPUS = 1024
+BATCH = 1024
+"""Sequences of a step: the slice's 128 of 1024 tokens on each of its 8 replicas."""
+CLUSTERS = ("v100", "a6000", "a100-80", "h100")
+COMET = Sweep(axes={"pipeline": (1,), "zero": (2,)}, recompute=("full",))
+"""What COMET chooses from: model x data parallelism, ZeRO 2, every layer recomputed, no pipeline."""
+FREE = Sweep(axes={"zero": (0, 1), "sequence_parallel": (0, 1), "overlap": (1,)})
+EXPANSION_GB = 10_000.0
+BANDWIDTHS = (50, 100, 200, 500, 1000, 2000)
+MODEL = MODELS["transformer-1t"]
+DLRM = MODELS["dlrm-1.2t"]
+
+
+def author_table() -> pd.DataFrame:
+    """Return the author's run beside ours."""
+    own, given = author_run.run(), author_run.run(author_run.MEASURED)
+    group, times = author_run.MODEL_GROUP, author_run.Collectives()
+    gemm_us = 1e6 * author_run.gemm_s(author_run.V100, 131_072, 24_576, 192)
+    small_us = 1e6 * float(collective_s("all-reduce", 201_326_592, group))
+    passes = author_run.PASSES
+    rows = [
+        ("V100 roofline, GEMM Q (us)", 9895.605, gemm_us),
+        ("all-reduce 6 GiB on 16 x 8 (us)", 75_018.3, 1e6 * times.activations_s),
+        ("all-reduce 201,326,592 B, same group (us)", 2345.4, small_us),
+        ("all-gather 48 MiB per GPU (us)", 37_911.0, 1e6 * times.shards_s),
+        ("weight-gradient all-reduce 9,437,184 B (us)", 1231.55, 1e6 * times.small_weights_s),
+        ("10 passes, the two measured collectives given (ms)", 12_369.74458, 1e3 * passes * float(given.step_s)),
+        ("10 passes, all collectives our own (ms)", 12_369.74458, 1e3 * passes * float(own.step_s)),
+    ]
+    table = pd.DataFrame(rows, columns=["quantity", "author's run", "ours"])
+    return table.assign(difference=table["ours"] / table["author's run"] - 1)
+
+
+def best(name: str, sweep: Sweep, *, expansion_gb_per_s: float | None = None, gpus: int = GPUS) -> pd.Series | None:
+    """Return the fastest configuration that fits, None if none does."""
+    plan = parse_cluster(name, efficiency="ideal")
+    if expansion_gb_per_s is not None:
+        plan = dataclasses.replace(plan, expansion_gb=EXPANSION_GB, expansion_gb_per_s=expansion_gb_per_s)
+    table = design(MODEL, plan, num_gpus=gpus, global_batch=BATCH, sweep=sweep)
+    return table.iloc[0] if table["fits"].any() else None
+
+
+def _row(name: str, found: pd.Series | None, **more: object) -> dict[str, object]:
+    if found is None:
+        return {"cluster": name, **more, "step_s": np.nan}
+    return {"cluster": name, **more} | found[["tensor", "pipeline", "data", "step_s", "memory_gb", "mfu"]].to_dict()
+
+
+def cluster_table() -> pd.DataFrame:
+    """Return the best step of each cluster: with its own memory, with expansion, and if memory were no limit."""
+    rows = []
+    for name in CLUSTERS:
+        own = best(name, COMET)
+        rows.append(_row(name, own, memory="own"))
+        rows += [
+            _row(name, best(name, COMET, expansion_gb_per_s=bandwidth), memory=f"+ {bandwidth} GB/s")
+            for bandwidth in BANDWIDTHS
+        ]
+        unlimited = parse_cluster(f"{name}:memory_gb=1e9", efficiency="ideal")
+        table = design(MODEL, unlimited, num_gpus=GPUS, global_batch=BATCH, sweep=COMET)
+        rows.append(_row(name, table.iloc[0], memory="unlimited"))
+    return pd.DataFrame(rows)
+
+
+def headline_table(clusters: pd.DataFrame) -> pd.DataFrame:
+    """Return the abstract's two factors beside those of the model, by how they are read."""
+    step = clusters.set_index(["cluster", "memory"])["step_s"]
+    rows = [
+        ("7.7", "V100 against H100, memory no limit", step["v100", "unlimited"] / step["h100", "unlimited"]),
+        ("7.7", "V100 against H100, both + 500 GB/s", step["v100", "+ 500 GB/s"] / step["h100", "+ 500 GB/s"]),
+        ("7.7", "V100 against H100, both + 1000 GB/s", step["v100", "+ 1000 GB/s"] / step["h100", "+ 1000 GB/s"]),
+        ("1.4", "A100 own memory against + 100 GB/s", step["a100-80", "own"] / step["a100-80", "+ 100 GB/s"]),
+        ("1.4", "A100 own memory against + 200 GB/s", step["a100-80", "own"] / step["a100-80", "+ 200 GB/s"]),
+        ("1.4", "A100 own memory against + 500 GB/s", step["a100-80", "own"] / step["a100-80", "+ 500 GB/s"]),
+        ("1.4", "H100 own memory against + 200 GB/s", step["h100", "own"] / step["h100", "+ 200 GB/s"]),
+    ]
+    return pd.DataFrame(rows, columns=["abstract", "reading", "factor"])
+
+
+def pipeline_table() -> pd.DataFrame:
+    """Return what pipeline parallelism, and free choice of ZeRO, recomputation and overlap, change."""
+    alone = Sweep(axes={"zero": (2,)}, recompute=("full",))
+    rows = []
+    for name in ("a100-80", "h100"):
+        for what, sweep in (("COMET's choice", COMET), ("+ pipeline", alone), ("+ ZeRO, recompute, overlap", FREE)):
+            rows.append(_row(name, best(name, sweep), choice=what))
+    return pd.DataFrame(rows)
+
+
+def cost_table() -> pd.DataFrame:
+    """Return every cluster and size with all parallelism, with time, energy and cost of a step."""
+    tables = []
+    for name in ("v100", "a100-80", "h100", "b200"):
+        for gpus in (256, 512, 1024, 2048):
+            plan = parse_cluster(name)
+            table = design(MODEL, plan, num_gpus=gpus, global_batch=2048, sweep=FREE)
+            tables.append(table.assign(cluster=name, gpus=gpus))
+    return pd.concat(tables, ignore_index=True)
+
+
+def front_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """Return the Pareto front of time and cost."""
+    fitting = costs[costs["fits"]].reset_index(drop=True)
+    front = pareto_front(fitting["step_s"].to_numpy(), fitting["cost"].to_numpy())
+    columns = ["cluster", "gpus", "tensor", "pipeline", "data", "recompute", "step_s", "cost", "energy_j", "mfu"]
+    return fitting.loc[front, columns]
+
+
+def dlrm_table() -> pd.DataFrame:
+    """Return DLRM on few or many GPUs: what does not fit in their memory is in expansion memory, 500 GB/s a GPU."""
+    rows = []
+    for name in ("v100", "a100-80", "h100"):
+        for gpus in (8, 16, 32, 64, 128, 256):
+            plan = parse_cluster(f"{name}:expansion_gb={EXPANSION_GB},expansion_gb_per_s=500", efficiency="ideal")
+            parallelism = Parallelism(data=gpus, micro_batch=65_536 // gpus, global_batch=65_536, overlap=True)
+            machine = plan.machine(gpus)
+            found = estimate(DLRM, parallelism, machine)
+            beyond_gb = max(0.0, float(found.memory.total_bytes - machine.gpu.memory_bytes) / 1e9)
+            rows.append(
+                {
+                    "cluster": name,
+                    "gpus": gpus,
+                    "step_ms": 1e3 * float(found.step_s),
+                    "compute_ms": 1e3 * float(found.compute_s),
+                    "exposed_ms": 1e3 * float(found.tensor_s + found.data_s),
+                    "offload_ms": 1e3 * float(found.offload_s),
+                    "beyond_own_memory_gb": beyond_gb,
+                    "energy_j": float(found.energy_j),
+                    "gpu_seconds": gpus * float(found.step_s),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def heat_maps(folder: Path) -> list[Path]:
+    """Draw COMET's maps for A100s: MP x DP, and time against memory, expansion and network bandwidth."""
+    expansion = parse_cluster(f"a100-80:expansion_gb={EXPANSION_GB},expansion_gb_per_s=500", efficiency="ideal")
+    factors = (0.25, 0.5, 1.0, 2.0, 4.0)
+    axes = {
+        **COMET.axes,
+        "memory_bandwidth": factors,
+        "network_bandwidth": factors,
+        "expansion_gb": (EXPANSION_GB,),
+        "expansion_gb_per_s": BANDWIDTHS,
+    }
+    sweep = dataclasses.replace(COMET, axes=axes)
+    table = design(MODEL, expansion, num_gpus=GPUS, global_batch=BATCH, sweep=sweep)
+    plain = table[(table["memory_bandwidth"] == 1) & (table["network_bandwidth"] == 1)]
+    return [
+        *_map(plain, "tensor", "expansion_gb_per_s", ("Model parallelism", "Expansion bandwidth (GB/s)"), folder),
+        *_map(
+            table[table["network_bandwidth"] == 1],
+            "memory_bandwidth",
+            "expansion_gb_per_s",
+            ("Memory bandwidth (x 2039 GB/s)", "Expansion bandwidth (GB/s)"),
+            folder,
+        ),
+        *_map(
+            table[(table["memory_bandwidth"] == 1) & (table["expansion_gb_per_s"] == 500)],
+            "tensor",
+            "network_bandwidth",
+            ("Model parallelism", "Network bandwidth (x 25 GB/s)"),
+            folder,
+        ),
+    ]
+
+
+def _map(table: pd.DataFrame, rows: str, columns: str, axes: Sequence[str], folder: Path) -> list[Path]:
+    cells = best_of(table, rows, columns)
+    figure = heat_map(
+        cells.to_numpy(),
+        rows=[f"{value:g}" for value in cells.index],
+        columns=[f"{value:g}" for value in cells.columns],
+        row_axis=axes[0],
+        column_axis=axes[1],
+        title="Shortest step (s), 1024 A100s",
+    )
+    return save(figure, folder / f"transformer_1t_{rows}_{columns}")
+
+
+def main() -> int:
+    """Compute, print, write, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/cluster_design"), metavar="DIR")
+    out = parser.parse_args().out
+    clusters, costs = cluster_table(), cost_table()
+    tables = {
+        "author_run": author_table(),
+        "clusters": clusters,
+        "headlines": headline_table(clusters),
+        "pipeline": pipeline_table(),
+        "pareto_front": front_table(costs),
+        "dlrm": dlrm_table(),
+    }
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        form = "{:.9g}" if name == "author_run" else "{:.4g}"
+        print(f"## {name}\n\n{table.to_string(index=False, float_format=form.format, na_rep='-')}\n")
+        table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    fitting = costs[costs["fits"]]
+    times, money = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
+    chart = pareto_chart(times, money, pareto_front(times, money), time_axis="Step (s)", cost_axis="Cost of a step ($)")
+    paths = [*heat_maps(out / "charts"), *save(chart, out / "charts" / "transformer_1t_time_cost")]
+    print("Charts:", *paths, sep="\n  ")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""A progress bar with the time left, on stderr, for what :func:`ddlsched.sweep.sweep` reports."""
+"""A progress bar with the time left, on stderr, for what :func:`ddlsched.sweeps.sweep.sweep` reports."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddlsched.sweep import Failure, Watcher
+    from ddlsched.sweeps.sweep import Failure, Watcher
 
 __all__ = ["progress_bar"]
 
 
 @contextlib.contextmanager
 def progress_bar(title: str) -> Iterator[Watcher]:
-    """Show the bar; yields what :func:`~ddlsched.sweep.sweep` takes as ``watch``."""
+    """Show the bar; yields what :func:`~ddlsched.sweeps.sweep.sweep` takes as ``watch``."""
     from rich import progress as bars
     from rich.console import Console
 

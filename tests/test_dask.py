@@ -152,7 +152,7 @@ def test_a_worker_that_dies_loses_nothing(cluster, tmp_path):
 
 
 def test_a_worker_with_other_sources_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr("ddlsched.sweep.sources_digest", lambda: "another")
+    monkeypatch.setattr("ddlsched.sweeps.sweep.sources_digest", lambda: "another")
     with pytest.raises(InputError, match=r"dask worker tcp://.*: another ddlsched, numpy or plug-in is installed"):
         ddlsched.compare(SMALL, "srsf-1", seeds=2, folder="out", dask=cluster.address)
 

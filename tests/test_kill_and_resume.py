@@ -19,7 +19,7 @@ import pytest
 
 import ddlsched
 from ddlsched.comparing.comparison import Comparison
-from ddlsched.stored_runs import read_jobs, read_metadata
+from ddlsched.sweeps.stored_runs import read_jobs, read_metadata
 
 PROCESSES = 2
 LOGGED = """

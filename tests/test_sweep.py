@@ -20,10 +20,10 @@ import pytest
 import ddlsched
 from ddlsched.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.fingerprint import _PRESENTATION, fingerprint, sources_digest
 from ddlsched.progress import progress_bar
-from ddlsched.stored_runs import remove_leftovers, store
-from ddlsched.sweep import Failure, Run, sweep
+from ddlsched.sweeps.fingerprint import _PRESENTATION, fingerprint, sources_digest
+from ddlsched.sweeps.stored_runs import remove_leftovers, store
+from ddlsched.sweeps.sweep import Failure, Run, sweep
 
 MICROSOFT = "microsoft-160:scale=0.002"
 
@@ -133,7 +133,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_sweep import run
-from ddlsched.sweep import sweep
+from ddlsched.sweeps.sweep import sweep
 sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 31)], Path({store!r}), processes=2)
 """
 
@@ -302,7 +302,7 @@ def test_leftovers_are_no_results(tmp_path):
 
 def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
     program = (
-        "import sys; from test_sweep import run; from ddlsched.runs import execute\n"
+        "import sys; from test_sweep import run; from ddlsched.sweeps.run import execute\n"
         "assert execute(run(), ['run', 'placements']).failure is None\n"
         "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
     )

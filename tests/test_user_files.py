@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ddlsched.errors import PluginError
-from ddlsched.fingerprint import fingerprint
+from ddlsched.sweeps.fingerprint import fingerprint
 from ddlsched.user_files import class_in_file, files_named, substituted, with_neighbours
 
 

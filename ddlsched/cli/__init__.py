@@ -13,6 +13,7 @@ import typer
 from ddlsched.cli.compare_command import compare
 from ddlsched.cli.design_command import design
 from ddlsched.cli.estimate_command import estimate
+from ddlsched.cli.explain_command import explain
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command("simulate")(simulate)
 app.command("compare")(compare)
 app.command("report")(report)
+app.command("explain")(explain)
 app.command("estimate")(estimate)
 app.command("design")(design)
 app.add_typer(workload_app, name="workload")

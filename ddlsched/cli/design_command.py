@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.numbers import whole
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.output import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.files import refuse_unwritable, replacing
 
@@ -131,7 +130,7 @@ def _all(
     found_model = preset(MODELS, model, "model")
     plans = [(name, parse_cluster(name, topology=topology, efficiency=efficiency)) for name in names]
     tables = []
-    with _progress(f"estimating {len(plans) * max(1, len(sizes))} clusters"):
+    with status(f"estimating {len(plans) * max(1, len(sizes))} clusters"):
         for name, plan in plans:
             for count in sizes or [plan.nodes * plan.gpus_per_node or 64]:
                 found = search(found_model, plan, num_gpus=count, global_batch=batch, sweep=sweep)
@@ -139,14 +138,6 @@ def _all(
                 found.insert(1, "gpus", count)
                 tables.append(found)
     return pd.concat(tables, ignore_index=True)
-
-
-def _progress(text: str) -> AbstractContextManager[Any]:
-    """Show on a terminal's stderr that something goes on."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
 
 
 def _sizes(text: str | None) -> list[int]:

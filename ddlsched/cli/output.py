@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import typer
 
 from ddlsched.errors import InputError
 
-__all__ = ["emit", "notice"]
+__all__ = ["emit", "notice", "status"]
 
 
 def emit(text: str) -> None:
@@ -30,6 +32,14 @@ def emit(text: str) -> None:
 def _abandon_stdout() -> None:
     # The interpreter flushes what is left at its end, and would report the same failure again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def status(text: str) -> AbstractContextManager[Any]:
+    """Show on a terminal's stderr that something goes on."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(text) if console.is_terminal else nullcontext()
 
 
 def notice(text: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ddlsched.cli.output import notice
+from ddlsched.cli.output import notice, status
 
 __all__ = ["report"]
 
@@ -25,16 +24,8 @@ def report(
 
     Also draws its charts for papers, PNG and SVG, into DIR/charts.
     """
-    with _progress(f"reporting on {folder}"):
+    with status(f"reporting on {folder}"):
         from ddlsched.reporting.html_report import report as write
 
         path = write(folder, out)
     notice(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
-
-
-def _progress(text: str) -> AbstractContextManager[Any]:
-    """Show on a terminal's stderr that something goes on."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()

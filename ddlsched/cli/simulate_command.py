@@ -6,19 +6,19 @@ import csv
 import dataclasses
 import json
 import os
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ddlsched.cli.numbers import real, whole
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.output import emit, notice, status
 from ddlsched.errors import InputError, PluginError
 from ddlsched.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
+    from ddlsched.sweeps.run import Run
 
 __all__ = ["simulate"]
 
@@ -254,6 +254,14 @@ def simulate(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    run_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, and its inputs.",
+            metavar="FILE.parquet",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     timeline: Annotated[
         Path | None,
         typer.Option(
@@ -282,12 +290,13 @@ def simulate(
     NAME is one of 'ddlsched list', such as lwf:kappa=1, or your own class: path/to/file.py:ClassName:parameter=value.
     """
     window = _window(timeline, timeline_window)
-    _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--timeline": timeline})
+    _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--run-out": run_out, "--timeline": timeline})
     constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
     from ddlsched.cluster import Cluster
     from ddlsched.disturbances import Disturbances, read_outages
     from ddlsched.jobs import Workload
     from ddlsched.simulation import simulate as run
+    from ddlsched.sweeps.run import Run
 
     workload = Workload.read(jobs)
     if server_table is not None:
@@ -306,22 +315,14 @@ def simulate(
         checkpoint_iterations=checkpoint_iterations,
         restart_s=restart_s,
     )
-    with _progress(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):
-        result = run(
-            workload,
-            cluster,
-            scheduler=scheduler,
-            placement=placement,
-            order=order,
-            communication=communication,
-            contention=_contention(contention, constants),
-            load_per_byte_s=load_per_byte_s,
-            seed=seed,
-            disturbances=disturbances,
-            warmup_s=warmup_s,
-            until_s=until_s,
-            timeline=window,
-        )
+    options: dict[str, Any] = {"cluster": cluster, "scheduler": scheduler, "placement": placement, "order": order}
+    options |= {"communication": communication, "contention": _contention(contention, constants)}
+    options |= {"load_per_byte_s": load_per_byte_s, "disturbances": disturbances}
+    options |= {"warmup_s": warmup_s, "until_s": until_s}
+    with status(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):
+        result = run(workload, seed=seed, timeline=window, **options)
+    if run_out is not None:
+        _write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), run_out)
     _write_files(result, jobs_out, timeline)
     emit(_json(result.summary()) if as_json else _table(result))
 
@@ -380,14 +381,6 @@ def _contention(name: str, constants: dict[str, float | None]) -> Any:
         raise PluginError(f"contention {name}: {what}") from error
 
 
-def _progress(text: str) -> AbstractContextManager[Any]:
-    """Show on a terminal's stderr that something goes on."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(text) if console.is_terminal else nullcontext()
-
-
 def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
     if jobs_out is not None:
         with replacing(jobs_out, "--jobs-out") as file:
@@ -398,6 +391,15 @@ def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -
 
         write_timeline(result, timeline)
         notice(f"wrote the timeline to {timeline}")
+
+
+def _write_run(result: Result, run: Run, path: Path) -> None:
+    from ddlsched.sweeps.fingerprint import describe
+    from ddlsched.sweeps.stored_runs import run_bytes
+
+    with replacing(path, "--run-out") as file:
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}))
+    notice(f"wrote the run to {path}")
 
 
 def _write_jobs(result: Result, path: Path) -> None:

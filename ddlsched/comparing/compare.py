@@ -10,7 +10,7 @@ from ddlsched.comparing.comparison import Comparison, begin, finish
 from ddlsched.comparing.plan import Plan
 from ddlsched.comparing.settings import Location, Where, checked_settings
 from ddlsched.progress import progress_bar
-from ddlsched.sweep import sweep
+from ddlsched.sweeps.sweep import sweep
 
 __all__ = ["carry_out", "compare", "planned"]
 

@@ -15,10 +15,10 @@ from ddlsched.comparing.tables import compare_everywhere
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.results.classes import class_metrics, compare_classes
 from ddlsched.results.statistics import LEAST_SEEDS
-from ddlsched.stored_runs import read_jobs, read_metadata, remove_leftovers, store
+from ddlsched.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
 
 if TYPE_CHECKING:
-    from ddlsched.sweep import Sweep
+    from ddlsched.sweeps.sweep import Sweep
 
 __all__ = ["LABELS", "Comparison", "begin", "finish", "read_asked"]
 

@@ -20,8 +20,8 @@ from ddlsched.dag import DataParallelIteration
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve
-from ddlsched.runs import Run
 from ddlsched.simulation import simulate
+from ddlsched.sweeps.run import Run
 from ddlsched.workload_specs import draws_from_seed, is_generator
 
 __all__ = ["Place", "Plan"]

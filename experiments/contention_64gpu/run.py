@@ -21,7 +21,7 @@ from ddlsched.plots.style import PALETTE, save
 from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
-from ddlsched.sweep import Run, Sweep, sweep
+from ddlsched.sweeps.sweep import Run, Sweep, sweep
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
 AUTHORS = {"load_per_byte_s": 7.8125e-9}

@@ -23,7 +23,8 @@ from ddlsched.user_files import digest_of, files_named, installed_packages, with
 
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
-_PRESENTATION = ("cli", "plots", "comparing", "report", "report.py", "results/comparison.py", "results/statistics.py")
+_AFTERWARDS = ("classes.py", "comparison.py", "explanation.py", "statistics.py")
+_PRESENTATION = ("cli", "plots", "comparing", "reporting", *(f"results/{name}" for name in _AFTERWARDS))
 """What no simulation imports."""
 
 

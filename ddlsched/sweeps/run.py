@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddlsched.errors import DdlschedError
-from ddlsched.fingerprint import describe
+from ddlsched.sweeps.fingerprint import describe
 from ddlsched.user_files import class_in_file
 from ddlsched.workload_specs import workload_of
 
@@ -109,7 +109,7 @@ def execute(run: Run, wanted: Collection[str]) -> Outcome:
 
 def _simulated(run: Run, wanted: Collection[str]) -> dict[str, bytes]:
     import ddlsched
-    from ddlsched import stored_runs
+    from ddlsched.sweeps import stored_runs
 
     recorded = {"timeline": run.window} if "timeline" in wanted else {}
     result = ddlsched.simulate(workload_of(run.workload, run.seed), seed=run.seed, **{**run.options, **recorded})

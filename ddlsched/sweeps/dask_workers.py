@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.errors import DdlschedError, InputError
-from ddlsched.fingerprint import describe, sources_digest
-from ddlsched.runs import Outcome, Run, execute
+from ddlsched.sweeps.fingerprint import describe, sources_digest
+from ddlsched.sweeps.run import Outcome, Run, execute
+from ddlsched.sweeps.workers import Done, Task, drain
 from ddlsched.user_files import substituted, with_neighbours
-from ddlsched.workers import Done, Task, drain
 
 if TYPE_CHECKING:
     from distributed import Client

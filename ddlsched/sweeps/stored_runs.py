@@ -94,6 +94,8 @@ def read_jobs(path: Path) -> pd.DataFrame:
 
 
 def _no_run(path: Path, error: Exception) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path}: no such file; expected a run's file")
     why = (str(error).splitlines() or [type(error).__name__])[0]
     return InputError(f"{path}: is no finished run ({why}); delete it, and the next comparison does it anew")
 

@@ -1,0 +1,123 @@
+"""``ddlsched explain``: why one job of a finished run waited, and for whom."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlsched.cli.output import emit, status
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["explain"]
+
+_HOLDERS = 5
+_PLACES = 6
+_WAITS = {"queueing": "In the queue", "gpu_wait": "On its GPUs, for them", "network_wait": "For the network"}
+
+
+def explain(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's file: of 'ddlsched simulate --run-out', or in the folder runs/ of a comparison, whose "
+            "runs.csv says which is whose.",
+            readable=False,
+        ),
+    ],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The job's job_id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print every blocker as one JSON object.")] = False,
+) -> None:
+    """Say what a job waited for, and which jobs held that.
+
+    The run is simulated again and recorded; where several jobs held it at once, they share the time equally.
+    """
+    from ddlsched.results.explanation import explain as blockers_of
+    from ddlsched.results.result import PHASES
+    from ddlsched.sweeps.repeat import repeat
+    from ddlsched.sweeps.stored_runs import read_jobs
+
+    row = _row(run, read_jobs(run), job)
+    with status(f"simulating {run} again, with a timeline"):
+        result = repeat(run, timeline=_window(row))
+        blockers = blockers_of(result, job)
+    now = result.jobs[result.jobs["job_id"] == job].iloc[0]
+    phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
+    if as_json:
+        found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
+        emit(json.dumps(found, indent=2) + "\n")
+    else:
+        emit(_text(now, phases, blockers))
+
+
+def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
+    for column in ("job_id", "arrival_s", "start_s", "finish_s"):
+        if column not in jobs:
+            raise InputError(f"{run}: has no column {column!r}; expected a run's file")
+    ids = jobs["job_id"].astype(str)
+    if not (ids == job).any():
+        raise UnknownNameError(f"{run}: no job is named {job!r}.{did_you_mean(job, ids)}")
+    row: pd.Series = jobs[ids == job].iloc[0]
+    return row
+
+
+def _window(row: pd.Series) -> bool | tuple[float, float]:
+    """Return the part of the run that has to be recorded: from the job's first placement to its end."""
+    start_s, finish_s = float(row["start_s"]), float(row["finish_s"])
+    if start_s != start_s:  # never placed
+        return True
+    if finish_s != finish_s:
+        return start_s, float("inf")
+    return start_s, max(finish_s, start_s + 1e-9)
+
+
+def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:
+    return [{str(name): value for name, value in row.items()} for row in blockers.to_dict("records")]
+
+
+def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame) -> str:
+    total_s = sum(phases.values())
+    ending = f"JCT {total_s:.3f} s" if row["state"] == "finished" else f"{row['state']}, so far {total_s:.3f} s"
+    lines = [f"job {row['job_id']}, {row['gpus']} GPUs on {row['servers']} servers: {ending}", ""]
+    for phase, seconds in phases.items():
+        lines.append(f"  {phase.replace('_', ' '):<16}{seconds:>14.3f} s  {_share(seconds, total_s):>6}")
+    for phase, title in _WAITS.items():
+        own = blockers[blockers["phase"] == phase]
+        if len(own):
+            lines += ["", f"{title}: {own['seconds'].sum():.3f} s", *_holders(own)]
+    return "\n".join(lines) + "\n"
+
+
+def _holders(own: pd.DataFrame) -> list[str]:
+    """Return a line a job that held something, the longest first, with what it held most."""
+    total_s, lines = own["seconds"].sum(), []
+    held = own.assign(by=own["held_by"].map(lambda job: f"job {job}", na_action="ignore").fillna(own["waited_for"]))
+    groups = sorted(held.groupby("by", sort=False), key=lambda group: -group[1]["seconds"].sum())
+    for by, rows in groups[:_HOLDERS]:
+        seconds = rows["seconds"].sum()
+        what = "" if rows["held_by"].isna().all() else f"  {_places(rows['waited_for'].tolist())}"
+        lines.append(f"  {seconds:>12.3f} s  {_share(seconds, total_s):>6}  {by}{what}")
+    rest_s = sum(rows["seconds"].sum() for _, rows in groups[_HOLDERS:])
+    if rest_s:
+        lines.append(f"  {rest_s:>12.3f} s  {_share(rest_s, total_s):>6}  {len(groups) - _HOLDERS} others")
+    return lines
+
+
+def _places(names: list[str]) -> str:
+    """Return what was held, the longest first, each kind of thing named once: GPUs 3, 4 and 2 more."""
+    more = f" and {len(names) - _PLACES} more" if len(names) > _PLACES else ""
+    kinds = {name.partition(" ")[0] for name in names}
+    (kind, *others) = kinds
+    if others or len(names) == 1 or any(name.startswith("GPU memory") for name in names):
+        return f"({', '.join(names[:_PLACES])}{more})"
+    return f"({kind}s {', '.join(name.partition(' ')[2] for name in names[:_PLACES])}{more})"
+
+
+def _share(seconds: float, total_s: float) -> str:
+    return f"{100 * seconds / total_s:.1f} %" if total_s else "-"

@@ -23,7 +23,7 @@ from ddlsched.user_files import digest_of, files_named, installed_packages, with
 
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
-_PRESENTATION = ("cli", "plots", "comparing", "report", "report.py", "results/comparison.py", "results/statistics.py")
+_PRESENTATION = ("cli", "plots", "comparing", "reporting", "results/comparison.py", "results/statistics.py")
 """What no simulation imports."""
 
 

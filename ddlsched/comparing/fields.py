@@ -17,7 +17,7 @@ from ddlsched.plugins import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
 from ddlsched.workload_specs import workload_of
 
-__all__ = ["DOORS", "Bundle", "Listed", "Options", "Plugin", "Seeds", "Whole", "Window", "Workload"]
+__all__ = ["DOORS", "Bundle", "Listed", "Name", "Options", "Plugin", "Seeds", "Whole", "Window", "Workload"]
 
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
 _MOST_SEEDS = 100_000
@@ -41,6 +41,15 @@ def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802 - it makes a type, as py
         return value
 
     return AfterValidator(check)
+
+
+def _printable(name: str) -> str:
+    if not name.strip() or not name.isprintable():
+        raise InputError("expected a name of printable characters")
+    return name.strip()
+
+
+Name = Annotated[str, AfterValidator(_printable)]
 
 
 def _bundle(name: str) -> str:

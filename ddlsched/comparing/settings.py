@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from ddlsched.comparing.fields import DOORS, Bundle, Listed, Options, Plugin, Seeds, Whole, Window, Workload
+from ddlsched.comparing.fields import DOORS, Bundle, Listed, Name, Options, Plugin, Seeds, Whole, Window, Workload
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
 from ddlsched.plugins import resolve_bundle
 from ddlsched.simulation import DEFAULT_BUNDLE
@@ -38,7 +38,7 @@ class _Model(BaseModel):
 class Policies(_Model):
     """One policy, or the product of several placements, orders and communication policies."""
 
-    name: str | None = None
+    name: Name | None = None
     scheduler: Bundle | None = None
     placement: Annotated[list[Annotated[Any, Plugin("placement")]], Listed] = []
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []

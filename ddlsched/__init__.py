@@ -12,11 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddlsched.cluster import Cluster
+    from ddlsched.cluster import Cluster, Server
     from ddlsched.comparing.compare import compare
     from ddlsched.comparing.comparison import Comparison
     from ddlsched.contention import EqualShare, Linear, MaxMin
     from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+    from ddlsched.disturbances import Disturbances, Outage
     from ddlsched.errors import (
         DdlschedError,
         InputError,
@@ -38,6 +39,7 @@ _HOME = {
     "ComputeTask": "dag",
     "DataParallelIteration": "dag",
     "DdlschedError": "errors",
+    "Disturbances": "disturbances",
     "EqualShare": "contention",
     "InputError": "errors",
     "InvalidDecisionError": "errors",
@@ -45,8 +47,10 @@ _HOME = {
     "Job": "jobs",
     "Linear": "contention",
     "MaxMin": "contention",
+    "Outage": "disturbances",
     "PluginError": "errors",
     "Result": "results.result",
+    "Server": "cluster",
     "SimulationError": "errors",
     "UnknownNameError": "errors",
     "Workload": "jobs",
@@ -63,6 +67,7 @@ __all__ = [
     "ComputeTask",
     "DataParallelIteration",
     "DdlschedError",
+    "Disturbances",
     "EqualShare",
     "InputError",
     "InvalidDecisionError",
@@ -70,8 +75,10 @@ __all__ = [
     "Job",
     "Linear",
     "MaxMin",
+    "Outage",
     "PluginError",
     "Result",
+    "Server",
     "SimulationError",
     "UnknownNameError",
     "Workload",

@@ -134,6 +134,8 @@ def test_an_instance_is_called_by_its_own_form():
         ([{"placement": "lfw"}], ["('policies', 0, 'placement', 0)", "Did you mean 'lwf'?"]),
         ([{"plcement": "lwf"}], ["('policies', 0, 'plcement')", "is no field. Did you mean 'placement'"]),
         ([{"name": "x", "order": ["fifo", "las"]}], ["('policies', 0)", "2 policies have one name, 'x'"]),
+        ([{"name": " "}], ["('policies', 0, 'name')", "is ' '; expected a name of printable characters"]),
+        ([{"name": "a\nb"}], ["expected a name of printable characters"]),
         ([{"name": "a:b"}, {"name": "a=b", "order": "fifo"}], ["would share a file name, 'a-b'"]),
         ([], ["('policies',)", "at least 1"]),
         ([3], ["('policies', 0)"]),

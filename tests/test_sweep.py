@@ -138,6 +138,19 @@ sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 31)], Path({
 """
 
 
+def children_of(process: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True, check=True)
+    return [int(word) for word in listed.stdout.split()]
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc which processes there are")
 def test_resumes_after_a_kill(mine, tmp_path):
     store, measure = tmp_path / "runs", f"{mine}:logged"
     script = KILLED.format(tests=str(Path(__file__).parent), measure=measure, store=str(store))
@@ -146,9 +159,13 @@ def test_resumes_after_a_kill(mine, tmp_path):
     while len(list(store.glob("*.parquet"))) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     assert process.poll() is None, "it ended before it could be killed"
+    workers = children_of(process.pid)
     process.kill()
     process.wait()
-    time.sleep(0.5)  # what was under way in the workers ends
+    assert len(workers) >= 2
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(is_running, workers)), "they outlive the sweep"
     before = {path: path.stat().st_mtime_ns for path in store.glob("*.parquet")}
     assert 3 <= len(before) < 30
     logged = len(runs_logged(tmp_path))

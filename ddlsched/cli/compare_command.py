@@ -97,6 +97,14 @@ def compare(
             rich_help_panel=_RUNS,
         ),
     ] = None,
+    server_table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table of servers that differ (CSV), in place of the three above.",
+            metavar="FILE.csv",
+            rich_help_panel=_RUNS,
+        ),
+    ] = None,
     topology: Annotated[
         list[str] | None,
         typer.Option(help="Network between the servers.", metavar="NAME", show_default="star", rich_help_panel=_RUNS),
@@ -168,7 +176,12 @@ def compare(
     """
     flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(scheduler, placement, order, communication)}
     flags |= {"baseline": baseline, "seeds": seeds, "servers": servers, "gpus_per_server": gpus_per_server}
-    flags |= {"gpu_memory_mb": gpu_memory_mb, "topology": topology, "contention": contention}
+    flags |= {
+        "gpu_memory_mb": gpu_memory_mb,
+        "server_table": server_table,
+        "topology": topology,
+        "contention": contention,
+    }
     flags |= {"options": _options(option), "timeline": timeline}
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
     _refuse_processes(processes)

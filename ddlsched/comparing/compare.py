@@ -23,6 +23,7 @@ def compare(
     servers: int | Sequence[int] = 16,
     gpus_per_server: int = 4,
     gpu_memory_mb: float = 32768.0,
+    server_table: str | Path | Sequence[str | Path] = (),
     topology: Any = "star",
     contention: Any = "10gbe",
     baseline: str | None = None,
@@ -49,6 +50,8 @@ def compare(
         A list; a number N for 1 to N; or a text such as ``"0-19"`` or ``"1,5,9"``.
     servers, gpus_per_server, gpu_memory_mb, topology
         The clusters: one for each number of servers and each topology.
+    server_table
+        Files of :meth:`ddlsched.Cluster.read` for servers that differ, a cluster each, in place of the first three.
     contention
         One model, or several, with each of which everything is simulated.
     baseline

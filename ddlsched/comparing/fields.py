@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
+from ddlsched.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.plugins import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
 from ddlsched.workload_specs import workload_of
 
-__all__ = ["DOORS", "Bundle", "Listed", "Options", "Plugin", "Seeds", "Whole", "Window", "Workload"]
+__all__ = [
+    "DOORS",
+    "Bundle",
+    "Listed",
+    "Name",
+    "Options",
+    "Plugin",
+    "Seeds",
+    "ServerTable",
+    "Whole",
+    "Window",
+    "Workload",
+]
 
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
 _MOST_SEEDS = 100_000
@@ -43,6 +56,15 @@ def Plugin(kind: Kind) -> AfterValidator:  # noqa: N802 - it makes a type, as py
     return AfterValidator(check)
 
 
+def _printable(name: str) -> str:
+    if not name.strip() or not name.isprintable():
+        raise InputError("expected a name of printable characters")
+    return name.strip()
+
+
+Name = Annotated[str, AfterValidator(_printable)]
+
+
 def _bundle(name: str) -> str:
     resolve_bundle(name)
     return name
@@ -59,6 +81,14 @@ def _usable(text: str, info: ValidationInfo) -> str:
     workload_of(text, info.data.get("seeds", [0])[0])
     return text
 
+
+def _server_table(name: str) -> str:
+    Cluster.read(name)
+    return name
+
+
+ServerTable = Annotated[str, BeforeValidator(_text), AfterValidator(_server_table)]
+"""A file, which is read."""
 
 Workload = Annotated[str, BeforeValidator(_text), AfterValidator(_usable)]
 """A file, which is read, or a generator, which is tried with the first seed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 import ddlsched
@@ -32,8 +34,9 @@ _WITHOUT_CHANCE = {"load_per_byte_s", "until_s", "warmup_s"}
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster and the contention on its links."""
+    """A cluster, what its servers are called, and the contention on its links."""
 
+    name: str
     cluster: Cluster
     contention: Any
 
@@ -43,7 +46,7 @@ class Place:
             parts.append(text_of(cluster.topology))
         if self.contention != "10gbe":
             parts.append(text_of(self.contention))
-        return " ".join([f"{cluster.num_servers}x{cluster.gpus_per_server}", *parts])
+        return " ".join([self.name, *parts])
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,20 @@ class Plan:
     def places(self) -> dict[str, Place]:
         """The clusters, each with each contention model."""
         settings = self.settings
-        cluster = Cluster(gpus_per_server=settings.gpus_per_server, gpu_memory_mb=settings.gpu_memory_mb)
-        choices = product(settings.servers, settings.topology, settings.contention)
-        places = [Place(replace(cluster, num_servers=n, topology=network), model) for n, network, model in choices]
+        choices = product(self._servers.items(), settings.topology, settings.contention)
+        places = [Place(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices]
         return {str(place): place for place in places}
+
+    @cached_property
+    def _servers(self) -> dict[str, Cluster]:
+        """Clusters, whatever their network: by the stem of their file (the file, if two share it), or by size."""
+        settings, per_server = self.settings, self.settings.gpus_per_server
+        if settings.server_table:
+            stems = Counter(Path(table).stem for table in settings.server_table)
+            names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
+            return {name: Cluster.read(table) for table, name in names.items()}
+        equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=settings.gpu_memory_mb)
+        return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
 
     @property
     def baseline(self) -> str:
@@ -160,8 +173,9 @@ class Plan:
         policies = [plugin for doors in self.policies.values() for plugin in doors.values()]
         if not all(isinstance(plugin, str) for plugin in [*settings.topology, *settings.contention, *policies]):
             return None
-        plain = ("workloads", "seeds", "servers", "gpus_per_server", "gpu_memory_mb", "topology", "contention")
-        fields = {name: getattr(settings, name) for name in plain}
+        equal = ("servers", "gpus_per_server", "gpu_memory_mb")
+        servers = ("server_table",) if settings.server_table else equal
+        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", *servers, "topology", "contention")}
         fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
         fields |= {"baseline": self.baseline, "options": self.described()["options"]}
         fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
@@ -178,6 +192,7 @@ def _described_place(place: Place) -> dict[str, Any]:
         "num_servers": cluster.num_servers,
         "gpus_per_server": cluster.gpus_per_server,
         "gpu_memory_mb": cluster.gpu_memory_mb,
+        "gpus": np.diff(cluster.first_gpus).tolist(),
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
     }

@@ -14,7 +14,19 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from ddlsched.comparing.fields import DOORS, Bundle, Listed, Options, Plugin, Seeds, Whole, Window, Workload
+from ddlsched.comparing.fields import (
+    DOORS,
+    Bundle,
+    Listed,
+    Name,
+    Options,
+    Plugin,
+    Seeds,
+    ServerTable,
+    Whole,
+    Window,
+    Workload,
+)
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
 from ddlsched.plugins import resolve_bundle
 from ddlsched.simulation import DEFAULT_BUNDLE
@@ -38,7 +50,7 @@ class _Model(BaseModel):
 class Policies(_Model):
     """One policy, or the product of several placements, orders and communication policies."""
 
-    name: str | None = None
+    name: Name | None = None
     scheduler: Bundle | None = None
     placement: Annotated[list[Annotated[Any, Plugin("placement")]], Listed] = []
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
@@ -80,8 +92,12 @@ class Settings(_Model):
         Files and generators.
     policies
         As in :class:`Policies`.
-    servers, gpus_per_server, gpu_memory_mb, topology
-        The clusters: each number of servers with each topology.
+    servers, gpus_per_server, gpu_memory_mb
+        Clusters of equal servers: one for each number of servers.
+    server_table
+        Files of :meth:`ddlsched.cluster.Cluster.read`, a cluster each, in place of the three above.
+    topology
+        Networks, with each of which every cluster is taken.
     contention
         Models of transfers that share links.
     baseline
@@ -98,13 +114,14 @@ class Settings(_Model):
     servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [16]
     gpus_per_server: Whole = 4
     gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32768.0
+    server_table: Annotated[list[ServerTable], Listed] = []
     topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = ["star"]
     contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = ["10gbe"]
     baseline: str | None = None
     options: Options = Options()
     timeline: Window = None
 
-    @field_validator("workloads", "servers", "topology", "contention")
+    @field_validator("workloads", "servers", "server_table", "topology", "contention")
     @classmethod
     def _each_once(cls, values: list[Any]) -> list[Any]:
         _refuse_twice(map(text_of, values))

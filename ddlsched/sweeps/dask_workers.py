@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.errors import DdlschedError, InputError
-from ddlsched.sweeps.fingerprint import describe, sources_digest
+from ddlsched.sweeps.fingerprint import sources_digest
 from ddlsched.sweeps.run import Outcome, Run, execute
 from ddlsched.sweeps.workers import Done, Task, drain
-from ddlsched.user_files import substituted, with_neighbours
+from ddlsched.user_files import files_named, substituted, with_neighbours
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -122,9 +122,14 @@ def _explained(error: BaseException, address: str) -> DdlschedError:
 
 
 def _packed(tasks: Sequence[Task]) -> Parcel:
-    named: set[Path] = set()
+    named: list[Path] = []
+
+    def note(text: str) -> str:
+        named.extend(files_named(text))
+        return text
+
     for task in tasks:
-        describe(task.run.inputs, named)
+        task.run.with_texts(note)
     files = {part.resolve() for path in named for part in with_neighbours(path)}
     return {str(path): path.read_bytes() for path in sorted(files)}
 

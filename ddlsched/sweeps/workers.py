@@ -6,7 +6,10 @@ its own, so that the one that brings its process down is known, and does not sto
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -52,12 +55,12 @@ def _until_one_dies(left: deque[Task], count: int) -> Generator[tuple[Task, Outc
     """Carry out tasks until none is left or a process has died; return what was under way then."""
     from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
 
-    pool = get_reusable_executor(max_workers=count)
+    pool = get_reusable_executor(max_workers=count, initializer=_begin_child, initargs=(os.getpid(),))
     suspects: list[Task] = []
 
     def submit(task: Task) -> Future[Outcome]:
         try:
-            future: Future[Outcome] = pool.submit(_in_child, task)
+            future: Future[Outcome] = pool.submit(execute, task.run, task.wanted)
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
@@ -102,9 +105,9 @@ def drain(
 def _alone(task: Task) -> Outcome:
     from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(max_workers=1)
+    pool = ProcessPoolExecutor(max_workers=1, initializer=_begin_child, initargs=(os.getpid(),))
     try:
-        outcome: Outcome = pool.submit(_in_child, task).result()
+        outcome: Outcome = pool.submit(execute, task.run, task.wanted).result()
     except BrokenProcessPool:
         return Outcome({}, _DIED)
     finally:
@@ -112,6 +115,13 @@ def _alone(task: Task) -> Outcome:
     return outcome
 
 
-def _in_child(task: Task) -> Outcome:
+def _begin_child(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent is to answer it
-    return execute(task.run, task.wanted)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, which may have been killed without a word."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

@@ -162,7 +162,7 @@ def _hashed(label: str, taken: set[str]) -> str:
     names = [list(PALETTE)[(start + step) % len(PALETTE)] for step in range(len(PALETTE))]
     free = [name for name in names if PALETTE[name] not in taken]
     similar = {name for group in _ALIKE if any(PALETTE[each] in taken for each in group) for name in group}
-    return PALETTE[min(free or names, key=lambda name: name in similar)]
+    return PALETTE[min(free or names, key=lambda name: (name in similar, name == "grey"))]
 
 
 def wrapped(label: str, width: int = 24) -> str:

@@ -86,7 +86,7 @@ def _run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
     speed = 1 / jobs["slowdown"]
     return {
         "jobs": len(jobs),
-        "unfinished": 0,
+        "unfinished_jobs": 0,
         "average_slowdown": jobs["slowdown"].mean(),
         "p95_slowdown": jobs["slowdown"].quantile(0.95),
         "jain_index": speed.sum() ** 2 / len(speed) / (speed**2).sum(),

@@ -119,6 +119,12 @@ def test_labels_of_a_chart_have_different_colours():
     assert found["SRSF(1)"] == colours(["SRSF(1)"])["SRSF(1)"]
 
 
+def test_a_users_policy_looks_like_none_of_the_built_in_ones_beside_it():
+    built_in = ["srsf-1", "srsf-2", "ada-srsf"]
+    unlike = {PALETTE[name] for name in ("vermillion", "purple", "sky", "wine", "rose")}
+    assert {colours([*built_in, f"mine {n}"])[f"mine {n}"] for n in range(100)} == unlike
+
+
 def test_a_given_colour_wins():
     assert colours(["FF", "mine"], {"FF": "#123456"})["FF"] == "#123456"
 

@@ -276,14 +276,16 @@ def test_a_verdict_that_does_not_stand_among_many_is_in_doubt(opened):
     assert table.doubtful
     assert [cell.verdict for _, cells in table.rows for cell in cells if cell] == ["better ?"]
     assert not tables.main_table(made_by_hand(opened, verdict_holm="better"), Setting("w", "c")).doubtful
+    (said,) = tables.verdicts(made_by_hand(opened, verdict_holm="undecided"), Setting("w", "c"))
+    assert said.verdict == "better ?"
 
 
 def test_where_there_is_no_change_the_difference_is_shown(opened):
     row = {"change": np.nan, "difference": 0.02, "difference_low": 0.01, "difference_high": 0.03, "verdict": "worse"}
-    row |= {"metric": "unfair_share", "mean": 0.05, "low": 0.04, "high": 0.06}
+    row |= {"metric": "unfair_fraction", "mean": 0.05, "low": 0.04, "high": 0.06}
     table = tables.slowdown_table(made_by_hand(opened, **row), Setting("w", "c"))
     assert table.columns == ["Jobs with ρ > 1 (%)"]
-    assert table.rows[1][1][0] == tables.Cell("5.00", "[4.00, 6.00]", "+2.00 [+1.00, +3.00] points", "worse")
+    assert table.rows[1][1][0] == tables.Cell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
 
 
 def test_several_settings_have_an_overview(opened):

@@ -63,6 +63,15 @@ PALETTE = {
 }
 """Okabe and Ito's colours, and Tol's muted ones where those run out."""
 
+_ALIKE = (
+    {"blue", "indigo"},
+    {"orange", "sand", "olive"},
+    {"green", "teal", "forest"},
+    {"vermillion", "rose", "wine"},
+    {"purple", "wine", "rose"},
+)
+"""Colours of the palette that are taken for each other side by side."""
+
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (9, 2)))
 """Line styles, so that lines are told apart also in print."""
 
@@ -148,9 +157,12 @@ def _plain(label: str) -> str:
 
 
 def _hashed(label: str, taken: set[str]) -> str:
+    """Return the first colour from the hash's on that is not taken, and if there is one, looks like none that is."""
     start = zlib.crc32(label.encode())
-    ring = [list(PALETTE.values())[(start + step) % len(PALETTE)] for step in range(len(PALETTE))]
-    return next((colour for colour in ring if colour not in taken), ring[0])
+    names = [list(PALETTE)[(start + step) % len(PALETTE)] for step in range(len(PALETTE))]
+    free = [name for name in names if PALETTE[name] not in taken]
+    similar = {name for group in _ALIKE if any(PALETTE[each] in taken for each in group) for name in group}
+    return PALETTE[min(free or names, key=lambda name: (name in similar, name == "grey"))]
 
 
 def wrapped(label: str, width: int = 24) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-_TOTALS = {"jobs": "Finished jobs that count", "unfinished": "Unfinished jobs", "events": "Simulated events"}
+_TOTALS = {"jobs": "Finished jobs that count", "unfinished_jobs": "Unfinished jobs", "events": "Simulated events"}
 _EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
 
 
@@ -216,6 +216,8 @@ def _configuration(folder: ComparisonFolder) -> Iterator[tuple[str, list[tuple[s
 def _spec(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_spec(inner)}" for key, inner in value.items()) or "defaults"
+    if isinstance(value, list) and not any(isinstance(inner, dict | list) for inner in value):
+        return ", ".join(map(_spec, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

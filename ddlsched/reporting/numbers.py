@@ -14,6 +14,7 @@ from ddlsched.results.comparison import METRICS
 from ddlsched.results.statistics import Interval
 
 __all__ = [
+    "BY_DIFFERENCE",
     "CHANGED",
     "LABELS",
     "PHASES",
@@ -34,7 +35,7 @@ SLOWDOWN_AND_FAIRNESS = {
     "median_slowdown": "Median slowdown",
     "p95_slowdown": "95th percentile slowdown",
     "worst_finish_time_fairness": "Worst finish-time fairness ρ",
-    "unfair_share": "Jobs with ρ > 1 (%)",
+    "unfair_fraction": "Jobs with ρ > 1 (%)",
     "jain_index": "Jain's index",
 }
 
@@ -48,7 +49,10 @@ PHASES = {
 }
 """Where a job's time goes, in the order in which tables show it."""
 
-LABELS = METRICS | SLOWDOWN_AND_FAIRNESS | PHASES | {"unfinished": "Unfinished jobs"}
+LABELS = METRICS | SLOWDOWN_AND_FAIRNESS | PHASES | {"unfinished_jobs": "Unfinished jobs"}
+
+BY_DIFFERENCE = {"unfair_fraction", "unfinished_jobs"}
+"""Metrics that may be 0, so that no change in per cent says anything."""
 
 SIZE_CLASSES = ("1", "2-4", "5-7", "8+")
 

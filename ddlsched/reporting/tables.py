@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddlsched.reporting.folder import ComparisonFolder, Setting
 from ddlsched.reporting.numbers import (
+    BY_DIFFERENCE,
     LABELS,
     PHASES,
     SIZE_CLASSES,
@@ -18,7 +19,7 @@ from ddlsched.reporting.numbers import (
     class_name,
     interval,
 )
-from ddlsched.results.comparison import METRICS, interval_text
+from ddlsched.results.comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
 __all__ = [
@@ -63,7 +64,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the headline says of a policy: in a word, of the main metric, and of which others."""
+    """What the headline says of a policy: of the main metric, and in which others it differs beyond doubt."""
 
     policy: str
     verdict: str
@@ -79,8 +80,7 @@ def verdicts(folder: ComparisonFolder, setting: Setting) -> list[Verdict]:
         rows = {row["metric"]: row for row in own[own["policy"] == policy].to_dict("records")}
         if policy != folder.asked.baseline and MAIN in rows:
             main = rows.pop(MAIN)
-            word, sentence = str(main["verdict"]), _sentence(main, folder.asked.baseline)
-            result.append(Verdict(policy, word, sentence, _others(rows)))
+            result.append(Verdict(policy, _verdict(main), _sentence(main, folder.asked.baseline), _others(rows)))
     return result
 
 
@@ -101,9 +101,10 @@ def _sentence(row: Mapping[Any, Any], baseline: str) -> str:
 
 
 def _others(rows: Mapping[str, Mapping[Any, Any]]) -> str:
+    """Return in what else a policy differs, without what is in doubt."""
     parts = []
     for word in ("better", "worse"):
-        names = [_in_sentence(metric) for metric, row in rows.items() if row["verdict"] == word]
+        names = [_in_sentence(metric) for metric, row in rows.items() if _verdict(row) == word]
         if names:
             parts.append(f"{word} in {', '.join(names)}")
     text = "; ".join(parts)
@@ -147,8 +148,10 @@ def main_table(folder: ComparisonFolder, setting: Setting) -> Table:
 
 
 def slowdown_table(folder: ComparisonFolder, setting: Setting) -> Table:
-    """Return slowdown and fairness."""
-    return _metrics(folder, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, "unfinished"))
+    """Return slowdown and fairness, and jobs that did not finish, if there are any."""
+    runs = folder.rows(folder.runs, setting)
+    unfinished = ["unfinished_jobs"] if (runs.get("unfinished_jobs", pd.Series([0])) > 0).any() else []
+    return _metrics(folder, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, *unfinished))
 
 
 def phase_table(folder: ComparisonFolder, setting: Setting) -> Table:
@@ -168,38 +171,54 @@ def class_tables(folder: ComparisonFolder, setting: Setting) -> Iterator[Table]:
     own = folder.rows(folder.classes, setting)
     sizes = [size for size in SIZE_CLASSES if size in set(own["size_class"])]
     for metric in dict.fromkeys(own["metric"]):
-        found = {
-            (row["policy"], row["size_class"]): _compared(row, folder.asked.baseline)
-            for row in own[own["metric"] == metric].to_dict("records")
-        }
-        rows = [(policy, [found.get((policy, size)) for size in sizes]) for policy in folder.policies]
+        rows = _cells(folder, own[own["metric"] == metric], "size_class", sizes)
         yield Table(f"{LABELS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
 
 
 def _metrics(folder: ComparisonFolder, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
     own = folder.rows(folder.comparison, setting)
     there = [metric for metric in metrics if metric in set(own["metric"])]
-    found = {(row["policy"], row["metric"]): _compared(row, folder.asked.baseline) for row in own.to_dict("records")}
-    rows = [(policy, [found.get((policy, metric)) for metric in there]) for policy in folder.policies]
-    return Table(caption, [LABELS[metric] for metric in there], rows)
+    return Table(caption, [LABELS[metric] for metric in there], _cells(folder, own, "metric", there))
 
 
-def _compared(row: Mapping[Any, Any], baseline: str) -> Cell | None:
+def _cells(
+    folder: ComparisonFolder, table: pd.DataFrame, by: str, columns: Sequence[str]
+) -> list[tuple[str, list[Cell | None]]]:
+    """Return a row a policy, and a column for each value in ``by``, whose numbers have the same decimals."""
+    measured = table[table["mean"].notna()]
+    found = {(row["policy"], row[by]): row for row in measured.to_dict("records")}
+    largest = (measured["mean"].abs() * measured["metric"].map(_scale)).groupby(measured[by]).max()
+    decimals = {column: _decimals(value) for column, value in largest.items()}
+    return [
+        (policy, [_compared(found.get((policy, column)), decimals.get(column, 0), folder) for column in columns])
+        for policy in folder.policies
+    ]
+
+
+def _compared(row: Mapping[Any, Any] | None, decimals: int, folder: ComparisonFolder) -> Cell | None:
     """Return a row of ``comparison.csv`` as a cell; of the baseline itself no change."""
-    if pd.isna(row["mean"]):
+    if row is None:
         return None
-    scale = 100 if "(%" in LABELS.get(row["metric"], "") else 1
-    cell = _cell(interval(row).scaled(scale))
-    if row["policy"] == baseline:
+    cell = _cell(interval(row).scaled(_scale(row["metric"])), decimals)
+    if row["policy"] == folder.asked.baseline:
         return cell
-    if not math.isnan(row["change"]):
-        text = " ".join(_change_text(row))
-    elif not math.isnan(row.get("difference", math.nan)):
-        difference = interval(row, "difference").scaled(scale)
-        text = interval_text(difference, decimals=_decimals(difference), sign=True) + (" points" if scale > 1 else "")
-    else:
-        text = ""
+    by_difference = row["metric"] in BY_DIFFERENCE or math.isnan(row["change"])
+    text = " ".join(_difference_text(row) if by_difference else _change_text(row))
     return Cell(cell.value, cell.ends, text, _verdict(row))
+
+
+def _scale(metric: str) -> int:
+    return 100 if "(%" in LABELS.get(metric, "") else 1
+
+
+def _difference_text(row: Mapping[Any, Any]) -> tuple[str, str]:
+    """Return a difference in the metric's unit, or in percentage points; nothing if the table has none."""
+    if math.isnan(row.get("difference", math.nan)):
+        return "", ""
+    scale = _scale(row["metric"])
+    difference = interval(row, "difference").scaled(scale)
+    unit = " pp" if scale > 1 else ""
+    return _signed(difference.mean) + unit, f"[{_signed(difference.low)}, {_signed(difference.high)}]"
 
 
 def _verdict(row: Mapping[Any, Any]) -> str:
@@ -210,15 +229,13 @@ def _verdict(row: Mapping[Any, Any]) -> str:
     return word if row.get("verdict_holm", word) == word else f"{word} ?"
 
 
-def _cell(estimate: Interval, decimals: int | None = None) -> Cell:
-    places = _decimals(estimate) if decimals is None else decimals
-    value = f"{estimate.mean:.{places}f}"
-    return Cell(value, f"[{estimate.low:.{places}f}, {estimate.high:.{places}f}]" if estimate.seeds > 1 else "")
+def _cell(estimate: Interval, decimals: int) -> Cell:
+    value = f"{estimate.mean:.{decimals}f}"
+    return Cell(value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else "")
 
 
-def _decimals(estimate: Interval) -> int:
-    """Return how many decimals show three digits of the larger end."""
-    largest = max(abs(estimate.low), abs(estimate.high))
+def _decimals(largest: float) -> int:
+    """Return how many decimals show three digits."""
     return min(max(2 - math.floor(math.log10(largest)), 0), 4) if largest > 0.0 else 0
 
 

@@ -91,8 +91,9 @@
     const names = chart.traces.filter((trace) => trace.showlegend).map((trace) => trace.name.split("<br>"));
     if (names.length < 1) return 0;
     const widest = 60 + 7.2 * Math.max(...names.flat().map((line) => line.length));
-    const lines = Math.max(...names.map((name) => name.length));
-    return lines * Math.ceil(names.length / Math.max(1, Math.floor(width / widest)));
+    const columns = Math.max(1, Math.floor(width / widest));
+    if (columns === 1) return names.flat().length;
+    return Math.ceil(names.length / columns) * Math.max(...names.map((name) => name.length));
   }
 
   function layout(chart, width) {

@@ -121,7 +121,7 @@ def run_event_loop(program: Path, workload: Workload, scheduler: str) -> Run:
 def event_loop_input(workload: Workload, scheduler: str) -> str:
     cluster, model = Cluster(), ten_gigabit_ethernet()
     assert isinstance(model, Linear)
-    head = (cluster.num_servers, cluster.gpus_per_server, cluster.gpu_memory_bytes)
+    head = (cluster.num_servers, cluster.gpus_per_server, int(cluster.gpu_memory_bytes[0]))
     costs = (model.latency_s, model.per_byte_s, model.penalty_per_byte_s, OVERLAP_LIMIT[scheduler])
     first = " ".join(map(repr, head + costs))
     return "\n".join([first, str(len(workload)), *map(event_loop_line, workload)])

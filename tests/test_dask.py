@@ -17,9 +17,9 @@ import pandas as pd
 import pytest
 
 import ddlsched
-from ddlsched import dask_workers
 from ddlsched.comparing.comparison import Comparison
 from ddlsched.errors import DdlschedError, InputError
+from ddlsched.sweeps import dask_workers
 
 SMALL = "microsoft-160:scale=0.002"
 

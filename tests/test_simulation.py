@@ -327,7 +327,7 @@ def test_a_clock_that_would_overflow_is_an_error():
         ({"num_gpus": 5}, "row 1, column gpus: job 'a' needs 5 GPUs, so it can never fit; expected at most .* 4"),
         (
             {"memory": 1000.5},
-            r"row 1, column gpu_memory_mb: job 'a' needs 1000.5 MB on each of 1 GPUs, .* at most 1000",
+            r"row 1, column gpu_memory_mb: job 'a' needs 1000.5 MB on each of 1 GPUs, .* at most the cluster's 1000",
         ),
     ],
 )

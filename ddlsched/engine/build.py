@@ -105,10 +105,13 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
         if not fits(job, memory_bytes):
+            enough = int(np.count_nonzero(memory_bytes >= job.gpu_memory_bytes))
+            largest = (
+                f"the cluster's {enough} GPUs with as much" if enough else f"the cluster's {cluster.gpu_memory_mb:g}"
+            )
             raise InputError(
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
-                f"on each of {job.num_gpus} GPUs, so it can never fit; expected what the cluster has: "
-                f"at most {cluster.gpu_memory_mb:g}"
+                f"on each of {job.num_gpus} GPUs, so it can never fit; expected at most {largest}"
             )
 
 

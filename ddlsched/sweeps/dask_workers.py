@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,6 +31,7 @@ __all__ = ["on_dask"]
 
 _SENT = "<sent>"
 """Stands in a run's texts for the folder in which a worker has put the client's files."""
+_DIED = "several workers died, one after another, also while they did nothing else (no memory left, or a crash)"
 _ANSWER_S = 15.0
 _NO_WORKER_S = 60.0
 
@@ -60,12 +62,19 @@ def on_dask(tasks: Sequence[Task], address: str, sources: str) -> Done:
             future: Future[Outcome] = pool.submit(_on_worker, sent, task.wanted, parcel, sources)
             return future
 
-        for task, future in drain(
-            deque(tasks), submit, lambda: _window(client), lambda: _refuse_no_workers(client, address)
-        ):
+        def stalled() -> None:
+            _refuse_no_workers(client, address)
+
+        suspects: deque[Task] = deque()
+        tried: set[str] = set()
+        first = drain(deque(tasks), submit, lambda: _window(client), stalled)
+        for task, future in chain(first, drain(suspects, submit, lambda: 1, stalled)):
             error = _error_of(future)
-            if isinstance(error, KilledWorker):
-                yield task, Outcome({}, "each of several workers died while it did this run (no memory left?)")
+            if isinstance(error, KilledWorker) and task.key not in tried:
+                tried.add(task.key)
+                suspects.append(task)  # or one beside it; it is done again when nothing else is
+            elif isinstance(error, KilledWorker):
+                yield task, Outcome({}, _DIED)
             elif error is not None:
                 raise _explained(error, address)
             else:

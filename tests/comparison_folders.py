@@ -150,10 +150,8 @@ def _write_tables(path, runs, classes, baseline, metrics, failures) -> None:
 
 def _write_asked(path, policies, seeds, runs, baseline) -> None:
     scales = {name: {"generator": "microsoft-160", "scale": float(name.split("x")[-1])} for name in runs["workload"]}
-    shapes = {
-        name: dict(zip(("num_servers", "gpus_per_server"), map(int, name.split("x")), strict=True))
-        for name in runs["cluster"]
-    }
+    sizes = {name: map(int, name.split("x")) for name in runs["cluster"]}
+    shapes = {name: {"gpus": [gpus] * servers} for name, (servers, gpus) in sizes.items()}
     command = [
         "ddlsched",
         "compare",

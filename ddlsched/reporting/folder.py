@@ -38,8 +38,8 @@ class Servers(BaseModel):
     """What the report knows of a cluster."""
 
     model_config = ConfigDict(extra="allow")
-    num_servers: int = Field(gt=0)
-    gpus_per_server: int = Field(gt=0)
+    gpus: list[int] = Field(min_length=1)
+    """GPUs of each server."""
 
 
 class Asked(BaseModel):
@@ -139,8 +139,7 @@ class ComparisonFolder:
 
     def servers(self, cluster: str) -> list[int]:
         """Return the number of GPUs of each server."""
-        servers = self.asked.clusters[cluster]
-        return [servers.gpus_per_server] * servers.num_servers
+        return self.asked.clusters[cluster].gpus
 
     def rows(self, table: pd.DataFrame, setting: Setting) -> pd.DataFrame:
         """Return the rows of a table of one workload on one cluster."""

@@ -762,6 +762,12 @@ def test_the_warm_up_is_left_out() -> None:
         ("jobs.csv", None, "workload", {"jobs": 4, "jobs_that_never_fit": 0}),
         ("servers.csv", "servers,gpus,gpu_memory_mb\n3,2,1000\n1,8,2000\n", "servers", {"servers": 4, "gpus": 14}),
         ("outages.csv", "server,from_s,to_s\n0,1,2\n0,3,\n", "outages", {"outages": 2, "never_repaired": 1}),
+        (
+            "compare.yaml",
+            "workloads: [jobs.csv, microsoft-160:scale=0.01]\npolicies: [srsf-1, ada-srsf]\nseeds: 3\n",
+            "comparison",
+            {"policies": 2, "workloads": 2, "clusters": 1, "seeds": 3, "runs": 2 + 6},
+        ),
     ],
 )
 def test_validate_says_what_is_in_a_file(name: str, text: str | None, kind: str, found: dict[str, int]) -> None:
@@ -785,6 +791,7 @@ def test_validate_counts_jobs_that_never_fit_a_cluster() -> None:
         ("a.csv", "job_id,arrival_s\nx,1\n", "column 'gpus' is missing"),
         ("a.csv", "server,from_s,to_s\n7,1,2\n", "server 7 is down; expected servers from 0 to 0"),
         ("a.csv", "\xff", "column 'job_id' is missing"),
+        ("a.yaml", "workloads: jobs.csv\npolicies: [srsf-9]\n", "a.yaml, line 2, field policies[0]"),
         ("a.txt", "", "the suffix is '.txt'"),
         ("none.csv", None, "no such file"),
     ],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
-_KINDS = "a workload (.csv, .parquet, .json), a table of servers or of outages (.csv)"
+_KINDS = "a workload (.csv, .parquet, .json), a table of servers or of outages (.csv), a comparison (.yaml)"
 
 
 def validate(
@@ -37,7 +37,8 @@ def validate(
 
     cluster = None if server_table is None else Cluster.read(server_table)
     kind = _kind(file)
-    found = {"workload": _workload, "servers": _servers, "outages": _outages}[kind](file, cluster)
+    readers = {"workload": _workload, "servers": _servers, "outages": _outages, "comparison": _comparison}
+    found = readers[kind](file, cluster)
     if as_json:
         emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
     else:
@@ -48,7 +49,7 @@ def validate(
 def _kind(path: Path) -> str:
     """Return what a file is meant to be, by its suffix and, of a CSV, its header."""
     if path.suffix.lower() != ".csv":
-        return "workload"
+        return "comparison" if path.suffix.lower() in (".yaml", ".yml") else "workload"
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = {name.strip() for name in next(csv.reader(file), [])}
@@ -118,6 +119,15 @@ def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
         "servers": len({outage.server for outage in outages}),
         "never_repaired": sum(outage.to_s == float("inf") for outage in outages),
     }
+
+
+def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
+    from ddlsched.comparing.compare import planned
+    from ddlsched.comparing.yaml_file import read_yaml
+
+    plan = planned(*read_yaml(path))
+    counted = {"policies": plan.policies, "workloads": plan.workloads, "clusters": plan.places, "runs": plan.runs()}
+    return {name: len(things) for name, things in counted.items()} | {"seeds": len(plan.settings.seeds)}
 
 
 def _text(value: Any) -> str:

@@ -126,8 +126,13 @@ def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
     from ddlsched.comparing.yaml_file import read_yaml
 
     plan = planned(*read_yaml(path))
-    counted = {"policies": plan.policies, "workloads": plan.workloads, "clusters": plan.places, "runs": plan.runs()}
-    return {name: len(things) for name, things in counted.items()} | {"seeds": len(plan.settings.seeds)}
+    return {
+        "policies": len(plan.policies),
+        "workloads": len(plan.workloads),
+        "clusters": len(plan.places),
+        "seeds": len(plan.settings.seeds),
+        "runs": len(plan.runs()),
+    }
 
 
 def _text(value: Any) -> str:

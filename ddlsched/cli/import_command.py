@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "import_command"]
 
-_SHOWN_REFUSALS = 5
+_SHOWN_OF_A_REASON = 2
 _SECONDS_A_DAY = 86_400.0
 
-EPILOG = "Formats: " + "; ".join(f"{name} - {entry.summary}" for name, entry in FORMATS.items()) + "."
+EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
 
 
 def import_command(
@@ -148,14 +148,14 @@ def _tell(trace: ImportedTrace, rejected: Path | None) -> None:
     notice(f"{report['format']}: read {report['rows']:,} rows of {len(report['files'])} file(s), refused {refused:,}")
     for reason, count in report["refused"].items():
         notice(f"  refused {count:,}: {one_line(reason)}")
-    for row in trace.refused.head(_SHOWN_REFUSALS).itertuples():
-        notice(f"  {row.file}, line {row.line}: {one_line(str(row.found))}")
-    if refused > _SHOWN_REFUSALS and rejected is None:
-        notice(f"  and {refused - _SHOWN_REFUSALS:,} more; --rejected FILE.csv lists them all")
+        for row in trace.refused[trace.refused["reason"] == reason].head(_SHOWN_OF_A_REASON).itertuples():
+            notice(f"    {row.file}, line {row.line}: {one_line(str(row.found))}")
+    if refused and rejected is None:
+        notice("  --rejected FILE.csv lists every refused row")
     for why, count in report["left_out"].items():
         notice(f"  left out {count:,}: {why}")
     for what, count in report["notes"].items():
-        notice(f"  read with {one_line(what)}: {count:,}")
+        notice(f"  of the jobs read, {count:,}: {one_line(what)}")
     if report["jobs"]:
         _tell_rule(report)
 

@@ -12,6 +12,7 @@ from ddlsched.workloads.traced import (
     TracedJob,
     gpus_of,
     number_of,
+    optional_text,
     positive_s,
     text_of,
 )
@@ -19,7 +20,15 @@ from ddlsched.workloads.traced import (
 __all__ = ["swf"]
 
 _FIELDS = 18
-_NAMES = {0: "job number", 1: "submit time", 3: "run time", 4: "processors", 7: "requested processors", 10: "status"}
+_NAMES = {
+    0: "job number",
+    1: "submit time",
+    3: "run time",
+    4: "processors",
+    7: "requested processors",
+    10: "status",
+    11: "user",
+}
 _STATES = {"0": "failed", "1": "completed", "5": "cancelled", "-1": "unknown"}
 _PARTS = {"2", "3", "4"}
 
@@ -56,6 +65,6 @@ def _job_of_line(line: str) -> TracedJob:
         arrival_s=number_of(cells, "submit time"),
         num_gpus=gpus_of(cells, processors),
         duration_s=positive_s(cells, "run time"),
-        user=None if fields[11] == "-1" else fields[11],
+        user=optional_text(cells, "user"),
         note=f"state {_STATES.get(status, status)}",
     )

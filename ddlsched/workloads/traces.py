@@ -118,7 +118,8 @@ class ImportedTrace:
             No job is left.
         """
         self.refuse_empty()
-        users = self.jobs["user"].tolist() if "user" in self.jobs else [None] * len(self.jobs)
+        # pandas shows a missing text as NaN.
+        users = [user if isinstance(user, str) else None for user in self.jobs.get("user", [None] * len(self.jobs))]
         return Workload(tuple(map(_job, self.jobs.itertuples(index=False), users)))
 
     def refuse_empty(self) -> None:
@@ -212,7 +213,10 @@ def _account(made: pd.DataFrame, traced: pd.DataFrame) -> dict[str, Any]:
     """Return how jobs were made, and how far their times alone are from the traced durations."""
     duration_s = traced["duration_s"].to_numpy()
     told = duration_s > 0
-    off_s = abs(made["alone_s"].to_numpy() - duration_s)[told]
+    off_s = abs(made["alone_s"].to_numpy() - duration_s)
+    # A job that is shorter than one iteration has one, and is told apart below.
+    several = told & (made["iterations"].to_numpy() > 1)
+    off_iterations = (off_s / made["alone_s"].to_numpy() * made["iterations"].to_numpy())[several]
     return {
         "models": {str(name): int(count) for name, count in made["model"].value_counts().items()},
         "models_drawn": int(made["drawn"].sum()),
@@ -220,8 +224,10 @@ def _account(made: pd.DataFrame, traced: pd.DataFrame) -> dict[str, Any]:
         "gpu_hours": float((made["alone_s"] * made["gpus"]).sum() / 3600),
         "alone_less_duration": {
             "jobs": int(told.sum()),
-            "largest_s": float(off_s.max(initial=0.0)),
-            "off_by_more_than_1_percent": int((off_s > 0.01 * duration_s[told]).sum()),
+            "largest_s": float(off_s[told].max(initial=0.0)),
+            "largest_iterations": float(off_iterations.max(initial=0.0)),
+            "jobs_of_one_iteration": int((told & ~several).sum()),
+            "off_by_more_than_1_percent": int((off_s[told] > 0.01 * duration_s[told]).sum()),
         },
     }
 

@@ -38,11 +38,14 @@ def counts(folder: Path) -> list[dict[str, Any]]:
 
 
 def main(folder: Path) -> None:
-    print("| format | files | rows | jobs | refused |\n|---|---|---|---|---|")
+    print("| format | files | rows | jobs | refused | jobs with a note |\n|---|---|---|---|---|---|")
     for row in counts(folder):
-        refused = ", ".join(f"{reason}: {count:,}" for reason, count in row["refused"].items()) or "0"
+        refused, notes = (
+            "; ".join(f"{reason}: {count:,}" for reason, count in row[name].items()) or "-"
+            for name in ("refused", "notes")
+        )
         files = f"`{row['pattern']}` ({len(row['files'])})"
-        print(f"| {row['format']} | {files} | {row['rows']:,} | {row['jobs']:,} | {refused} |")
+        print(f"| {row['format']} | {files} | {row['rows']:,} | {row['jobs']:,} | {refused} | {notes} |")
 
 
 if __name__ == "__main__":

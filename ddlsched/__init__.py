@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.simulation import simulate
     from ddlsched.workloads.microsoft import microsoft_160
+    from ddlsched.workloads.traces import import_trace
 
 _HOME = {
     "AllReduceTask": "dag",
@@ -46,6 +47,7 @@ _HOME = {
     "SimulationError": "errors",
     "UnknownNameError": "errors",
     "Workload": "jobs",
+    "import_trace": "workloads.traces",
     "microsoft_160": "workloads.microsoft",
     "simulate": "simulation",
 }
@@ -68,6 +70,7 @@ __all__ = [
     "SimulationError",
     "UnknownNameError",
     "Workload",
+    "import_trace",
     "microsoft_160",
     "simulate",
 ]

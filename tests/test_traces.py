@@ -255,6 +255,22 @@ def test_archives_gzip_and_several_files_are_merged_on_one_clock(tmp_path: Path)
         import_trace("microsoft-itp", [first, first])
 
 
+def test_a_byte_that_is_no_text_spoils_its_row_alone(tmp_path: Path) -> None:
+    path = tmp_path / "bytes.csv"
+    path.write_bytes(b"job_id,submission_time,duration,num_gpu\na\xff,1,60,1\nb,2,60,\xfe\nc,3,60,1\n")
+    trace = import_trace("microsoft-itp", [path])
+    assert trace.jobs["job_id"].tolist() == ["c"]
+    assert refused(trace) == [(2, "job_id is no plain text"), (3, "num_gpu is no finite number")]
+
+
+def test_what_the_clock_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("job_id,submission_time,duration,num_gpu\na,0,9.3e9,1\nb,0,9.1e9,1\nc,0,9.1e9,2\nd,1e300,60,1\n")
+    trace = import_trace("microsoft-itp", [path])
+    assert refused(trace) == [(2, "too large"), (4, "too large"), (5, "too large")]
+    assert [job.job_id for job in trace.workload] == ["b"]
+
+
 def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes(gzip.compress((SAMPLES / "microsoft-itp.csv").read_bytes())[:-20])
@@ -353,6 +369,7 @@ def test_parquet_keeps_the_report_and_is_written_in_batches(tmp_path: Path, monk
         (["phily", "x"], "unknown trace format 'phily'. Did you mean 'philly'"),
         (["swf", "absent.swf"], "absent.swf: no such file"),
         (["swf", SAMPLES / "swf.swf", "--out", "jobs.json"], "expected one of .csv, .parquet"),
+        (["swf", SAMPLES / "swf.swf", "--rejected", "r.parquet"], "expected .csv"),
         (["swf", SAMPLES / "swf.swf", "--json"], "expected --out FILE with it"),
         (["swf", SAMPLES / "swf.swf", "--from-s", "1e9"], "no job of 6 rows is left"),
         (["swf", SAMPLES / "swf.swf", "--contention", "max-min"], "per_byte_s is unknown without a network"),

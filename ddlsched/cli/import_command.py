@@ -95,10 +95,13 @@ def import_command(
 
     if as_json and out is None:
         raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
-    for path, flag in ((out, "--out"), (rejected, "--rejected")):
-        if path is not None:
-            refuse_table_suffix(path)
-            refuse_unwritable(path, flag)
+    if out is not None:
+        refuse_table_suffix(out)
+        refuse_unwritable(out, "--out")
+    if rejected is not None:
+        if rejected.suffix.lower() != ".csv":
+            raise InputError(f"--rejected {rejected}: the suffix is {rejected.suffix!r}; expected .csv")
+        refuse_unwritable(rejected, "--rejected")
     from ddlsched.workloads.traces import Selection, import_trace
 
     selection = Selection(

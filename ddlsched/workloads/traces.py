@@ -71,6 +71,8 @@ class Selection:
 
     def apply(self, traced: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
         """Return the wanted jobs by arrival, and how many were left out by each wish."""
+        import numpy as np
+
         left_out: dict[str, int] = {}
         traced = traced.assign(arrival_s=traced["arrival_s"] - traced["arrival_s"].min())
         arrival_s = traced["arrival_s"]
@@ -86,7 +88,8 @@ class Selection:
         traced = traced.head(self.limit or len(traced))
         # Fewer iterations, each as long as before.
         scaled = {name: traced[name] * self.scale for name in ("duration_s", "iterations")}
-        scaled["arrival_s"] = ((traced["arrival_s"] - self.from_s) * self.scale).round(9)
+        with np.errstate(over="ignore"):  # What overflows is refused later.
+            scaled["arrival_s"] = ((traced["arrival_s"] - self.from_s) * self.scale).round(9)
         return traced.assign(**scaled), {why: count for why, count in left_out.items() if count}
 
 
@@ -186,7 +189,7 @@ def import_trace(
     made = rule.apply(traced)
     too_large = traced.loc[made["refused"].to_numpy(), ["source", "line"]]
     for source, line in too_large.itertuples(index=False, name=None):
-        log.refuse(source, Refusal(line, "too large", "is more GPU time than a 64-bit clock of nanoseconds holds"))
+        log.refuse(source, Refusal(line, "too large", "comes later or takes more GPU time than a 64-bit clock holds"))
     kept = ~made["refused"]
     made = made[kept].reset_index(drop=True)
     report = {

@@ -381,6 +381,16 @@ def test_bad_input_is_one_line_and_exit_code_2(args: list[Any], message: str) ->
     assert message in done.stderr.splitlines()[-1]
 
 
+def test_traces_that_the_benchmark_generates_are_whole(tmp_path: Path) -> None:
+    import trace_import
+
+    for name in trace_import.GENERATORS:
+        path = tmp_path / name
+        trace_import.generate(path, name, 50)
+        trace = import_trace(name, [path])
+        assert (len(trace.jobs), len(trace.refused)) == (50, 0)
+
+
 def test_help_lists_every_format_and_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom ddlsched.cli import main\n"

@@ -179,5 +179,5 @@ def _tell_rule(report: dict[str, Any]) -> None:
     untold = report["jobs"] - off["jobs"]
     if untold:
         notice(f"{untold:,} jobs have no traced duration: iterations and their time follow from what the trace tells")
-    days = report["span_s"] / _SECONDS_A_DAY
-    notice(f"arrivals over {days:,.3g} days, {report['gpu_hours']:,.0f} GPU hours alone")
+    span = f"{report['span_s']:,.0f} s ({report['span_s'] / _SECONDS_A_DAY:,.1f} days)"
+    notice(f"arrivals over {span}, {report['gpu_hours']:,.1f} GPU hours alone")

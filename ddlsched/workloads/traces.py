@@ -255,7 +255,9 @@ class _Log:
         for source in opened:
             if source.stem in self.stems:
                 taken = self.names[self.stems.index(source.stem)]
-                raise InputError(f"{source.name}: is called like {taken}; expected names that tell their jobs apart")
+                raise InputError(
+                    f"{source.name}: is called like {taken}; expected files of different names, to tell jobs apart"
+                )
             self.names.append(source.name)
             self.stems.append(source.stem)
             self.rows.append(0)

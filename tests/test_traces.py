@@ -246,9 +246,9 @@ def test_archives_gzip_and_several_files_are_merged_on_one_clock(tmp_path: Path)
     zipped.write_bytes(gzip.compress(first.read_bytes()))
     trace = import_trace("microsoft-itp", [archive, zipped])
     assert trace.jobs[["job_id", "arrival_s", "user"]].to_numpy().tolist() == [
-        ["cluster02-a", 0.0, "cluster02"],
-        ["cluster01-a", 50.0, "cluster01"],
-        ["cluster03-a", 50.0, "cluster03"],
+        ["cluster02/a", 0.0, "cluster02"],
+        ["cluster01/a", 50.0, "cluster01"],
+        ["cluster03/a", 50.0, "cluster03"],
     ]
     assert [file["rows"] for file in trace.report["files"]] == [1, 1, 1]
     with pytest.raises(InputError, match="is called like"):

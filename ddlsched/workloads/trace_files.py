@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from ddlsched.errors import InputError
 from ddlsched.tables import abbreviated, first_line
-from ddlsched.workloads.traced import BadRowError, Cells, Refusal, Source, TracedJob
+from ddlsched.workloads.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
 
 __all__ = ["json_elements", "read_csv", "read_rows", "sources"]
 
@@ -64,7 +64,7 @@ def _members(path: Path, pattern: str) -> Iterator[Source]:
 def _source(name: str, file_name: str, file: Any) -> Source:
     # A byte that is no text spoils its row, not the file.
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
-    return Source(name, file_name.split(".")[0], text)
+    return Source(name, NO_TEXT.sub("?", file_name.split(".")[0]).strip() or "trace", text)
 
 
 def read_csv(

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple, TextIO, TypeAlias
 
 __all__ = [
+    "NO_TEXT",
     "BadRowError",
     "Cells",
     "Reader",
@@ -30,7 +31,7 @@ __all__ = [
 
 _MAX_WHOLE = 2**53
 _EPOCH = datetime(1970, 1, 1)
-_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
+NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 """Control characters, and what stands for a byte that is no text."""
 _SHOWN = 60
 
@@ -147,7 +148,7 @@ def gpus_of(cells: Cells, column: str) -> int:
 def text_of(cells: Cells, column: str) -> str:
     """Return a text that is not empty, without control characters or bytes that are no text."""
     text = cells.get(column, "").strip()
-    if not text or _NO_TEXT.search(text):
+    if not text or NO_TEXT.search(text):
         reason = "is no plain text" if text else "is missing"
         raise BadRowError(f"{column} {reason}", f"{column} is {_shown(text)}; expected a text")
     return text

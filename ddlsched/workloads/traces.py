@@ -192,22 +192,10 @@ def import_trace(
         log.refuse(source, Refusal(line, "too large", "comes later or takes more GPU time than a 64-bit clock holds"))
     kept = ~made["refused"]
     made = made[kept].reset_index(drop=True)
-    report = {
-        "format": format_name,
-        "files": log.files(),
-        "rows": sum(log.rows),
-        "refused": log.reasons(),
-        "left_out": left_out,
-        "jobs": len(made),
-        "notes": dict(log.notes.most_common()),
-        **_account(made, traced[kept.to_numpy()]),
-        "rule": {
-            "contention": repr(rule.contention),
-            "gpus_per_server": gpus_per_server,
-            "seed": seed,
-            "scale": selection.scale,
-        },
-    }
+    account = _account(made, traced[kept.to_numpy()])
+    constants = {"contention": repr(rule.contention), "gpus_per_server": gpus_per_server, "seed": seed}
+    constants["scale"] = selection.scale
+    report = {"format": format_name, **log.account(), "left_out": left_out, **account, "rule": constants}
     unused = ["drawn", "alone_s", "refused"] + (["user"] if made["user"].isna().all() else [])
     return ImportedTrace(jobs=made.drop(columns=unused), refused=log.refusals(), report=report)
 
@@ -221,6 +209,7 @@ def _account(made: pd.DataFrame, traced: pd.DataFrame) -> dict[str, Any]:
     several = told & (made["iterations"].to_numpy() > 1)
     off_iterations = (off_s / made["alone_s"].to_numpy() * made["iterations"].to_numpy())[several]
     return {
+        "jobs": len(made),
         "models": {str(name): int(count) for name, count in made["model"].value_counts().items()},
         "models_drawn": int(made["drawn"].sum()),
         "span_s": float(made["arrival_s"].max()) if len(made) else 0.0,
@@ -302,14 +291,22 @@ class _Log:
 
         ids = self.ids
         if len(self.stems) > 1:
-            ids = [f"{self.stems[source]}-{job_id}" for source, job_id in zip(self.counts["source"], ids, strict=True)]
+            ids = [f"{self.stems[source]}/{job_id}" for source, job_id in zip(self.counts["source"], ids, strict=True)]
         columns: dict[str, Any] = {"job_id": pd.Series(ids, dtype=object)}
         columns |= {name: np.asarray(numbers) for name, numbers in self.numbers.items()}
         columns |= {name: np.asarray(counts) for name, counts in self.counts.items()}
         columns |= {name: pd.Series(texts, dtype=object) for name, texts in self.texts.items()}
         return pd.DataFrame(columns)
 
-    def files(self) -> list[dict[str, Any]]:
+    def account(self) -> dict[str, Any]:
+        return {
+            "files": self._files(),
+            "rows": sum(self.rows),
+            "refused": dict(Counter(refusal.reason for _, refusal in self.refused).most_common()),
+            "notes": dict(self.notes.most_common()),
+        }
+
+    def _files(self) -> list[dict[str, Any]]:
         refused = [Counter[str]() for _ in self.names]
         for source, refusal in self.refused:
             refused[source][refusal.reason] += 1
@@ -317,9 +314,6 @@ class _Log:
             {"file": name, "rows": rows, "jobs": rows - counts.total(), "refused": dict(counts.most_common())}
             for name, rows, counts in zip(self.names, self.rows, refused, strict=True)
         ]
-
-    def reasons(self) -> dict[str, int]:
-        return dict(Counter(refusal.reason for _, refusal in self.refused).most_common())
 
     def refusals(self) -> pd.DataFrame:
         import pandas as pd

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.simulation import simulate
     from ddlsched.workloads.microsoft import microsoft_160
+    from ddlsched.workloads.traces import import_trace
 
 _HOME = {
     "AllReduceTask": "dag",
@@ -55,6 +56,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "Workload": "jobs",
     "compare": "comparing.compare",
+    "import_trace": "workloads.traces",
     "microsoft_160": "workloads.microsoft",
     "report": "reporting.html_report",
     "simulate": "simulation",
@@ -83,6 +85,7 @@ __all__ = [
     "UnknownNameError",
     "Workload",
     "compare",
+    "import_trace",
     "microsoft_160",
     "report",
     "simulate",

@@ -1,4 +1,4 @@
-"""``ddlsched workload``: generates workload files."""
+"""``ddlsched workload``: generates workload files, or imports them from traces."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.import_command import EPILOG, import_command
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.files import refuse_unwritable, replacing
@@ -14,16 +15,14 @@ from ddlsched.files import refuse_unwritable, replacing
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Generate a workload file for 'simulate'.",
+    help="Generate a workload file for 'simulate', or import one from a public trace.",
     no_args_is_help=True,
     epilog="Columns of a workload file: job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, "
     "gpu_memory_mb, and optionally model, user, buckets.",
 )
 
 
-@app.callback()
-def _root() -> None:
-    """Keep the generator's name a word of the command line, however many there are."""
+app.command("import", epilog=EPILOG)(import_command)
 
 
 @app.command("microsoft-160")

@@ -1,0 +1,183 @@
+"""``ddlsched workload import``: a public trace becomes a workload file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.cli.failures import one_line
+from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.output import emit, notice
+from ddlsched.errors import InputError
+from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.workloads.trace_formats import FORMATS
+
+if TYPE_CHECKING:
+    from ddlsched.workloads.traces import ImportedTrace
+
+__all__ = ["EPILOG", "import_command"]
+
+_SHOWN_OF_A_REASON = 2
+_SECONDS_A_DAY = 86_400.0
+
+EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
+
+
+def import_command(
+    format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats below.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files of the trace: plain, .gz, or tar archives; several are merged on one clock."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write, by its suffix .csv or .parquet.", metavar="FILE", show_default="CSV to stdout"
+        ),
+    ] = None,
+    rejected: Annotated[
+        Path | None,
+        typer.Option(help="Write every refused row here: file, line, reason, found.", metavar="FILE.csv"),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Of the models drawn for jobs whose trace names none.", metavar="N", parser=whole)
+    ] = 1,
+    from_s: Annotated[
+        float,
+        typer.Option(help="Leave out earlier arrivals; seconds after the first job.", metavar="SECONDS", parser=real),
+    ] = 0.0,
+    to_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out arrivals from here on; seconds after the first job.",
+            metavar="SECONDS",
+            parser=real,
+            show_default="the end",
+        ),
+    ] = None,
+    gpus_at_most: Annotated[
+        int | None,
+        typer.Option(help="Leave out jobs of more GPUs.", metavar="N", parser=whole, show_default="any"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Only the first N jobs by arrival.", metavar="N", parser=whole, show_default="all"),
+    ] = None,
+    scale: Annotated[
+        float,
+        typer.Option(help="Multiplies arrivals and durations; 0.01 makes a quick try.", metavar="FACTOR", parser=real),
+    ] = 1.0,
+    contention: Annotated[
+        str,
+        typer.Option(help="Whose time of an all-reduce, alone, is part of an iteration on several servers."),
+    ] = "10gbe",
+    gpus_per_server: Annotated[
+        int,
+        typer.Option(help="Decides which jobs are on several servers.", metavar="N", parser=whole),
+    ] = 4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON to stdout; needs --out.")] = False,
+) -> None:
+    """Make a workload file of a public trace.
+
+    A job's time alone on its GPUs is the traced duration: its model is the trace's own if its gradient is known,
+    else drawn by seed from the four of the 64-GPU experiment; iterations = duration / time of one iteration.
+    Rows that are no job are counted and listed (docs/traces.md).
+    """
+    from ddlsched.workloads.trace_output import refuse_table_suffix, write_jobs, write_refused
+
+    if as_json and out is None:
+        raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
+    if out is not None:
+        refuse_table_suffix(out)
+        refuse_unwritable(out, "--out")
+    if rejected is not None:
+        if rejected.suffix.lower() != ".csv":
+            raise InputError(f"--rejected {rejected}: the suffix is {rejected.suffix!r}; expected .csv")
+        refuse_unwritable(rejected, "--rejected")
+    from ddlsched.workloads.traces import Selection, import_trace
+
+    selection = Selection(
+        from_s=from_s,
+        to_s=math.inf if to_s is None else to_s,
+        gpus_at_most=gpus_at_most,
+        limit=limit,
+        scale=scale,
+    )
+    with _counting() as watch:
+        trace = import_trace(
+            format_name,
+            files,
+            selection=selection,
+            contention=contention,
+            gpus_per_server=gpus_per_server,
+            seed=seed,
+            watch=watch,
+        )
+    if rejected is not None:
+        with replacing(rejected, "--rejected") as file:
+            write_refused(trace, file)
+    _tell(trace, rejected)
+    trace.refuse_empty()
+    if out is None:
+        emit(trace.jobs.to_csv(index=False, lineterminator="\n"))
+        return
+    with replacing(out, "--out") as file:
+        write_jobs(trace, file)
+    notice(f"wrote {len(trace.jobs):,} jobs to {out}")
+    if as_json:
+        emit(json.dumps(trace.report, indent=1) + "\n")
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """Show how many rows have been read, on stderr if that is a terminal."""
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield lambda rows: status.update(f"read {rows:,} rows")
+
+
+def _tell(trace: ImportedTrace, rejected: Path | None) -> None:
+    report = trace.report
+    refused = len(trace.refused)
+    notice(f"{report['format']}: read {report['rows']:,} rows of {len(report['files'])} file(s), refused {refused:,}")
+    for reason, count in report["refused"].items():
+        notice(f"  refused {count:,}: {one_line(reason)}")
+        for row in trace.refused[trace.refused["reason"] == reason].head(_SHOWN_OF_A_REASON).itertuples():
+            notice(f"    {row.file}, line {row.line}: {one_line(str(row.found))}")
+    if refused and rejected is None:
+        notice("  --rejected FILE.csv lists every refused row")
+    for why, count in report["left_out"].items():
+        notice(f"  left out {count:,}: {why}")
+    for what, count in report["notes"].items():
+        notice(f"  of the jobs read, {count:,}: {one_line(what)}")
+    if report["jobs"]:
+        _tell_rule(report)
+
+
+def _tell_rule(report: dict[str, Any]) -> None:
+    rule, off = report["rule"], report["alone_less_duration"]
+    models = ", ".join(f"{name} {count:,}" for name, count in report["models"].items())
+    notice(f"models: {report['models_drawn']:,} of {report['jobs']:,} drawn with seed {rule['seed']} ({models})")
+    notice(
+        f"iterations: duration / time of one alone, on servers of {rule['gpus_per_server']} GPUs under "
+        f"{rule['contention']}, scale {rule['scale']:g}"
+    )
+    if off["jobs"]:
+        notice(
+            f"time alone differs from the traced duration by at most {off['largest_s']:.3g} s, "
+            f"by more than 1% for {off['off_by_more_than_1_percent']:,} jobs"
+        )
+    untold = report["jobs"] - off["jobs"]
+    if untold:
+        notice(f"{untold:,} jobs have no traced duration: iterations and their time follow from what the trace tells")
+    span = f"{report['span_s']:,.0f} s ({report['span_s'] / _SECONDS_A_DAY:,.1f} days)"
+    notice(f"arrivals over {span}, {report['gpu_hours']:,.1f} GPU hours alone")

@@ -1,0 +1,188 @@
+"""The files that traces come in: plain text, gzip, tar archives; tables by lines, JSON arrays by elements."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, TextIO
+
+from ddlsched.errors import InputError
+from ddlsched.tables import abbreviated, first_line
+from ddlsched.workloads.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
+
+__all__ = ["json_elements", "read_csv", "read_rows", "sources"]
+
+_CHUNK = 1 << 20
+_LONGEST_ELEMENT = 1 << 26
+_SPACE = re.compile(r"\s*")
+
+
+def sources(path: Path, members: str) -> Iterator[Source]:
+    """Yield the texts of a file: itself (``.gz`` is decompressed), or the members of a tar archive that match.
+
+    Raises
+    ------
+    InputError
+        While iterating: the file is not there, is damaged, or an archive holds no member of that name.
+    """
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder; expected a trace file")
+        if path.is_file() and tarfile.is_tarfile(path):
+            yield from _members(path, members)
+            return
+        with path.open("rb") as file:
+            zipped = file.peek(2)[:2] == b"\x1f\x8b"
+            yield _source(str(path), path.name, gzip.GzipFile(fileobj=file) if zipped else file)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; expected a trace file") from None
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
+
+
+def _members(path: Path, pattern: str) -> Iterator[Source]:
+    found = False
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = Path(member.name).name
+            file = archive.extractfile(member) if member.isfile() and fnmatch(name, pattern) else None
+            if file is not None:
+                found = True
+                yield _source(f"{path}:{member.name}", name, file)
+    if not found:
+        raise InputError(f"{path}: holds no file named like {pattern}; expected an archive of the trace's files")
+
+
+def _source(name: str, file_name: str, file: Any) -> Source:
+    # A byte that is no text spoils its row, not the file.
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+    return Source(name, NO_TEXT.sub("?", file_name.split(".")[0]).strip() or "trace", text)
+
+
+def read_csv(
+    source: Source, required: Sequence[str], job_of: Callable[[Cells], TracedJob]
+) -> Iterator[TracedJob | Refusal]:
+    """Read a table with a header; a line is a row, a blank line is none, columns not asked for are passed over.
+
+    Raises
+    ------
+    InputError
+        A required column is not in the header.
+    """
+    header = [name.strip() for name in source.text.readline().rstrip("\n").split(",")]
+    for name in required:
+        if name not in header:
+            there = abbreviated(",".join(header))
+            raise InputError(
+                f"{source.name}: column {name!r} is missing (there is {there}); expected {','.join(required)}"
+            )
+
+    def job_of_line(line: str) -> TracedJob:
+        cells = _split(line)
+        if len(cells) != len(header):
+            raise BadRowError("wrong number of values", f"has {len(cells)} values; expected {len(header)}")
+        return job_of(dict(zip(header, cells, strict=True)))
+
+    return read_rows(_lines(source.text, 2), job_of_line)
+
+
+def read_rows(rows: Iterator[tuple[int, Any]], job_of: Callable[[Any], TracedJob]) -> Iterator[TracedJob | Refusal]:
+    """Turn each numbered row into a job or a refusal."""
+    for number, row in rows:
+        try:
+            job: TracedJob | Refusal = _numbered(job_of(row), number)
+        except BadRowError as bad:
+            job = Refusal(number, bad.reason, bad.detail)
+        yield job
+
+
+def _numbered(job: TracedJob, line: int) -> TracedJob:
+    return job._replace(line=line, job_id=job.job_id or str(line))
+
+
+def _lines(text: TextIO, start: int) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(text, start=start) if not line.isspace())
+
+
+def _split(line: str) -> list[str]:
+    line = line.rstrip("\n")
+    if '"' not in line:
+        return line.split(",")
+    # A line at a time, so that a quote left open spoils its own line and not those after it.
+    try:
+        return next(csv.reader([line], strict=True))
+    except csv.Error as error:
+        raise BadRowError("not CSV", f"is no CSV ({error})") from None
+
+
+def json_elements(source: Source) -> Iterator[tuple[int, Any]]:
+    """Yield the elements of a JSON array with the lines on which they begin, without holding the array.
+
+    Raises
+    ------
+    InputError
+        While iterating: the text is no JSON array.
+    """
+    scanner = _Scanner(source)
+    if scanner.next_character() != "[":
+        scanner.refuse("expected a JSON array")
+    scanner.at += 1
+    while scanner.next_character() != "]":
+        line = scanner.line
+        yield line, scanner.value()
+        if scanner.next_character() == ",":
+            scanner.at += 1
+        elif scanner.next_character() != "]":
+            scanner.refuse("expected , or ] after an element of the array")
+    scanner.at += 1
+    if scanner.next_character():
+        scanner.refuse("expected nothing after the array")
+
+
+class _Scanner:
+    """A window on a JSON text that moves on as its values are read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.window, self.at, self.line = source, "", 0, 1
+        self.decoder = json.JSONDecoder()
+
+    def next_character(self) -> str:
+        """Return the next character that is no space, "" at the end."""
+        while True:
+            space = _SPACE.match(self.window, self.at)
+            self._move(space.end() if space else self.at)
+            if self.at < len(self.window):
+                return self.window[self.at]
+            if not self._refill():
+                return ""
+
+    def value(self) -> Any:
+        while True:
+            try:
+                value, end = self.decoder.raw_decode(self.window, self.at)
+            except (ValueError, RecursionError) as error:
+                if len(self.window) - self.at > _LONGEST_ELEMENT or not self._refill():
+                    self.refuse(f"is no JSON ({first_line(error)}); expected a JSON array")
+                continue
+            self._move(end)
+            return value
+
+    def refuse(self, why: str) -> None:
+        raise InputError(f"{self.source.name}, line {self.line}: {why}")
+
+    def _move(self, to: int) -> None:
+        self.line += self.window.count("\n", self.at, to)
+        self.at = to
+
+    def _refill(self) -> bool:
+        more = self.source.text.read(_CHUNK)
+        self.window, self.at = self.window[self.at :] + more, 0
+        return bool(more)

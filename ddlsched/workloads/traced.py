@@ -1,0 +1,178 @@
+"""What a trace tells of a job, and the cells of its rows, checked one by one.
+
+A reader of a format is a function from the text of a file to its jobs and to the rows it refuses: every row
+becomes one or the other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import NamedTuple, TextIO, TypeAlias
+
+__all__ = [
+    "NO_TEXT",
+    "BadRowError",
+    "Cells",
+    "Reader",
+    "Refusal",
+    "Source",
+    "TracedJob",
+    "gpus_of",
+    "moment_s",
+    "number_of",
+    "optional_text",
+    "positive_s",
+    "text_of",
+    "whole_of",
+]
+
+_MAX_WHOLE = 2**53
+_EPOCH = datetime(1970, 1, 1)
+NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
+"""Control characters, and what stands for a byte that is no text."""
+_SHOWN = 60
+
+
+class TracedJob(NamedTuple):
+    """A job as its trace tells it; it needs a duration, or iterations and the time of one.
+
+    Parameters
+    ----------
+    job_id
+        As in the trace; empty, where a trace has none, for the number of the line.
+    arrival_s
+        On the trace's own clock, seconds.
+    num_gpus
+        At least 1.
+    duration_s
+        Time it held its GPUs, seconds; NaN if the trace does not tell.
+    iterations
+        0 if the trace does not tell.
+    compute_s
+        Forward and backward of one iteration on each GPU, seconds; NaN if the trace does not tell.
+    model, user
+        The trace's names; ``user`` is the virtual cluster where there are no users.
+    note
+        What is to be counted about the job, such as its final state.
+    line
+        Where it stands in its file; filled in by :func:`~ddlsched.workloads.trace_files.read_rows`.
+    """
+
+    job_id: str
+    arrival_s: float
+    num_gpus: int
+    duration_s: float = math.nan
+    iterations: int = 0
+    compute_s: float = math.nan
+    model: str | None = None
+    user: str | None = None
+    note: str | None = None
+    line: int = 0
+
+
+class Refusal(NamedTuple):
+    """A row that is no job: its line, why in a few words (by which it is counted), and what was found."""
+
+    line: int
+    reason: str
+    detail: str
+
+
+class Source(NamedTuple):
+    """An open text: the name for messages, the name that tells its jobs from those of other files, the text."""
+
+    name: str
+    stem: str
+    text: TextIO
+
+
+Reader: TypeAlias = Callable[[Source], Iterator["TracedJob | Refusal"]]
+"""A function that reads one file of a format."""
+Cells: TypeAlias = Mapping[str, str]
+"""The cells of a row by column."""
+
+
+class BadRowError(Exception):
+    """A row that is refused, with the reason it is counted by and what was found."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def number_of(cells: Cells, column: str) -> float:
+    """Return a finite number >= 0."""
+    text = cells.get(column, "").strip()
+    try:
+        number = math.nan if "_" in text else float(text)  # Python reads 1_000 as a number, nobody else does.
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        reason = "is no finite number" if text else "is missing"
+        raise BadRowError(f"{column} {reason}", f"{column} is {_shown(text)}; expected a finite number >= 0")
+    if number < 0:
+        raise BadRowError(f"{column} is negative", f"{column} is {text}; expected a finite number >= 0")
+    return number
+
+
+def positive_s(cells: Cells, column: str) -> float:
+    """Return a time in seconds greater than 0."""
+    number = number_of(cells, column)
+    if number == 0:
+        raise BadRowError(f"{column} is 0", f"{column} is {cells[column]}; expected a number of seconds > 0")
+    return number
+
+
+def whole_of(cells: Cells, column: str) -> int:
+    """Return a whole number from 0; 4.0 is one."""
+    number = number_of(cells, column)
+    if not number.is_integer() or number > _MAX_WHOLE:
+        raise BadRowError(
+            f"{column} is not whole", f"{column} is {cells[column]}; expected a whole number from 0 to 2**53"
+        )
+    return int(number)
+
+
+def gpus_of(cells: Cells, column: str) -> int:
+    """Return a number of GPUs from 1."""
+    number = whole_of(cells, column)
+    if number == 0:
+        raise BadRowError("0 GPUs", f"{column} is {cells[column]}; expected at least 1 GPU")
+    return number
+
+
+def text_of(cells: Cells, column: str) -> str:
+    """Return a text that is not empty, without control characters or bytes that are no text."""
+    text = cells.get(column, "").strip()
+    if not text or NO_TEXT.search(text):
+        reason = "is no plain text" if text else "is missing"
+        raise BadRowError(f"{column} {reason}", f"{column} is {_shown(text)}; expected a text")
+    return text
+
+
+def optional_text(cells: Cells, column: str) -> str | None:
+    """Return a text, or None if the cell is empty or the column is not there."""
+    return text_of(cells, column) if cells.get(column, "").strip() else None
+
+
+def moment_s(cells: Cells, column: str, missing: str | None = None) -> float:
+    """Return a date and time such as ``2017-10-09 07:01:55`` as seconds since 1970, without regard to time zones.
+
+    ``missing`` is the reason to refuse an empty cell by, if it has a meaning.
+    """
+    text = cells.get(column, "").strip()
+    if text in ("", "None"):
+        raise BadRowError(missing or f"{column} is missing", f"{column} is {_shown(text)}; expected a date and time")
+    try:
+        return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
+    except (ValueError, TypeError):  # A TypeError, if it has a time zone.
+        expected = "expected a date and time such as 2017-10-09 07:01:55"
+        raise BadRowError(f"{column} is no date and time", f"{column} is {_shown(text)}; {expected}") from None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -1,0 +1,322 @@
+"""Imports public traces: files of a format in, a workload out, and an account of every row."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.dag import DataParallelIteration
+from ddlsched.errors import InputError
+from ddlsched.jobs import Job, Workload
+from ddlsched.workloads.trace_files import sources
+from ddlsched.workloads.trace_formats import FORMATS, reader_of
+from ddlsched.workloads.trace_models import JobRule
+from ddlsched.workloads.traced import Reader, Refusal, Source, TracedJob
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.contention import ContentionModel
+
+__all__ = ["ImportedTrace", "Selection", "import_trace"]
+
+_WATCH_EVERY = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which jobs of a trace are wanted, and at what scale.
+
+    Parameters
+    ----------
+    from_s, to_s
+        Window of arrivals on the trace's clock, seconds after its first job, ``to_s`` excluded; the workload's
+        clock starts at ``from_s``.
+    gpus_at_most
+        Jobs of more GPUs are left out.
+    limit
+        How many jobs, the first by arrival.
+    scale
+        Multiplies arrivals and durations; 0.01 is a hundredfold speed-up.
+
+    Raises
+    ------
+    InputError
+        A value out of range.
+    """
+
+    from_s: float = 0.0
+    to_s: float = math.inf
+    gpus_at_most: int | None = None
+    limit: int | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_s < math.inf:
+            raise InputError(f"from_s is {self.from_s}; expected a finite number of seconds from 0")
+        if not self.to_s > self.from_s:
+            raise InputError(f"to_s is {self.to_s}; expected more than from_s, which is {self.from_s}")
+        for name in ("gpus_at_most", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; expected a whole number from 1")
+        if not 1e-6 <= self.scale <= 1e6:
+            raise InputError(f"scale is {self.scale}; expected a number from 1e-6 to 1e6")
+
+    def apply(self, traced: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+        """Return the wanted jobs by arrival, and how many were left out by each wish."""
+        import numpy as np
+
+        left_out: dict[str, int] = {}
+        traced = traced.assign(arrival_s=traced["arrival_s"] - traced["arrival_s"].min())
+        arrival_s = traced["arrival_s"]
+        inside = (arrival_s >= self.from_s) & (arrival_s < self.to_s)
+        left_out["outside the window of arrivals"] = int((~inside).sum())
+        traced = traced[inside]
+        if self.gpus_at_most is not None:
+            small = traced["num_gpus"] <= self.gpus_at_most
+            left_out[f"more than {self.gpus_at_most} GPUs"] = int((~small).sum())
+            traced = traced[small]
+        traced = traced.sort_values("arrival_s", kind="stable", ignore_index=True)
+        left_out["after the limit"] = max(0, len(traced) - (self.limit or len(traced)))
+        traced = traced.head(self.limit or len(traced))
+        # Fewer iterations, each as long as before.
+        scaled = {name: traced[name] * self.scale for name in ("duration_s", "iterations")}
+        with np.errstate(over="ignore"):  # What overflows is refused later.
+            scaled["arrival_s"] = ((traced["arrival_s"] - self.from_s) * self.scale).round(9)
+        return traced.assign(**scaled), {why: count for why, count in left_out.items() if count}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedTrace:
+    """The jobs of a trace as a workload, and an account of its rows.
+
+    Parameters
+    ----------
+    jobs
+        The columns of a workload file, a row a job, in order of arrival.
+    refused
+        A row for each row of the trace that is no job: file, line, reason, found.
+    report
+        What was read, refused, left out, and how jobs were made; plain values for JSON.
+    """
+
+    jobs: pd.DataFrame
+    refused: pd.DataFrame
+    report: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The jobs as a workload.
+
+        Raises
+        ------
+        InputError
+            No job is left.
+        """
+        self.refuse_empty()
+        # pandas shows a missing text as NaN.
+        users = [user if isinstance(user, str) else None for user in self.jobs.get("user", [None] * len(self.jobs))]
+        return Workload(tuple(map(_job, self.jobs.itertuples(index=False), users)))
+
+    def refuse_empty(self) -> None:
+        """Raise InputError if no job is left."""
+        if self.jobs.empty:
+            counts = self.report["refused"] | self.report["left_out"]
+            why = "; ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "the files hold no rows"
+            raise InputError(f"no job of {self.report['rows']:,} rows is left ({why}); expected at least one")
+
+
+def _job(row: Any, user: str | None) -> Job:
+    return Job(
+        job_id=row.job_id,
+        arrival_s=row.arrival_s,
+        num_gpus=row.gpus,
+        iterations=row.iterations,
+        iteration=DataParallelIteration(
+            forward_s=row.forward_s, backward_s=row.backward_s, message_bytes=row.message_bytes
+        ),
+        gpu_memory_mb=row.gpu_memory_mb,
+        model=row.model,
+        user=user,
+    )
+
+
+def import_trace(
+    format_name: str,
+    files: Sequence[str | Path],
+    *,
+    selection: Selection | None = None,
+    contention: ContentionModel | str = "10gbe",
+    gpus_per_server: int = 4,
+    seed: int = 1,
+    watch: Callable[[int], None] | None = None,
+) -> ImportedTrace:
+    """Read files of a trace format and make training jobs of their rows, by the rule of :class:`JobRule`.
+
+    Parameters
+    ----------
+    format_name
+        One of :data:`~ddlsched.workloads.trace_formats.FORMATS`.
+    files
+        Plain, ``.gz``, or tar archives; several are merged on one clock, and their ids carry the file's name.
+    selection
+        Which jobs are wanted; all by default.
+    contention, gpus_per_server, seed
+        See :class:`~ddlsched.workloads.trace_models.JobRule`.
+    watch
+        Called now and then with the number of rows read.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read or is not of the format; a bad row is refused and counted instead.
+    """
+    from ddlsched.plugins import resolve
+
+    selection = selection or Selection()
+    rule = JobRule(contention=resolve("contention", contention), gpus_per_server=gpus_per_server, seed=seed)
+    log = _Log(watch)
+    opened = (source for file in files for source in sources(Path(file), FORMATS[format_name].members))
+    log.read(reader_of(format_name), opened)
+    traced, left_out = selection.apply(log.frame())
+    made = rule.apply(traced)
+    too_large = traced.loc[made["refused"].to_numpy(), ["source", "line"]]
+    for source, line in too_large.itertuples(index=False, name=None):
+        log.refuse(source, Refusal(line, "too large", "comes later or takes more GPU time than a 64-bit clock holds"))
+    kept = ~made["refused"]
+    made = made[kept].reset_index(drop=True)
+    account = _account(made, traced[kept.to_numpy()])
+    constants = {"contention": repr(rule.contention), "gpus_per_server": gpus_per_server, "seed": seed}
+    constants["scale"] = selection.scale
+    report = {"format": format_name, **log.account(), "left_out": left_out, **account, "rule": constants}
+    unused = ["drawn", "alone_s", "refused"] + (["user"] if made["user"].isna().all() else [])
+    return ImportedTrace(jobs=made.drop(columns=unused), refused=log.refusals(), report=report)
+
+
+def _account(made: pd.DataFrame, traced: pd.DataFrame) -> dict[str, Any]:
+    """Return how jobs were made, and how far their times alone are from the traced durations."""
+    duration_s = traced["duration_s"].to_numpy()
+    told = duration_s > 0
+    off_s = abs(made["alone_s"].to_numpy() - duration_s)
+    # A job that is shorter than one iteration has one, and is told apart below.
+    several = told & (made["iterations"].to_numpy() > 1)
+    off_iterations = (off_s / made["alone_s"].to_numpy() * made["iterations"].to_numpy())[several]
+    return {
+        "jobs": len(made),
+        "models": {str(name): int(count) for name, count in made["model"].value_counts().items()},
+        "models_drawn": int(made["drawn"].sum()),
+        "span_s": float(made["arrival_s"].max()) if len(made) else 0.0,
+        "gpu_hours": float((made["alone_s"] * made["gpus"]).sum() / 3600),
+        "alone_less_duration": {
+            "jobs": int(told.sum()),
+            "largest_s": float(off_s[told].max(initial=0.0)),
+            "largest_iterations": float(off_iterations.max(initial=0.0)),
+            "jobs_of_one_iteration": int((told & ~several).sum()),
+            "off_by_more_than_1_percent": int((off_s[told] > 0.01 * duration_s[told]).sum()),
+        },
+    }
+
+
+class _Log:
+    """Jobs as columns, so that a million take little memory, and what was refused."""
+
+    def __init__(self, watch: Callable[[int], None] | None) -> None:
+        self.watch = watch
+        self.names: list[str] = []
+        self.stems: list[str] = []
+        self.rows: list[int] = []
+        self.notes: Counter[str] = Counter()
+        self.refused: list[tuple[int, Refusal]] = []
+        self.ids: list[str] = []
+        self.numbers = {name: array("d") for name in ("arrival_s", "duration_s", "compute_s")}
+        self.counts = {name: array("q") for name in ("num_gpus", "iterations", "line", "source")}
+        self.texts: dict[str, list[str | None]] = {"model": [], "user": []}
+        self.interned: dict[str | None, str | None] = {}
+
+    def read(self, reader: Reader, opened: Iterable[Source]) -> None:
+        for source in opened:
+            if source.stem in self.stems:
+                taken = self.names[self.stems.index(source.stem)]
+                raise InputError(
+                    f"{source.name}: is called like {taken}; expected files of different names, to tell jobs apart"
+                )
+            self.names.append(source.name)
+            self.stems.append(source.stem)
+            self.rows.append(0)
+            self._read_one(reader, source)
+
+    def _read_one(self, reader: Reader, source: Source) -> None:
+        number, seen = len(self.names) - 1, set[str]()
+        for line, row in enumerate(reader(source), start=1):
+            self.rows[number] += 1
+            if self.watch is not None and line % _WATCH_EVERY == 0:
+                self.watch(sum(self.rows))
+            if isinstance(row, Refusal):
+                self.refuse(number, row)
+            elif row.job_id in seen:
+                self.refuse(
+                    number, Refusal(row.line, "id occurs twice", f"id {row.job_id!r} is that of an earlier job")
+                )
+            else:
+                seen.add(row.job_id)
+                self._keep(number, row)
+
+    def refuse(self, source: int, refusal: Refusal) -> None:
+        self.refused.append((source, refusal))
+
+    def _keep(self, source: int, job: TracedJob) -> None:
+        self.ids.append(job.job_id)
+        for name, numbers in self.numbers.items():
+            numbers.append(getattr(job, name))
+        self.counts["num_gpus"].append(job.num_gpus)
+        self.counts["iterations"].append(job.iterations)
+        self.counts["line"].append(job.line)
+        self.counts["source"].append(source)
+        for name, texts in self.texts.items():
+            text = getattr(job, name)
+            texts.append(self.interned.setdefault(text, text))
+        if job.note:
+            self.notes[job.note] += 1
+
+    def frame(self) -> pd.DataFrame:
+        import numpy as np
+        import pandas as pd
+
+        ids = self.ids
+        if len(self.stems) > 1:
+            ids = [f"{self.stems[source]}/{job_id}" for source, job_id in zip(self.counts["source"], ids, strict=True)]
+        columns: dict[str, Any] = {"job_id": pd.Series(ids, dtype=object)}
+        columns |= {name: np.asarray(numbers) for name, numbers in self.numbers.items()}
+        columns |= {name: np.asarray(counts) for name, counts in self.counts.items()}
+        columns |= {name: pd.Series(texts, dtype=object) for name, texts in self.texts.items()}
+        return pd.DataFrame(columns)
+
+    def account(self) -> dict[str, Any]:
+        return {
+            "files": self._files(),
+            "rows": sum(self.rows),
+            "refused": dict(Counter(refusal.reason for _, refusal in self.refused).most_common()),
+            "notes": dict(self.notes.most_common()),
+        }
+
+    def _files(self) -> list[dict[str, Any]]:
+        refused = [Counter[str]() for _ in self.names]
+        for source, refusal in self.refused:
+            refused[source][refusal.reason] += 1
+        return [
+            {"file": name, "rows": rows, "jobs": rows - counts.total(), "refused": dict(counts.most_common())}
+            for name, rows, counts in zip(self.names, self.rows, refused, strict=True)
+        ]
+
+    def refusals(self) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = [(self.names[source], *refusal) for source, refusal in self.refused]
+        return pd.DataFrame(rows, columns=["file", "line", "reason", "found"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddlsched.plugins import KINDS, names, resolve, resolve_bundle
+from ddlsched.workload_specs import workload_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,6 +33,7 @@ PROMISED = {
     "communication": {"bounded-overlap", "adadual", "preemptive"},
     "contention": {"linear", "10gbe", "1gbe", "equal-share", "max-min"},
     "topology": {"star", "leaf-spine", "fat-tree"},
+    "workload": {"microsoft-160"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},
 }
 
@@ -43,6 +45,8 @@ def test_promised_names_are_registered_and_can_be_made(kind: str) -> None:
         if kind == "bundle":
             for door, given in resolve_bundle(name).items():
                 resolve(door, given)
+        elif kind == "workload":
+            assert len(workload_of(name, seed=1)) > 0
         else:
             resolve(kind, name)
 

@@ -255,7 +255,7 @@ import os, signal
 
 class Dies:
     def begin(self, cluster, rng):
-        if rng.random() < 0.5:
+        if rng.random() < 0.6:
             os.kill(os.getpid(), signal.SIGKILL)
         return self
     def place(self, job, cluster):
@@ -266,7 +266,7 @@ class Dies:
 
 def test_a_run_that_kills_its_process_fails_alone(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(1, 5)]
+    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(3, 7)]
     harmless = [run("harmless", seed) for seed in range(1, 5)]
     done = sweep([*deadly, *harmless], tmp_path / "runs", processes=2)
     dead = {failure.run.seed for failure in done.failures}

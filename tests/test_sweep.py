@@ -255,7 +255,7 @@ import os, signal
 
 class Dies:
     def begin(self, cluster, rng):
-        if rng.random() < 0.5:
+        if rng.random() < 0.6:
             os.kill(os.getpid(), signal.SIGKILL)
         return self
     def place(self, job, cluster):
@@ -266,14 +266,14 @@ class Dies:
 
 def test_a_run_that_kills_its_process_fails_alone(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(1, 9)]
-    harmless = [run("harmless", seed) for seed in range(1, 9)]
+    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(3, 7)]
+    harmless = [run("harmless", seed) for seed in range(1, 5)]
     done = sweep([*deadly, *harmless], tmp_path / "runs", processes=2)
     dead = {failure.run.seed for failure in done.failures}
-    assert 0 < len(dead) < 8
+    assert 0 < len(dead) < 4
     assert {failure.run.labels["policy"] for failure in done.failures} == {"deadly"}
     assert all("its process died twice" in failure.message for failure in done.failures)
-    assert len(done.finished) == 16 - len(dead)
+    assert len(done.finished) == 8 - len(dead)
 
 
 # ---- Files

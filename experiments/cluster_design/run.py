@@ -30,7 +30,7 @@ GPUS = 1024
 BATCH = 1024
 """Sequences of a step: the slice's 128 of 1024 tokens on each of its 8 replicas."""
 CLUSTERS = ("v100", "a6000", "a100-80", "h100")
-COMET = Sweep(axes={"pipeline": (1,), "zero": (2,)}, recompute=("full",))
+COMET = Sweep(axes={"pipeline": (1,), "zero": (2,), "overlap": (1,)}, recompute=("full",))
 """What COMET chooses from: model x data parallelism, ZeRO 2, every layer recomputed, no pipeline."""
 FREE = Sweep(axes={"zero": (0, 1), "sequence_parallel": (0, 1), "overlap": (1,)})
 EXPANSION_GB = 10_000.0
@@ -107,7 +107,7 @@ def headline_table(clusters: pd.DataFrame) -> pd.DataFrame:
 
 def pipeline_table() -> pd.DataFrame:
     """Return what pipeline parallelism, and free choice of ZeRO, recomputation and overlap, change."""
-    alone = Sweep(axes={"zero": (2,)}, recompute=("full",))
+    alone = Sweep(axes={"zero": (2,), "overlap": (1,)}, recompute=("full",))
     rows = []
     for name in ("a100-80", "h100"):
         for what, sweep in (("COMET's choice", COMET), ("+ pipeline", alone), ("+ ZeRO, recompute, overlap", FREE)):

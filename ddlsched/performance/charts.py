@@ -63,7 +63,7 @@ def heat_map(
     row_axis, column_axis, title
         What is varied, and what is shown, with units.
     """
-    figure, axes = new_figure(1.0 + 0.26 * len(rows), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
+    figure, axes = new_figure(max(1.9, 1.0 + 0.26 * len(rows)), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
     shades = np.log10(values)
     image = axes.imshow(shades, origin="lower", cmap="cividis_r", aspect="auto")
     middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)])

@@ -41,7 +41,8 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
     ZeRO divides by the data-parallel GPUs: optimiser states from stage 1, gradients from 2, weights from 3. Under 1F1B
     the first stage keeps the activations of as many micro-batches as there are stages, and when interleaved a share of
-    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are. The last stage keeps one, but the logits too.
+    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are. The last stage keeps one,
+    but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
     zero, data = np.asarray(parallelism.zero), np.asarray(parallelism.data)

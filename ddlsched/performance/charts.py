@@ -81,8 +81,10 @@ def heat_map(
 
 
 @in_style()
-def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, time_axis: str, cost_axis: str) -> Figure:
-    """Return all configurations as points and those on the front joined by a line."""
+def pareto_chart(
+    times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, names: Sequence[str], time_axis: str, cost_axis: str
+) -> Figure:
+    """Return all configurations as points and those on the front joined by a line; the names of its ends above."""
     figure, axes = new_figure(2.6)
     axes.plot(costs, times, ".", color=MUTED, markersize=2.5, alpha=0.4, rasterized=True, label="all that fit")
     order = front[np.argsort(costs[front])]
@@ -95,6 +97,7 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
         drawstyle="steps-post",
         label="Pareto front",
     )
+    axes.set_title(f"Fastest: {names[order[-1]]}\nCheapest: {names[order[0]]}", loc="left")
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis)

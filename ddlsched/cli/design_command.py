@@ -275,7 +275,7 @@ def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
         paths += save(figure, folder / f"{rows}_{columns}")
     fitting = table[table["fits"]]
     times, costs = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
-    names = (fitting["cluster"] + ", " + fitting["gpus"].astype(str) + " GPUs").tolist()
+    names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
     figure = pareto_chart(
         times,
         costs,

@@ -97,7 +97,8 @@ def pareto_chart(
         drawstyle="steps-post",
         label="Pareto front",
     )
-    axes.set_title(f"Fastest: {names[order[-1]]}\nCheapest: {names[order[0]]}", loc="left")
+    ends = f"Fastest: {names[order[-1]]}", f"Cheapest: {names[order[0]]}"
+    axes.set_title("\n".join(end if len(end) <= 44 else f"{end[:41]}..." for end in ends), loc="left")
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis)

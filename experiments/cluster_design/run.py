@@ -238,7 +238,7 @@ def main() -> int:
         table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
     fitting = costs[costs["fits"]]
     times, money = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
-    names = (fitting["cluster"] + ", " + fitting["gpus"].astype(str) + " GPUs").tolist()
+    names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
     front, cost_axis = pareto_front(times, money), "Cost of a step ($, guessed prices)"
     chart = pareto_chart(times, money, front, names=names, time_axis="Step (s)", cost_axis=cost_axis)
     paths = [*heat_maps(out / "charts"), *save(chart, out / "charts" / "transformer_1t_time_cost")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -71,7 +73,12 @@ def design(
         str, typer.Option(help="What to try of recomputation.", metavar="WHAT,...", rich_help_panel=_WHAT)
     ] = "none,selective,full",
     by: Annotated[
-        str, typer.Option(help="What is best: least time, cost or energy.", metavar="WHAT", rich_help_panel=_RESULT)
+        str,
+        typer.Option(
+            help="What is best: least time, cost (at guessed prices unless --cluster gives them) or energy.",
+            metavar="WHAT",
+            rich_help_panel=_RESULT,
+        ),
     ] = "time",
     top: Annotated[
         int, typer.Option(help="How many configurations to print.", metavar="N", parser=whole, rich_help_panel=_RESULT)
@@ -102,7 +109,10 @@ def design(
         raise InputError(f"--top {top}: is no number of configurations; expected a whole number from 1")
     if out is not None:
         refuse_unwritable(out, "--out")
-    names = cluster or ["a100-80"]
+    if charts is not None:
+        with _writable(charts):
+            charts.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(cluster or ["a100-80"]))
     table = _all(model, names, _sizes(gpus), topology, efficiency, global_batch, _sweep(sweep or [], recompute))
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
     if table.empty:
@@ -112,7 +122,9 @@ def design(
             table.to_csv(file, index=False, lineterminator="\n", float_format="%.9g")
         notice(f"wrote {len(table)} configurations to {out}")
     if charts is not None:
-        for path in _draw(table, charts):
+        with _writable(charts):
+            paths = _draw(table, charts)
+        for path in paths:
             notice(f"wrote {path}")
     shown = table.head(top)
     emit(shown.to_json(orient="records", indent=2) + "\n" if as_json else _text(model, table, shown))
@@ -140,6 +152,16 @@ def _all(
     return pd.concat(tables, ignore_index=True)
 
 
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Make a folder of charts that cannot be written one line."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror or error})"
+        raise InputError(f"--charts {folder}: {problem}; expected a folder to write to") from None
+
+
 def _sizes(text: str | None) -> list[int]:
     """Return the sizes to try; none: the cluster's own."""
     if text is None:
@@ -147,18 +169,28 @@ def _sizes(text: str | None) -> list[int]:
     sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
     if not all(1 <= size <= 1_000_000 for size in sizes):
         raise InputError(f"--gpus {text}: is no list of sizes; expected whole numbers from 1, such as 64,128,256")
-    return sizes
+    return list(dict.fromkeys(sizes))
 
 
 def _sweep(given: list[str], recompute: str) -> Any:
     from ddlsched.performance.parallelism import RECOMPUTE
     from ddlsched.performance.sweeps import Sweep
 
-    kinds = recompute.split(",")
+    kinds = list(dict.fromkeys(recompute.split(",")))
     for kind in kinds:
         if kind not in RECOMPUTE:
             raise InputError(f"--recompute {recompute}: {kind!r} is unknown; expected some of {', '.join(RECOMPUTE)}")
-    return Sweep(axes=dict(_axis(text) for text in given), recompute=kinds)  # type: ignore[arg-type]
+    axes: dict[str, list[float]] = {}
+    for text in given:
+        name, values = _axis(text)
+        if name in axes:
+            raise InputError(f"--sweep {text}: {name} was given before; expected all its values at once")
+        axes[name] = values
+    return Sweep(axes=axes, recompute=kinds)  # type: ignore[arg-type]
+
+
+_FROM_ZERO = {"zero": 3, "sequence_parallel": 1, "overlap": 1}
+"""Axes whose values begin with 0, and their last one."""
 
 
 def _axis(text: str) -> tuple[str, list[float]]:
@@ -171,13 +203,14 @@ def _axis(text: str) -> tuple[str, list[float]]:
         numbers = [float(value) for value in values.split(",")]
     except ValueError:
         numbers = []
-    flag = name in ("zero", "sequence_parallel", "overlap")
-    least = 0.0 if flag else 1.0 if name in PLAN_AXES else 1e-9
-    good = equals and numbers and all(least <= number < 1e12 for number in numbers)
+    least = 0 if name in _FROM_ZERO else 1 if name in PLAN_AXES else 1e-9
+    most = _FROM_ZERO.get(name, 1e12)
+    good = equals and numbers and all(least <= number <= most for number in numbers)
     if not good or (name in PLAN_AXES and any(number % 1 for number in numbers)):
         kind = "whole numbers" if name in PLAN_AXES else "numbers > 0"
-        raise InputError(f"--sweep {text}: has no usable values; expected {kind}, such as {name}=1,2")
-    return name, numbers
+        bounds = f" from 0 to {most}, such as {name}=0,1" if name in _FROM_ZERO else f", such as {name}=1,2"
+        raise InputError(f"--sweep {text}: has no usable values; expected {kind}{bounds}")
+    return name, list(dict.fromkeys(numbers))
 
 
 def _text(model: str, table: pd.DataFrame, shown: pd.DataFrame) -> str:
@@ -229,12 +262,18 @@ def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
             columns=[f"{value:g}" for value in cells.columns],
             row_axis=_AXIS_TITLES[rows],
             column_axis=_AXIS_TITLES[columns],
-            title="Shortest step (s)",
+            title="Shortest step (s); -: nothing fits" if cells.isna().any(axis=None) else "Shortest step (s)",
         )
         paths += save(figure, folder / f"{rows}_{columns}")
     fitting = table[table["fits"]]
     times, costs = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
+    names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
     figure = pareto_chart(
-        times, costs, pareto_front(times, costs), time_axis="Step (s)", cost_axis="Cost of a step ($)"
+        times,
+        costs,
+        pareto_front(times, costs),
+        names=names,
+        time_axis="Step (s)",
+        cost_axis="Cost of a step ($)",
     )
     return [*paths, *save(figure, folder / "pareto_time_cost")]

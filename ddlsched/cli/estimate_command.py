@@ -26,6 +26,7 @@ _RESULT = "Results"
 
 
 def estimate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50."),
@@ -148,15 +149,13 @@ def estimate(
     if (model is None) == (rows is None):
         raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")
     if rows is not None:
+        _refuse_others(context)
         _predict_rows(rows, out)
         return
     if out is not None:
         raise InputError(f"--out {out}: belongs to --rows; expected --json or --job-out for a single estimate")
     if job_out is not None:
-        from ddlsched.workload_files import refuse_suffix
-
-        refuse_unwritable(job_out, "--job-out")
-        refuse_suffix(job_out)
+        _refuse_no_job_file(job_out)
     from ddlsched.performance.clusters import parse_cluster
     from ddlsched.performance.estimate import estimate_checked
     from ddlsched.performance.parallelism import Parallelism
@@ -189,12 +188,27 @@ def estimate(
     )
 
 
+def _refuse_no_job_file(path: Path) -> None:
+    from ddlsched.workload_files import refuse_suffix
+
+    refuse_unwritable(path, "--job-out")
+    refuse_suffix(path)
+
+
 def _write_job(job: Job, path: Path) -> None:
     from ddlsched.jobs import Workload
 
     with replacing(path, "--job-out") as file:
         Workload.of([job]).write(file)
     notice(f"wrote a job of {job.iterations} iterations to {path}")
+
+
+def _refuse_others(context: typer.Context) -> None:
+    """Refuse what would have no effect beside --rows."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("rows", "out"):
+            raise InputError(f"{parameter.opts[0]}: has no effect on --rows; expected --out alone beside it")
 
 
 def _predict_rows(rows: Path, out: Path | None) -> None:
@@ -213,13 +227,10 @@ def _predict_rows(rows: Path, out: Path | None) -> None:
 
 
 def _error(frame: Any) -> str:
-    """Return how far the predictions are off, if the file has measured times."""
-    if "iteration_ms" not in frame:
+    """Return how far the predictions are off, if rows have measured times."""
+    if "iteration_ms" not in frame or frame["iteration_ms"].isna().all():
         return ""
-    from pandas import to_numeric
-
-    measured = to_numeric(frame["iteration_ms"], errors="coerce")
-    error = (frame["predicted_ms"] / measured - 1).abs().mean()
+    error = (frame["predicted_ms"] / frame["iteration_ms"] - 1).abs().mean()
     return f"; {100 * error:.2f} % off the measured times on average"
 
 
@@ -262,7 +273,8 @@ def _table(title: str, samples: str, plan: Parallelism, found: Estimate) -> str:
     lines.append(f"  {f'{samples} a second':32}{rate:12.4g}")
     lines.append(f"  {'model FLOPs utilisation':32}{100 * float(found.mfu):12.1f} %")
     lines.append(f"  {'energy of a step':32}{float(found.energy_j) / 1e3:12.4g} kJ")
-    lines.append(f"  {'cost of a step':32}{float(found.cost):12.4g} $")
+    price = f"at {float(found.price_per_hour):g} $ an hour and GPU, a guess unless given"
+    lines.append(f"  {'cost of a step':32}{float(found.cost):12.4g} $   {price}")
     memory_gb = float(found.memory.total_bytes) / 1e9
     missing_gb = float(found.missing_bytes) / 1e9
     verdict = "fits" if found.fits else f"does not fit by {missing_gb:.2f} GB"

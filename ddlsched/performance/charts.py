@@ -63,7 +63,7 @@ def heat_map(
     row_axis, column_axis, title
         What is varied, and what is shown, with units.
     """
-    figure, axes = new_figure(1.0 + 0.26 * len(rows), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
+    figure, axes = new_figure(max(1.9, 1.0 + 0.26 * len(rows)), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
     shades = np.log10(values)
     image = axes.imshow(shades, origin="lower", cmap="cividis_r", aspect="auto")
     middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)])
@@ -81,8 +81,10 @@ def heat_map(
 
 
 @in_style()
-def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, time_axis: str, cost_axis: str) -> Figure:
-    """Return all configurations as points and those on the front joined by a line."""
+def pareto_chart(
+    times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, names: Sequence[str], time_axis: str, cost_axis: str
+) -> Figure:
+    """Return all configurations as points and those on the front joined by a line; the names of its ends above."""
     figure, axes = new_figure(2.6)
     axes.plot(costs, times, ".", color=MUTED, markersize=2.5, alpha=0.4, rasterized=True, label="all that fit")
     order = front[np.argsort(costs[front])]
@@ -95,6 +97,8 @@ def pareto_chart(times: np.ndarray, costs: np.ndarray, front: np.ndarray, *, tim
         drawstyle="steps-post",
         label="Pareto front",
     )
+    ends = f"Fastest: {names[order[-1]]}", f"Cheapest: {names[order[0]]}"
+    axes.set_title("\n".join(end if len(end) <= 44 else f"{end[:41]}..." for end in ends), loc="left")
     axes.set(xscale="log", yscale="log", xlabel=cost_axis, ylabel=time_axis)
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis)

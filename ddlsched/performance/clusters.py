@@ -29,7 +29,7 @@ _NODES = {
     "h200": _Node(8, 3200),
     "b200": _Node(8, 3200),
     "a6000": _Node(8, 200),
-    "tpu-v4": _Node(4, 4800),
+    "tpu-v4": _Node(4, 9600),
 }
 """NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200 and DGX B200; for a6000 an assumption. A tpu-v4 board's links go on to
 other boards at the same speed, so its "card" is that of its four chips."""

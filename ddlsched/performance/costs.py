@@ -56,7 +56,7 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     tensor, experts, replicas, pipeline = split_group(sizes, [tier.size for tier in machine.tiers])
     data = [a * b for a, b in zip(experts, replicas, strict=True)]
     world = [a * b * c for a, b, c in zip(tensor, data, pipeline, strict=True)]
-    named = {"tensor": tensor, "expert": experts, "replicas": replicas, "data": data}
+    named = {"tensor": tensor, "data": data, "expert": experts, "replicas": replicas}
     return {
         name: tuple(
             Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)
@@ -88,7 +88,7 @@ class Costs:
     precision
         Of matrix products.
     algorithm
-        Of collectives.
+        Of collectives other than all-to-alls.
     memory_bytes_per_s
         In place of the GPU's own bandwidth.
     """
@@ -123,8 +123,9 @@ class Costs:
         return total_s
 
     def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName) -> Amount:
-        """Return the time of one collective in a named group."""
-        return collective_s(kind, message_bytes, self.groups[group], algorithm=self.algorithm)
+        """Return the time of one collective in a named group; in an all-to-all everyone sends to everyone directly."""
+        algorithm = "direct" if kind == "all-to-all" else self.algorithm
+        return collective_s(kind, message_bytes, self.groups[group], algorithm=algorithm)
 
     def part(self, layers: Iterable[Layer], *, recomputed: bool = True) -> PassTimes:
         """Return the times of layers one after the other; ``recomputed`` if they are within what is checkpointed."""

@@ -130,7 +130,7 @@ def estimate(
     precision
         Of matrix products.
     algorithm
-        Of collectives.
+        Of collectives other than all-to-alls.
     """
     layers = model.layers(parallelism)
     memory = memory_per_gpu(layers, parallelism)
@@ -278,12 +278,12 @@ def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, A
 
 
 def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
-    """Return the communication of data parallelism that the last micro-batch's backward does not hide."""
+    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide."""
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
     total_s = _reduction_rounds(plan) * costs.collectives_s(reductions)
-    return np.where(np.asarray(plan.overlap), np.maximum(0.0, total_s - backward_s), total_s)
+    return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)
 
 
 def _reduction_rounds(parallelism: Parallelism) -> Amount:
@@ -298,6 +298,6 @@ def _reduction_rounds(parallelism: Parallelism) -> Amount:
 
 def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
-    spread = np.where(np.asarray(parallelism.zero) >= 1, parallelism.data, 1)
-    bandwidth = machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory
-    return OPTIMISER_TRAFFIC_BYTES * (copied + own) / spread / bandwidth
+    spread = np.asarray(parallelism.zero) >= 1
+    updated = copied / np.where(spread, parallelism.data, 1) + own / np.where(spread, parallelism.replicas, 1)
+    return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,11 @@ def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buc
 
     What stays inside the job at a fixed time is computation to the simulator: collectives of tensor and expert
     parallelism, sends between stages, bubbles, reductions inside a server. An all-reduce between servers is left to it,
-    with the bytes that cross a server's card: those of each data-parallel group with members there, once.
+    with as many bytes as make each server's card move what it does in the estimate.
     """
-    count = float(parallelism.micro_batches)
     parts = buckets if parallelism.overlap else 1
-    last_s = float(found.backward_s) / (count if parallelism.overlap else 1.0)
+    share = parallelism.overlapped_passes / parallelism.micro_batches if parallelism.overlap else 1.0
+    last_s = float(found.backward_s * share)
     bytes_between = _bytes_between_servers(found, parallelism, machine)
     inside_s = 0.0 if bytes_between else float(found.data_s)
     before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
@@ -99,12 +100,19 @@ def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buc
 
 
 def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine) -> float:
-    """Return the gradient bytes that a server's card sends, 0 if every group lies inside a server."""
+    """Return the message of an all-reduce over all servers, 0 if every group lies inside a server.
+
+    Each data-parallel group with members on a server brings its gradients there once. A group over r servers moves
+    2 (r - 1) / r of them over each card; the simulator's ring over all n servers of the job moves 2 (n - 1) / n.
+    """
     groups, total = groups_of(parallelism, machine), 0.0
+    inside, *outside = (float(tier.size) for tier in machine.tiers)
+    servers = math.prod(outside)
     for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
-        inside, *outside = groups[name]
-        if np.prod([float(span.size) for span in outside]) > 1:
-            total += float(brought) * float(machine.tiers[0].size) / float(inside.size)
+        members, *spans = (float(span.size) for span in groups[name])
+        joined = math.prod(spans)
+        if joined > 1:
+            total += float(brought) * inside / members * (1 - 1 / joined) / (1 - 1 / servers)
     return total
 
 

@@ -41,15 +41,15 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
     ZeRO divides by the data-parallel GPUs: optimiser states from stage 1, gradients from 2, weights from 3. Under 1F1B
     the first stage keeps the activations of as many micro-batches as there are stages, and when interleaved a share of
-    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023). The last stage keeps one, but the logits too.
+    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are. The last stage keeps one,
+    but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
     zero, data = np.asarray(parallelism.zero), np.asarray(parallelism.data)
-    replicas = data / np.asarray(parallelism.expert)
 
     def held_bytes(stage: int, bytes_each: int) -> Amount:
         spread = zero >= stage
-        return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, replicas, 1))
+        return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, parallelism.replicas, 1))
 
     return Memory(
         weights_bytes=held_bytes(3, WEIGHT_BYTES) + TABLE_BYTES * _sum(layers.first, "table_parameters"),
@@ -76,8 +76,8 @@ def _sum(part: Iterable[Layer], quantity: str) -> Amount:
 
 def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     stages, chunks = np.asarray(parallelism.pipeline), np.asarray(parallelism.interleave)
-    in_flight = np.minimum(parallelism.micro_batches, stages)
-    in_flight = np.where(chunks > 1, stages * (1 + (stages - 1) / (stages * chunks)), in_flight)
+    kept_passes = stages + np.where(chunks > 1, (stages - 1) / chunks, 0)
+    in_flight = np.minimum(parallelism.micro_batches, kept_passes)
     kept, working = _block_bytes(layers.block, parallelism.recompute)
     body = kept * layers.num_blocks / stages
     first, last = (_sum(part, "activation_bytes") for part in (layers.first, layers.last))

@@ -50,7 +50,8 @@ class Parallelism:
     recompute
         What is computed again in backward instead of kept: nothing, the attention's core, or all layers.
     overlap
-        Whether gradients are reduced while the last micro-batch's backward still runs.
+        Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
+        communicate for every micro-batch, behind each one's.
     """
 
     tensor: Amount = 1
@@ -81,6 +82,17 @@ class Parallelism:
     def micro_batches(self) -> Amount:
         """Micro-batches of a step on each pipeline."""
         return self.global_batch / (self.data * self.micro_batch)
+
+    @property
+    def replicas(self) -> Amount:
+        """GPUs that hold copies of the same experts."""
+        return self.data / np.asarray(self.expert)
+
+    @property
+    def overlapped_passes(self) -> Amount:
+        """Micro-batches whose backward hides data parallelism's communication, if any does: with ZeRO 2 and 3 all."""
+        if_overlapped = np.where(np.asarray(self.zero) >= 2, self.micro_batches, 1)
+        return np.where(np.asarray(self.overlap), if_overlapped, 0)
 
     @property
     def norm_shards(self) -> Amount:

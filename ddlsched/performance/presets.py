@@ -37,14 +37,14 @@ def _gpu(
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
-        _gpu("v100", {"half": 125, "single": 15.7}, (32, 900), 150, 300, 3.90),
-        _gpu("a100-40", {"half": 312, "single": 156}, (40, 1555), 300, 400, 4.10),
-        _gpu("a100-80", {"half": 312, "single": 156}, (80, 2039), 300, 400, 5.12),
-        _gpu("h100", {"half": 989, "single": 494, "fp8": 1979}, (80, 3350), 450, 700, 12.29),
-        _gpu("h200", {"half": 989, "single": 494, "fp8": 1979}, (141, 4800), 450, 700, 13.00),
-        _gpu("b200", {"half": 2250, "single": 1100, "fp8": 4500}, (180, 7700), 900, 1000, 14.00),
-        _gpu("a6000", {"half": 154.8, "single": 77.4}, (48, 768), 56.25, 300, 1.30),
-        _gpu("tpu-v4", {"half": 275}, (32, 1228), 150, 192, 3.22),
+        _gpu("v100", {"half": 125, "single": 15.7}, (32, 900), 150, 300, 4),
+        _gpu("a100-40", {"half": 312, "single": 156}, (40, 1555), 300, 400, 4),
+        _gpu("a100-80", {"half": 312, "single": 156}, (80, 2039), 300, 400, 5),
+        _gpu("h100", {"half": 989, "single": 494, "fp8": 1979}, (80, 3350), 450, 700, 12),
+        _gpu("h200", {"half": 989, "single": 494, "fp8": 1979}, (141, 4800), 450, 700, 13),
+        _gpu("b200", {"half": 2250, "single": 1100, "fp8": 4500}, (180, 8000), 900, 1000, 14),
+        _gpu("a6000", {"half": 154.8, "single": 77.4}, (48, 768), 56.25, 300, 1),
+        _gpu("tpu-v4", {"half": 275}, (32, 1228), 300, 192, 3),
     )
 }
 """Vendors' figures: dense matrix products ("single" is TF32 where the GPU has it), memory, links in one direction,
@@ -53,9 +53,12 @@ power.
 v100: NVIDIA V100 SXM2 data sheet, 2020. a100-40, a100-80: NVIDIA A100 SXM4 data sheet, 2021. h100: NVIDIA H100 SXM5
 data sheet, 2023. h200: NVIDIA H200 SXM data sheet, 2024. b200: NVIDIA DGX B200 data sheet, 2024, an eighth of the
 system. a6000: NVIDIA RTX A6000 data sheet, 2021. tpu-v4: Google Cloud, "TPU v4", and Jouppi et al., ISCA 2023 (six
-ports of 50 GB/s, both directions together; mean power).
+ports of 50 GB/s in each direction; most power).
 
-Prices, US dollars an hour and GPU, are orders of magnitude of on-demand cloud offers, not anybody's data: give your
+These were typed in. The sheets themselves were not at hand: those of a100-40, h200, b200 and tpu-v4 were compared with
+pages that quote them at most, and tpu-v4's ports are often quoted as half of this.
+
+Prices, US dollars an hour and GPU, are guesses of the order of magnitude of cloud offers and nobody's data: give your
 own. """
 
 EFFICIENCIES: dict[str, Efficiency] = {
@@ -140,6 +143,7 @@ def _transformer(
 
 MODELS |= _transformers()
 MODELS |= {
+    # The size is COMET's; how it comes about, and the widths, are chosen: those of COMET were not at hand.
     "dlrm-1.2t": Dlrm(
         tables=64,
         rows=146_500_000,

@@ -32,7 +32,7 @@ class Dlrm:
 
     References
     ----------
-    Naumov et al., "Deep Learning Recommendation Model", 2019; Mudigere et al., ISCA 2022, for the sizes of dlrm-1.2t.
+    Naumov et al., "Deep Learning Recommendation Model", 2019.
     """
 
     tables: int

@@ -1,7 +1,8 @@
 """Measured or planned runs as rows of a CSV file, and their predicted times on nodes of eight A100s.
 
 Columns: ``gpus, global_batch, micro_batch, hidden, heads, layers, sequence, tensor_parallel, data_parallel,
-pipeline_parallel``, whole numbers, and optionally ``iteration_ms``; others are kept and not read.
+pipeline_parallel``, whole numbers, and optionally ``iteration_ms``, empty where a row was not measured; others are kept
+and not read.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ COLUMNS = (
     "pipeline_parallel",
 )
 _GPUS_PER_NODE = 8
+_MOST = 100_000_000
+"""Of any number in a row: beyond it, products of two would leave what a float holds exactly."""
 _VOCABULARY = 51_200
 """GPT-2's, padded to whole multiples of 128 a GPU: the files do not say; it is Megatron's."""
 
@@ -53,7 +56,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, skipinitialspace=True)
+        frame = pd.read_csv(path, skipinitialspace=True, dtype=str)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); expected a CSV file") from None
     except (ValueError, UnicodeDecodeError) as error:
@@ -64,8 +67,12 @@ def read_rows(path: Path) -> pd.DataFrame:
         raise InputError(f"{path}: has no column {missing[0]!r}; expected the columns {', '.join(COLUMNS)}")
     if frame.empty:
         raise InputError(f"{path}: has no rows; expected at least one")
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise InputError(f"{path}: its rows have more fields than its header; expected a name for each")
     for column in COLUMNS:
         frame[column] = _whole(path, frame, column)
+    if "iteration_ms" in frame:
+        frame["iteration_ms"] = _measured(path, frame)
     _refuse_broken_rows(path, frame)
     return frame
 
@@ -74,12 +81,25 @@ def _whole(path: Path, frame: pd.DataFrame, column: str) -> pd.Series[int]:
     import pandas as pd
 
     values = pd.to_numeric(frame[column], errors="coerce")
-    good = (values >= 1) & (values <= 1e9) & (values % 1 == 0)
+    good = (values >= 1) & (values <= _MOST) & (values % 1 == 0)
+    _refuse_bad(path, frame[column], good, f"a whole number from 1 to {_MOST:,}")
+    return values.astype("int64")
+
+
+def _measured(path: Path, frame: pd.DataFrame) -> pd.Series[float]:
+    """Return the measured times; NaN where a row has none."""
+    import pandas as pd
+
+    values = pd.to_numeric(frame["iteration_ms"], errors="coerce")
+    good = frame["iteration_ms"].isna() | ((values > 0) & (values < np.inf))
+    _refuse_bad(path, frame["iteration_ms"], good, "milliseconds > 0, or nothing")
+    return values
+
+
+def _refuse_bad(path: Path, column: pd.Series[str], good: pd.Series[bool], expected: str) -> None:
     if not good.all():
         row = int(np.argmin(good))
-        found = frame[column].iloc[row]
-        raise InputError(f"{path}, row {row + 1}: {column} is {found}; expected a whole number from 1")
-    return values.astype("int64")
+        raise InputError(f"{path}, row {row + 1}: {column.name} is {column.iloc[row]}; expected {expected}")
 
 
 def _refuse_broken_rows(path: Path, frame: pd.DataFrame) -> None:

@@ -39,9 +39,9 @@ APPLICATIONS = {
     "ncf": Application("ncf", 10, 4_970_845, 0.00764905, 4.33653e-07),
     "yolov3": Application("yolov3", 50, 16_551, 0.218869, 0.0243043),
 }
-"""The six applications. Epochs are those of the simulator in petuum/adaptdl (branch osdi21-artifact,
-simulator/applications.py), samples what its validation files count an epoch; the time of a step is a line, by least
-squares, through its measurements on one GPU (simulator/traces/*/placements.csv, placement 1)."""
+"""The six applications. Epochs are those of Sia's copy of Pollux's table of applications (siasosp23/artifacts), samples
+what the validation files of petuum/adaptdl (branch osdi21-artifact) count an epoch; the time of a step is a line, by
+least squares, through the latter's measurements on one GPU (simulator/traces/*/placements.csv, placement 1)."""
 
 
 def pollux(source: Source) -> Iterator[TracedJob | Refusal]:

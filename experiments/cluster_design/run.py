@@ -30,8 +30,9 @@ GPUS = 1024
 BATCH = 1024
 """Sequences of a step: the slice's 128 of 1024 tokens on each of its 8 replicas."""
 CLUSTERS = ("v100", "a6000", "a100-80", "h100")
-COMET = Sweep(axes={"pipeline": (1,), "zero": (2,)}, recompute=("full",))
-"""What COMET chooses from: model x data parallelism, ZeRO 2, every layer recomputed, no pipeline."""
+COMET = Sweep(axes={"pipeline": (1,), "zero": (2,), "overlap": (1,)}, recompute=("full",))
+"""What COMET chooses from: model x data parallelism, ZeRO 2, every layer recomputed, gradients reduced behind backward,
+no pipeline."""
 FREE = Sweep(axes={"zero": (0, 1), "sequence_parallel": (0, 1), "overlap": (1,)})
 EXPANSION_GB = 10_000.0
 BANDWIDTHS = (50, 100, 200, 500, 1000, 2000)
@@ -107,10 +108,14 @@ def headline_table(clusters: pd.DataFrame) -> pd.DataFrame:
 
 def pipeline_table() -> pd.DataFrame:
     """Return what pipeline parallelism, and free choice of ZeRO, recomputation and overlap, change."""
-    alone = Sweep(axes={"zero": (2,)}, recompute=("full",))
+    alone = Sweep(axes={"zero": (2,), "overlap": (1,)}, recompute=("full",))
     rows = []
     for name in ("a100-80", "h100"):
-        for what, sweep in (("COMET's choice", COMET), ("+ pipeline", alone), ("+ ZeRO, recompute, overlap", FREE)):
+        for what, sweep in (
+            ("COMET's choice", COMET),
+            ("+ pipeline", alone),
+            ("+ ZeRO 0 or 1, recompute, sequence", FREE),
+        ):
             rows.append(_row(name, best(name, sweep), choice=what))
     return pd.DataFrame(rows)
 
@@ -126,12 +131,18 @@ def cost_table() -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def front_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """Return the Pareto front of time and cost."""
-    fitting = costs[costs["fits"]].reset_index(drop=True)
-    front = pareto_front(fitting["step_s"].to_numpy(), fitting["cost"].to_numpy())
-    columns = ["cluster", "gpus", "tensor", "pipeline", "data", "recompute", "step_s", "cost", "energy_j", "mfu"]
-    return fitting.loc[front, columns]
+def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest plan of each cluster and size, and what its GPU-hours are worth, whatever GPUs are rented for.
+
+    ``worth`` is how often an A100's price a GPU may have for its cheapest step to cost what the A100s' cheapest costs.
+    """
+    fitting = costs[costs["fits"]]
+    fastest = fitting.loc[fitting.groupby(["cluster", "gpus"], sort=False)["step_s"].idxmin()]
+    hours = fastest["step_s"] * fastest["gpus"] / 3600
+    least = hours.groupby(fastest["cluster"]).transform("min")
+    worth = hours[fastest["cluster"] == "a100-80"].min() / least
+    columns = ["cluster", "gpus", "tensor", "pipeline", "data", "recompute", "step_s", "energy_j", "mfu"]
+    return fastest[columns].assign(gpu_hours=hours, worth=worth)
 
 
 def dlrm_table() -> pd.DataFrame:
@@ -217,7 +228,7 @@ def main() -> int:
         "clusters": clusters,
         "headlines": headline_table(clusters),
         "pipeline": pipeline_table(),
-        "pareto_front": front_table(costs),
+        "worth": worth_table(costs),
         "dlrm": dlrm_table(),
     }
     (out / "tables").mkdir(parents=True, exist_ok=True)
@@ -227,7 +238,9 @@ def main() -> int:
         table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
     fitting = costs[costs["fits"]]
     times, money = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
-    chart = pareto_chart(times, money, pareto_front(times, money), time_axis="Step (s)", cost_axis="Cost of a step ($)")
+    names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
+    front, cost_axis = pareto_front(times, money), "Cost of a step ($, guessed prices)"
+    chart = pareto_chart(times, money, front, names=names, time_axis="Step (s)", cost_axis=cost_axis)
     paths = [*heat_maps(out / "charts"), *save(chart, out / "charts" / "transformer_1t_time_cost")]
     print("Charts:", *paths, sep="\n  ")
     return 0

@@ -173,6 +173,38 @@ def test_gradients_by_hand_and_hidden_by_overlap() -> None:
     assert hidden.data_s == pytest.approx(max(0.0, expected - float(found.backward_s)))
 
 
+@pytest.mark.parametrize(("zero", "passes"), [(0, 1), (1, 1), (2, 4), (3, 4)])
+def test_zero_2_and_3_overlap_with_every_backward(zero, passes) -> None:
+    plan, cluster = Parallelism(data=4, global_batch=16, zero=zero), machine(4, rate=1e10)
+    found = estimate(GPT, plan, cluster)
+    hidden = estimate(GPT, dataclasses.replace(plan, overlap=True), cluster)
+    assert found.data_s - hidden.data_s == pytest.approx(passes * float(found.backward_s) / 4)
+
+
+def test_an_all_to_all_is_direct_whatever_the_other_collectives_are() -> None:
+    """Each of 8 GPUs keeps an eighth of its tokens' vectors and sends the rest once; four times a block and pass."""
+    mixture = dataclasses.replace(GPT, experts=8, active_experts=2)
+    plan = Parallelism(data=8, expert=8, global_batch=8)
+    for algorithm in ("ring", "halving-doubling", "direct"):
+        found = estimate(mixture, plan, machine(8, rate=1e8), algorithm=algorithm)
+        one_s = 7 / 8 * (2 * 512 * 2 * 1024) / 1e8
+        weights_s = sum(operation.flops for operation in _experts_weights(mixture, plan)) / 1e14
+        assert found.tensor_s == pytest.approx(8 * (4 * one_s - weights_s))
+
+
+def _experts_weights(mixture: Transformer, plan: Parallelism) -> list[Operation]:
+    return [part for layer in mixture.layers(plan).block if "experts" in layer.name for part in layer.weight_gradient]
+
+
+def test_the_optimiser_of_experts_is_spread_over_their_copies() -> None:
+    mixture = dataclasses.replace(GPT, experts=8, active_experts=2)
+    gpu = dataclasses.replace(FAST_MEMORY, memory_bytes_per_s=1e12)
+    plans = [Parallelism(data=8, expert=8, global_batch=8, zero=zero) for zero in (0, 1)]
+    plain, spread = (estimate(mixture, plan, machine(8, gpu=gpu)) for plan in plans)
+    states = plain.memory.optimiser_bytes / spread.memory.optimiser_bytes
+    assert plain.optimiser_s / spread.optimiser_s == pytest.approx(states)
+
+
 @pytest.mark.parametrize(("zero", "rounds"), [(0, 1.0), (1, 1.0), (2, 2.5), (3, 6.0)])
 def test_zero_sends_more_often(zero, rounds) -> None:
     found, plain = (

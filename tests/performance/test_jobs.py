@@ -74,12 +74,21 @@ def test_groups_inside_a_server_leave_the_network_alone() -> None:
     assert s_from_ns(dag.compute_ns) == pytest.approx(float(found.step_s), rel=1e-6)
 
 
-def test_the_simulator_runs_a_job_alone_in_the_estimated_time() -> None:
-    """A ring over 4 cards under equal share moves 2 x 3/4 of the message: what the estimate's outer tier moves."""
-    job = job_of(GPT, PLAN, MACHINE, job_id="gpt", iterations=10, label="gpt3-350m")
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PLAN,
+        Parallelism(tensor=2, data=4, pipeline=2, micro_batch=2, global_batch=32),
+        Parallelism(data=16, micro_batch=1, global_batch=64, zero=3, overlap=True),
+    ],
+    ids=["data", "pipeline", "zero 3 behind every backward"],
+)
+def test_the_simulator_runs_a_job_alone_in_the_estimated_time(plan) -> None:
+    """A ring over 4 cards moves 2 x 3/4 of the message; with a pipeline of 2, the estimate's join 2 cards each."""
+    job = job_of(GPT, plan, MACHINE, job_id="gpt", iterations=10, label="gpt3-350m")
     cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=4, topology="star:nic_gbps=10")
     result = ddlsched.simulate(ddlsched.Workload.of([job]), cluster, contention="equal-share")
-    estimated_s = 10 * float(estimate_checked(GPT, PLAN, MACHINE).step_s)
+    estimated_s = 10 * float(estimate_checked(GPT, plan, MACHINE).step_s)
     assert result.jobs["jct_s"].item() == pytest.approx(estimated_s, rel=0.01)
 
 

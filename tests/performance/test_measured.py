@@ -165,6 +165,10 @@ def test_rows_of_a_file_are_predicted_one_by_one_as_all_at_once(tmp_path) -> Non
         ("layers", 0, "row 3: layers is 0; expected a whole number from 1"),
         ("sequence", 10.5, "row 3: sequence is 10.5; expected a whole number from 1"),
         ("heads", math.nan, "row 3: heads is nan; expected a whole number"),
+        ("layers", "True", "row 3: layers is True; expected a whole number from 1"),
+        ("hidden", 10**9, "row 3: hidden is 1000000000; expected a whole number from 1 to 100,000,000"),
+        ("iteration_ms", 0, "row 3: iteration_ms is 0.0; expected milliseconds > 0"),
+        ("iteration_ms", "fast", "row 3: iteration_ms is fast; expected milliseconds > 0"),
         ("gpus", 3, "row 3: tensor .* expected their product to be the 3 GPUs"),
         ("heads", 1_000_003, "row 3: "),
         ("micro_batch", 1_000, "row 3: global batch .* is not divisible by"),
@@ -183,6 +187,9 @@ def test_missing_columns_and_files(tmp_path) -> None:
     for column in COLUMNS:
         with pytest.raises(InputError, match=f"has no column '{column}'"):
             read_rows(write(tmp_path / "rows.csv", made_up().drop(columns=column)))
+    (tmp_path / "long.csv").write_text(f"{','.join(COLUMNS)}\n{','.join('1' * (len(COLUMNS) + 1))}\n")
+    with pytest.raises(InputError, match="more fields than its header"):
+        read_rows(tmp_path / "long.csv")
     with pytest.raises(InputError, match="has no rows"):
         read_rows(write(tmp_path / "rows.csv", made_up().iloc[:0]))
     with pytest.raises(InputError, match="cannot be read"):

@@ -47,6 +47,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
 def test_interleaving_keeps_more() -> None:
     plain, chunks = (activations(pipeline=4, global_batch=16, interleave=count) for count in (1, 2))
     assert chunks / plain == pytest.approx(1 + 3 / 8)
+    assert activations(pipeline=4, global_batch=4, interleave=2) == activations(pipeline=4, global_batch=4)
 
 
 def test_full_recomputation_keeps_inputs_and_one_block() -> None:

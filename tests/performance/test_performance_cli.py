@@ -64,6 +64,20 @@ def test_rows_are_kept_and_predicted() -> None:
     assert run("estimate", "--rows", "rows.csv").stdout == Path("predicted.csv").read_text()
 
 
+def test_what_is_given_twice_counts_once() -> None:
+    once, twice = (
+        run("design", "gpt3-6.7b", "--gpus", gpus, "--cluster", "h100", "--sweep", f"tensor={tensor}", "--json").stdout
+        for gpus, tensor in (("8", "4,8"), ("8,8", "4,4,8"))
+    )
+    assert once == twice
+
+
+def test_rows_need_not_be_measured() -> None:
+    Path("rows.csv").write_text(ROWS.replace(",600\n", ",\n").replace(",3600\n", ",\n"))
+    result = run("estimate", "--rows", "rows.csv", "--out", "predicted.csv")
+    assert result.stderr == "ddlsched: wrote 2 rows to predicted.csv\n"
+
+
 def test_a_job_for_the_simulator() -> None:
     result = run("estimate", "gpt3-350m", "--data", 8, "--job-out", "job.json", "--iterations", 5)
     assert result.exit_code == 0
@@ -93,6 +107,8 @@ def test_a_job_for_the_simulator() -> None:
         ("estimate gpt3-350m --job-out job.txt", "job.txt: the suffix is '.txt'"),
         ("estimate gpt3-350m --job-out job.csv", "which a table cannot hold; write it as .json"),
         ("estimate --rows none.csv", "none.csv: cannot be read"),
+        ("estimate --rows rows.csv --json", "--json: has no effect on --rows"),
+        ("estimate --rows rows.csv --tensor 1", "--tensor: has no effect on --rows"),
         ("estimate gpt3-175b --global-batch 99999999999999999999", "expected at most 1,000,000,000,000"),
         ("design gpt3-6.7b --global-batch 99999999999999999999", "expected a whole number from 1 to 1,000,000,000,000"),
         ("design gpt3-6.7b --top 0", "--top 0: is no number of configurations"),
@@ -105,6 +121,10 @@ def test_a_job_for_the_simulator() -> None:
         ("design gpt3-6.7b --sweep compute=0", "expected numbers > 0"),
         ("design gpt3-6.7b --sweep compute", "has no usable values"),
         ("design gpt3-6.7b --sweep expansion_gb=1", "expected both or neither"),
+        ("design gpt3-6.7b --sweep zero=0,4", "expected whole numbers from 0 to 3"),
+        ("design gpt3-6.7b --sweep overlap=2", "expected whole numbers from 0 to 1"),
+        ("design gpt3-6.7b --sweep tensor=1 --sweep tensor=2", "tensor was given before"),
+        ("design gpt3-6.7b --charts rows.csv", "--charts rows.csv: cannot be written"),
         ("design gpt3-6.7b --by size", "--by size: is unknown; expected time, cost, energy"),
         ("design gpt3-6.7b --recompute some", "'some' is unknown"),
         ("design gpt3-6.7b --gpus 8 --sweep tensor=3", "no combination keeps all rules"),

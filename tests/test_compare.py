@@ -146,7 +146,7 @@ def test_the_folder_has_what_reports_are_made_of():
     assert asked["baseline"] == "ada-srsf"
     assert asked["workloads"] == {SMALL: SMALL}
     assert asked["clusters"]["8x4"] == {
-        **{"num_servers": 8, "gpus_per_server": 4, "gpu_memory_mb": 32768.0},
+        **{"num_servers": 8, "gpus_per_server": 4, "gpu_memory_mb": 32768.0, "gpus": [4] * 8},
         **{"topology": "star", "contention": "10gbe"},
     }
     runs = pd.read_csv(folder / "runs.csv")
@@ -461,13 +461,30 @@ def test_the_yaml_of_the_document_runs():
     ]
 
 
+def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
+    Path("mixed.csv").write_text("servers,gpus,gpu_memory_mb,relative_speed\n8,4,32768,\n4,8,32768,2\n")
+    flags = ["--server-table", "mixed.csv", "--option", "disturbances.jitter_cv=0.2", "--option", "warmup_s=0.01"]
+    result = command("--scheduler", "srsf-1", "--scheduler", "srsf-2", "--seeds", "2", *flags)
+    assert result.exit_code == 0, result.stderr
+    comparison = Comparison.open("out")
+    assert comparison.asked["clusters"]["mixed"]["gpus"] == [4] * 8 + [8] * 4
+    assert comparison.asked["options"]["disturbances"]["jitter_cv"] == 0.2
+    cluster = ddlsched.Cluster.read("mixed.csv")
+    disturbances = ddlsched.Disturbances(jitter_cv=0.2)
+    for row in comparison.runs.itertuples():
+        workload = ddlsched.microsoft_160(seed=row.seed, scale=0.002)
+        more = {"scheduler": row.policy, "disturbances": disturbances, "warmup_s": 0.01, "seed": row.seed}
+        assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]
+    refused(command("--scheduler", "srsf-1", "--server-table", "none.csv"), "--server-table", "none.csv: no such file")
+
+
 def test_the_commands_of_the_document_are_understood():
     Path("mine.py").write_text(
         "class SmallerFirst:\n    def __init__(self, limit: int): pass\n    def admit(self): pass\n"
     )
     Path("compare.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

@@ -8,7 +8,8 @@ from ddlsched.cluster import Cluster
 from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.dag import DataParallelIteration
 from ddlsched.disturbances import Disturbances
-from ddlsched.engine.simulation import Simulation, Span, Window
+from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.simulation import Simulation
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle

@@ -24,7 +24,7 @@ from ddlsched.units import NS_PER_S
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.engine.simulation import Stay
+    from ddlsched.engine.outcome import Stay
     from ddlsched.results.result import Result
 
 __all__ = ["explain"]

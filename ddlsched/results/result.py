@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ddlsched.cluster import Cluster
     from ddlsched.contention import ContentionModel
-    from ddlsched.engine.simulation import Finished
+    from ddlsched.engine.outcome import Finished
     from ddlsched.jobs import Workload
 
 __all__ = ["PHASES", "Result"]

@@ -1,0 +1,99 @@
+"""What ``ddlsched simulate`` writes and prints of a run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlsched.cli.output import notice
+from ddlsched.files import replacing
+
+if TYPE_CHECKING:
+    from ddlsched.results.result import Result
+    from ddlsched.sweeps.run import Run
+
+__all__ = ["metrics_json", "metrics_table", "write_files", "write_run"]
+
+
+def metrics_json(summary: dict[str, float]) -> str:
+    """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
+    return json.dumps({name: None if value != value else value for name, value in summary.items()}, indent=2) + "\n"
+
+
+def write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
+    """Write the times of the jobs and the timeline where they are asked for."""
+    if jobs_out is not None:
+        with replacing(jobs_out, "--jobs-out") as file:
+            _write_jobs(result, file)
+        notice(f"wrote the times of {len(result.workload)} jobs to {jobs_out}")
+    if timeline is not None:
+        from ddlsched.results.timeline import write_timeline
+
+        write_timeline(result, timeline)
+        notice(f"wrote the timeline to {timeline}")
+
+
+def write_run(result: Result, run: Run, path: Path) -> None:
+    """Write the file of a run, as a sweep keeps it."""
+    from ddlsched.sweeps.fingerprint import describe
+    from ddlsched.sweeps.stored_runs import run_bytes
+
+    with replacing(path, "--run-out") as file:
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}))
+    notice(f"wrote the run to {path}")
+
+
+def _write_jobs(result: Result, path: Path) -> None:
+    import numpy as np
+
+    records = result.finished.state.jobs
+    jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
+    times_ns = (records.start_ns, records.finish_ns, jct_ns)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["job_id", "start_s", "finish_s", "jct_s"])
+        for job, *times in zip(result.workload, *(column.tolist() for column in times_ns), strict=True):
+            writer.writerow([job.job_id, *map(_exact_s, times)])
+
+
+def _exact_s(time_ns: int) -> str:
+    if time_ns < 0:
+        return ""
+    # A float of seconds would lose nanoseconds beyond 104 days.
+    return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
+
+
+def metrics_table(result: Result) -> str:
+    """Return the metrics for a reader, plain text where stdout is no terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
+    if warming_up := int((~result.jobs["counted"]).sum()):
+        title += f", {warming_up} of which arrived in the warm-up and are not counted"
+    table = Table(box=None, show_header=False, title=title, title_justify="left", title_style="bold")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for row in _rows(result.summary()):
+        table.add_row(*row)
+    with console.capture() as capture:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
+    apart = [("unfinished jobs", f"{summary['unfinished_jobs']:,}", ""), ("restarts", f"{summary['restarts']:,}", "")]
+    return [
+        ("average JCT", f"{summary['average_jct_s']:.3f}", "s"),
+        ("median JCT", f"{summary['median_jct_s']:.3f}", "s"),
+        ("95th percentile JCT", f"{summary['p95_jct_s']:.3f}", "s"),
+        ("makespan", f"{summary['makespan_s']:.3f}", "s"),
+        ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
+        *(row for row in apart if row[1] != "0"),
+        ("events", f"{summary['events']:,}", ""),
+        ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
+    ]

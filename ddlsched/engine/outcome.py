@@ -1,0 +1,88 @@
+"""What a run is asked for beyond its inputs, and what it leaves behind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlsched.contention import ContentionModel
+from ddlsched.engine.layout import Records, State
+from ddlsched.errors import InputError
+from ddlsched.topology import Network
+from ddlsched.units import MAX_NS, NS_PER_S
+
+__all__ = ["Finished", "Span", "Stay", "Window"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a run to record, seconds."""
+
+    from_s: float = 0.0
+    to_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.from_s < self.to_s or self.from_s >= MAX_NS / NS_PER_S:
+            raise InputError(f"timeline window {self.from_s}:{self.to_s}; expected 0 <= FROM < TO, seconds")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which part of a run counts and when it is cut off, nanoseconds."""
+
+    warmup_ns: int = 0
+    until_ns: int = MAX_NS
+
+
+@dataclass
+class Stay:
+    """A job's time on its GPUs, from placement to its finish or a failure; ``to_ns`` is -1 until it ends."""
+
+    job: int
+    gpus: tuple[int, ...]
+    links: tuple[int, ...]
+    from_ns: int
+    to_ns: int = -1
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves behind.
+
+    Attributes
+    ----------
+    state, network
+        The records and the links.
+    contention
+        The model, bound to the network.
+    stays
+        Every job's stays on GPUs, in the order of placement; slices name them by number.
+    slices
+        What was recorded of the timeline.
+    outages
+        Server, from, to (nanoseconds) of each time that a server was down.
+    busy_ns
+        Compute time of each GPU after the warm-up.
+    warmup_ns, end_ns
+        Ends of the warm-up and of the run.
+    engine_s
+        Wall time.
+    """
+
+    state: State
+    network: Network
+    contention: ContentionModel
+    stays: tuple[Stay, ...]
+    slices: Records
+    outages: tuple[tuple[int, int, int], ...]
+    busy_ns: np.ndarray
+    warmup_ns: int
+    end_ns: int
+    engine_s: float
+
+    @property
+    def gpus(self) -> dict[int, tuple[int, ...]]:
+        """The GPUs of each job that was placed, by its number; those of its last stay."""
+        return {stay.job: stay.gpus for stay in self.stays}

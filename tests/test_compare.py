@@ -146,7 +146,7 @@ def test_the_folder_has_what_reports_are_made_of():
     assert asked["baseline"] == "ada-srsf"
     assert asked["workloads"] == {SMALL: SMALL}
     assert asked["clusters"]["8x4"] == {
-        **{"num_servers": 8, "gpus_per_server": 4, "gpu_memory_mb": 32768.0},
+        **{"num_servers": 8, "gpus_per_server": 4, "gpu_memory_mb": 32768.0, "gpus": [4] * 8},
         **{"topology": "star", "contention": "10gbe"},
     }
     runs = pd.read_csv(folder / "runs.csv")
@@ -467,7 +467,7 @@ def test_the_commands_of_the_document_are_understood():
     )
     Path("compare.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

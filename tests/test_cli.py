@@ -195,7 +195,7 @@ def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
     latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
-    checkpoint-iterations restart-s warmup-s until-s"""
+    checkpoint-iterations restart-s warmup-s until-s run-out"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 

@@ -134,7 +134,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_sweep import run
 from ddlsched.sweeps.sweep import sweep
-sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 31)], Path({store!r}), processes=2)
+sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 17)], Path({store!r}), processes=2)
 """
 
 
@@ -167,12 +167,12 @@ def test_resumes_after_a_kill(mine, tmp_path):
         time.sleep(0.02)
     assert not any(map(is_running, workers)), "they outlive the sweep"
     before = {path: path.stat().st_mtime_ns for path in store.glob("*.parquet")}
-    assert 3 <= len(before) < 30
+    assert 3 <= len(before) < 16
     logged = len(runs_logged(tmp_path))
-    done = sweep([run(seed=seed, measures=(measure,)) for seed in range(1, 31)], store, processes=1)
-    assert len(done.finished) == 30
+    done = sweep([run(seed=seed, measures=(measure,)) for seed in range(1, 17)], store, processes=1)
+    assert len(done.finished) == 16
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(runs_logged(tmp_path)) - logged == 30 - len(before)
+    assert len(runs_logged(tmp_path)) - logged == 16 - len(before)
 
 
 # ---- Failures
@@ -266,14 +266,13 @@ class Dies:
 
 def test_a_run_that_kills_its_process_fails_alone(tmp_path):
     (tmp_path / "mine.py").write_text(DIES)
-    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in range(1, 9)]
-    harmless = [run("harmless", seed) for seed in range(1, 9)]
+    deadly = [run("deadly", seed, placement=f"{tmp_path}/mine.py:Dies") for seed in (4, 5)]
+    harmless = [run("harmless", seed) for seed in (1, 2, 3, 4)]
     done = sweep([*deadly, *harmless], tmp_path / "runs", processes=2)
-    dead = {failure.run.seed for failure in done.failures}
-    assert 0 < len(dead) < 8
+    assert [failure.run.seed for failure in done.failures] == [5]
     assert {failure.run.labels["policy"] for failure in done.failures} == {"deadly"}
     assert all("its process died twice" in failure.message for failure in done.failures)
-    assert len(done.finished) == 16 - len(dead)
+    assert len(done.finished) == 5
 
 
 # ---- Files

@@ -11,16 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from command_line import run
-from comparison_folders import make_folder
+from comparison_folders import SMALL
 
-from ddlsched.reporting.folder import ComparisonFolder, Setting
+import ddlsched
+from ddlsched.reporting.reported import Reported, Setting
 
-POLICIES = {"SRSF(1)": {"scheduler": "srsf-1"}, "NA": {"scheduler": "srsf-2"}}
+POLICIES = [{"name": "SRSF(1)", "scheduler": "srsf-1"}, {"name": "NA", "scheduler": "srsf-2"}]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("written") / "comparison", POLICIES, seeds=(1, 2), workloads=(0.001,))
+    folder = tmp_path_factory.mktemp("written") / "comparison"
+    return ddlsched.compare(SMALL, POLICIES, seeds=2, folder=folder, processes=1).folder
 
 
 @pytest.fixture
@@ -28,35 +30,41 @@ def folder(written: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(written, tmp_path / "comparison"))
 
 
+def run_file(folder: Path, number: int = 1) -> Path:
+    return folder / str(pd.read_csv(folder / "runs.csv")["file"][number])
+
+
 def test_a_folder_is_read_as_it_was_written(written):
-    opened = ComparisonFolder.open(written)
+    opened = Reported.open(written)
     assert opened.policies == ["SRSF(1)", "NA"]
-    assert opened.settings == [Setting("microsoft-160 x0.001", "16x4")]
+    assert opened.settings == [Setting(SMALL, "16x4")]
     assert opened.servers("16x4") == [4] * 16
-    assert opened.failures.empty
+    assert opened.comparison.failures.empty
     (setting,) = opened.settings
     first, second = opened.jobs(setting, "NA")
-    expected = opened.runs[opened.runs["policy"] == "NA"]["average_jct_s"].tolist()
+    runs = opened.comparison.runs
+    expected = runs[runs["policy"] == "NA"]["average_jct_s"].tolist()
     assert [first["jct_s"].mean(), second["jct_s"].mean()] == pytest.approx(expected)
-    assert opened.placements("NA")["to_s"].max() == pytest.approx(opened.runs["makespan_s"].iloc[2])
-    assert opened.timeline("NA") is None
+    assert opened.placements("NA")["to_s"].max() == pytest.approx(runs["makespan_s"].iloc[1])
+    assert opened.comparison.kept("timeline", "NA") is None
 
 
 def test_only_finished_jobs_that_count_are_read(folder):
-    path = folder / "runs" / "0000.parquet"
+    path = run_file(folder, 0)
     table = pq.read_table(path)
     jobs = table.to_pandas()
     jobs.loc[0, "counted"] = False
     jobs.loc[1, "finish_s"] = float("nan")
     pq.write_table(pa.Table.from_pandas(jobs).replace_schema_metadata(table.schema.metadata), path)
-    opened = ComparisonFolder.open(folder)
+    opened = Reported.open(folder)
     assert [len(own) for own in opened.jobs(opened.settings[0], "SRSF(1)")] == [158, 160]
 
 
 def test_a_run_that_stands_for_several_seeds_is_read_once(folder):
     runs = pd.read_csv(folder / "runs.csv", keep_default_na=False)
-    runs.assign(file=[runs["file"][0], runs["file"][0], *runs["file"][2:]]).to_csv(folder / "runs.csv", index=False)
-    opened = ComparisonFolder.open(folder)
+    runs.loc[2, "file"] = runs.loc[0, "file"]
+    runs.to_csv(folder / "runs.csv", index=False)
+    opened = Reported.open(folder)
     assert len(opened.samples(opened.settings[0], "SRSF(1)")) == 1
 
 
@@ -76,7 +84,7 @@ def replace(name: str, old: str, new: str):
 
 
 def rewrite_run(folder: Path, described: object, drop: str = "user") -> None:
-    path = folder / "runs" / "0001.parquet"
+    path = run_file(folder)
     table = pq.read_table(path).drop_columns([drop] if drop in pq.read_schema(path).names else [])
     metadata = {} if described is None else {b"ddlsched": json.dumps(described)}
     pq.write_table(table.replace_schema_metadata(metadata), path)
@@ -93,8 +101,8 @@ FAULTS = {
     "a field wrong": (lambda f: rewrite_asked(f, command="ls"), "command: Input should be a valid list; found 'ls'"),
     "a strange baseline": (lambda f: rewrite_asked(f, baseline="X"), "baseline: is 'X'; expected one of SRSF(1), NA"),
     "a cluster without GPUs": (
-        lambda f: rewrite_asked(f, clusters={"16x4": {"num_servers": 0, "gpus_per_server": 4}}),
-        "clusters.16x4.num_servers: Input should be greater than 0; found 0",
+        lambda f: rewrite_asked(f, clusters={"16x4": {"gpus": [4, 0]}}),
+        "clusters.16x4.gpus.1: Input should be greater than 0; found 0",
     ),
     "a table missing": (lambda f: (f / "classes.csv").unlink(), "classes.csv: is not there"),
     "an empty table": (lambda f: (f / "runs.csv").write_text(""), "runs.csv: cannot be read as CSV"),
@@ -104,31 +112,31 @@ FAULTS = {
         "comparison.csv: cannot be read as CSV",
     ),
     "a column missing": (replace("comparison.csv", "verdict", "word"), "comparison.csv: has no column 'verdict'"),
-    "no number": (replace("runs.csv", "16x4,2,", "16x4,two,"), "runs.csv: line 3: seed: is 'two'; expected a number"),
-    "a strange policy": (replace("runs.csv", "NA,", "XY,"), "runs.csv: line 4: policy is 'XY'; expected one of"),
-    "a run missing": (lambda f: (f / "runs" / "0001.parquet").unlink(), "0001.parquet: is not there"),
-    "no Parquet": (lambda f: (f / "runs" / "0001.parquet").write_text("x"), "0001.parquet: cannot be read as Parquet"),
-    "a strange run": (lambda f: rewrite_run(f, None), "0001.parquet: cannot be read as a run's description"),
-    "no samples": (lambda f: rewrite_run(f, {"summary": {}}), "0001.parquet: has no samples"),
+    "no number": (replace("runs.csv", "16x4,2,", "16x4,two,"), "runs.csv: line 4: seed: is 'two'; expected a number"),
+    "a strange policy": (replace("runs.csv", "NA,", "XY,"), "runs.csv: line 3: policy: is 'XY'; expected one of"),
+    "a run missing": (lambda f: run_file(f).unlink(), "parquet: no such file; expected a run's file"),
+    "no Parquet": (lambda f: run_file(f).write_text("x"), "parquet: is no finished run (Parquet file size is 1 bytes"),
+    "a strange run": (lambda f: rewrite_run(f, None), "parquet: is no finished run"),
+    "no samples": (lambda f: rewrite_run(f, {"summary": {}}), "parquet: is no finished run (samples: "),
     "samples of text": (
         lambda f: rewrite_run(f, {"samples": {"time_s": ["x"], "busy_gpus": [1.0]}}),
-        "0001.parquet: cannot be read as a run's samples",
+        "parquet: is no finished run (samples: ",
     ),
     "uneven samples": (
         lambda f: rewrite_run(f, {"samples": {"time_s": [1.0, 2.0], "busy_gpus": [1.0]}}),
-        "0001.parquet: cannot be read as a run's samples",
+        "parquet: is no finished run (samples: ",
     ),
     "half the samples": (
         lambda f: rewrite_run(f, {"samples": {"time_s": [1.0]}}),
-        "0001.parquet: has no column 'busy_gpus'",
+        "parquet: has no column 'busy_gpus'",
     ),
     "jobs without a column": (
         lambda f: rewrite_run(f, {"samples": {}}, drop="size_class"),
-        "0001.parquet: has no column 'size_class'",
+        "parquet: has no column 'size_class'",
     ),
     "no placements": (
         lambda f: (f / "placements" / "na.parquet").write_text("x"),
-        "na.parquet: cannot be read as Parquet",
+        "na.parquet: is no finished run",
     ),
 }
 

@@ -132,8 +132,9 @@ def test_agrees_with_itself_without_compilation() -> None:
     """NUMBA_DISABLE_JIT=1 runs the same code as plain Python."""
     program = (
         "import ddlsched\n"
+        "workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=3, scale=0.001).jobs[:80])\n"
         "for scheduler in ('srsf-1', 'ada-srsf'):\n"
-        "    result = ddlsched.simulate(ddlsched.microsoft_160(seed=3, scale=0.001), scheduler=scheduler)\n"
+        "    result = ddlsched.simulate(workload, scheduler=scheduler)\n"
         "    print(result.finished.state.jobs.finish_ns.tolist())\n"
     )
     printed = [

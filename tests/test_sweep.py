@@ -134,7 +134,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_sweep import run
 from ddlsched.sweeps.sweep import sweep
-sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 31)], Path({store!r}), processes=2)
+sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 17)], Path({store!r}), processes=2)
 """
 
 
@@ -167,12 +167,12 @@ def test_resumes_after_a_kill(mine, tmp_path):
         time.sleep(0.02)
     assert not any(map(is_running, workers)), "they outlive the sweep"
     before = {path: path.stat().st_mtime_ns for path in store.glob("*.parquet")}
-    assert 3 <= len(before) < 30
+    assert 3 <= len(before) < 16
     logged = len(runs_logged(tmp_path))
-    done = sweep([run(seed=seed, measures=(measure,)) for seed in range(1, 31)], store, processes=1)
-    assert len(done.finished) == 30
+    done = sweep([run(seed=seed, measures=(measure,)) for seed in range(1, 17)], store, processes=1)
+    assert len(done.finished) == 16
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert len(runs_logged(tmp_path)) - logged == 30 - len(before)
+    assert len(runs_logged(tmp_path)) - logged == 16 - len(before)
 
 
 # ---- Failures

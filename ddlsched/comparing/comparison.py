@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparing.settings import slug
+from ddlsched.comparing.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparing.tables import compare_everywhere
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.results.classes import class_metrics, compare_classes
 from ddlsched.results.statistics import LEAST_SEEDS
-from ddlsched.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
+from ddlsched.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 
 if TYPE_CHECKING:
     from ddlsched.sweeps.sweep import Sweep
 
-__all__ = ["LABELS", "Comparison", "begin", "finish", "read_asked"]
+__all__ = ["Comparison", "begin", "finish"]
 
-LABELS = ["policy", "workload", "cluster"]
-"""Columns that say which runs a row is of; each is a key of the object of its plural in comparison.json."""
 _ASKED = ("policies", "workloads", "seeds", "clusters", "options", "baseline", "timeline")
 """What makes a comparison another."""
-_TABLES = ("runs.csv", "comparison.csv", "classes.csv", "failures.csv")
-_KEPT = {"placements": ("placements", ".parquet"), "timeline": ("timelines", ".json")}
-"""The folder and the suffix of what is kept of each policy's first run."""
 
 
 class Comparison:
@@ -45,39 +39,37 @@ class Comparison:
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.folder = folder
         self.asked = asked
+        self._tables: dict[str, pd.DataFrame] = {}
 
     def __repr__(self) -> str:
         return f"<comparison: {len(self.runs)} runs of {len(self.asked['policies'])} policies in {self.folder}>"
 
     @classmethod
     def open(cls, folder: Path | str) -> Comparison:
-        """Read the folder of a finished comparison.
+        """Read the folder of a finished comparison; the files of its runs are read when they are asked for.
 
         Raises
         ------
         InputError
-            It is none, or not finished.
+            It is none, or not finished, or a table cannot be read.
         """
         folder = Path(folder)
-        asked = read_asked(folder)
-        if asked is None:
-            raise InputError(f"{folder}: holds no comparison; expected the --out of 'ddlsched compare'")
-        for name in _TABLES:
-            if not (folder / name).is_file():
-                raise InputError(f"{folder}: has no {name}; expected a comparison that has come to its end")
-        return cls(folder, asked)
+        comparison = cls(folder, read_asked(folder))
+        for name in TABLES:
+            comparison._read(name)
+        return comparison
 
     @property
     def baseline(self) -> str:
         """The policy that the others are compared with."""
         return str(self.asked["baseline"])
 
-    @cached_property
+    @property
     def runs(self) -> pd.DataFrame:
         """A row a finished run: policy, workload, cluster, seed, file (within the folder), and all its metrics."""
         return self._read("runs.csv")
 
-    @cached_property
+    @property
     def failures(self) -> pd.DataFrame:
         """A row a run that raised: policy, workload, cluster, seed, message."""
         return self._read("failures.csv")
@@ -94,8 +86,8 @@ class Comparison:
         """Return the same for each size class of jobs by itself, with a column size_class."""
         return self._read("classes.csv")
 
-    def jobs(self, **labels: str | int) -> pd.DataFrame:
-        """Return the jobs of all runs with the given policy, workload, cluster and seed: a row a job.
+    def files(self, **labels: str | int) -> list[Path]:
+        """Return the files of the runs with the given policy, workload, cluster and seed.
 
         A run that stands for several seeds, because nothing in it is random, is there once.
 
@@ -104,20 +96,27 @@ class Comparison:
         UnknownNameError
             There is no such label, or no such column of labels.
         """
-        rows = self.runs
-        for name, value in labels.items():
-            if name not in (*LABELS, "seed"):
-                raise UnknownNameError(f"comparison: runs have no {name!r}.{did_you_mean(name, (*LABELS, 'seed'))}")
-            if value not in set(self.runs[name]):
-                hint = did_you_mean(str(value), set(map(str, self.runs[name])))
-                raise UnknownNameError(f"comparison: no {name} is {value!r}.{hint}")
-            rows = rows[rows[name] == value]
+        return [self.folder / row["file"] for row in self._distinct_runs(labels)]
+
+    def jobs(self, **labels: str | int) -> pd.DataFrame:
+        """Return the jobs of the runs that :meth:`files` gives: a row a job, with its run's labels and first seed."""
         names = [*LABELS, "seed"]
         frames = [
             read_jobs(self.folder / row["file"]).assign(**{name: row[name] for name in names})
-            for row in rows.drop_duplicates([*LABELS, "file"]).to_dict("records")
+            for row in self._distinct_runs(labels)
         ]
         return pd.concat(frames, ignore_index=True)
+
+    def _distinct_runs(self, labels: Mapping[str, str | int]) -> list[dict[Any, Any]]:
+        runs = rows = self._read("runs.csv")
+        for name, value in labels.items():
+            if name not in (*LABELS, "seed"):
+                raise UnknownNameError(f"comparison: runs have no {name!r}.{did_you_mean(name, (*LABELS, 'seed'))}")
+            if value not in set(runs[name]):
+                hint = did_you_mean(str(value), set(map(str, runs[name])))
+                raise UnknownNameError(f"comparison: no {name} is {value!r}.{hint}")
+            rows = rows[rows[name] == value]
+        return rows.drop_duplicates([*LABELS, "file"]).to_dict("records")
 
     def placements(self, policy: str) -> pd.DataFrame:
         """Return where jobs were in a policy's first run: job_id, gpu, server, from_s, to_s.
@@ -127,7 +126,12 @@ class Comparison:
         InputError
             That run failed.
         """
-        return read_jobs(self.folder / "placements" / f"{slug(policy)}.parquet")
+        return read_placements(kept_file(self.folder, "placements", policy))
+
+    def kept(self, kind: str, policy: str) -> Path | None:
+        """Return the file of the placements or of the timeline of a policy's first run, if there is one."""
+        path = kept_file(self.folder, kind, policy)
+        return path if path.exists() else None
 
     def notes(self) -> list[str]:
         """Return what is to be known before the tables are believed, a sentence each."""
@@ -144,30 +148,10 @@ class Comparison:
         return notes
 
     def _read(self, name: str) -> pd.DataFrame:
-        # A policy "1" is no number, and one called "NA" is not missing: only an empty field is.
-        texts = dict.fromkeys([*LABELS, "metric", "verdict", "size_class", "file", "message"], str)
-        return pd.read_csv(self.folder / name, dtype=texts, keep_default_na=False, na_values=[""])
-
-
-def read_asked(folder: Path) -> dict[str, Any] | None:
-    """Return the content of a folder's comparison.json, or None if there is none.
-
-    Raises
-    ------
-    InputError
-        It is no comparison's.
-    """
-    path = folder / "comparison.json"
-    if not path.exists():
-        return None
-    try:
-        asked = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(asked["policies"], dict):
-            raise TypeError("policies are no object")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InputError(f"{path}: cannot be read ({why}); expected what 'ddlsched compare' wrote") from None
-    return dict(asked)
+        """Read a table once; a caller gets a copy, so that what it changes stays its own."""
+        if name not in self._tables:
+            self._tables[name] = read_table(self.folder, name, self.asked)
+        return self._tables[name].copy()
 
 
 def begin(folder: Path, asked: Mapping[str, Any], as_yaml: str | None) -> bool:
@@ -181,7 +165,7 @@ def begin(folder: Path, asked: Mapping[str, Any], as_yaml: str | None) -> bool:
         The folder holds something else, or cannot be written.
     """
     try:
-        before = read_asked(folder)
+        before = read_asked(folder) if (folder / "comparison.json").exists() else None
         if before is None and folder.exists() and any(map(_is_strange, folder.iterdir())):
             raise InputError(f"{folder}: holds something else than a comparison; expected a new or an empty folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -202,11 +186,8 @@ def _is_strange(path: Path) -> bool:
 
 
 def _remove_tables(folder: Path) -> None:
-    for name in _TABLES:
-        (folder / name).unlink(missing_ok=True)
-    for name, suffix in _KEPT.values():
-        for path in (folder / name).glob(f"*{suffix}"):
-            path.unlink()
+    for path in (*(folder / name for name in TABLES), *kept_files(folder)):
+        path.unlink(missing_ok=True)
 
 
 def finish(comparison: Comparison, done: Sweep) -> None:
@@ -218,22 +199,21 @@ def finish(comparison: Comparison, done: Sweep) -> None:
         rows.append({**labels, "file": f"runs/{path.name}", **read_metadata(path)["summary"]})
         classes += [labels | row for row in class_metrics(read_jobs(path)).to_dict("records")]
         for kind, kept in run.files(path.parent, path.stem).items():
-            if kind in _KEPT:
-                _publish(kept, folder, kind, run.labels["policy"])
+            if kind != "run":
+                _publish(kept, kept_file(folder, kind, run.labels["policy"]))
     runs = pd.DataFrame(rows, columns=None if rows else [*LABELS, "seed", "file"])
     by_class = pd.DataFrame(classes, columns=None if classes else [*LABELS, "seed", "size_class"])
     _write(folder / "runs.csv", runs)
     _write(folder / "comparison.csv", compare_everywhere(runs, runs, comparison.baseline))
     compared = compare_everywhere(runs, by_class, comparison.baseline, compare_classes)
-    _write(folder / "classes.csv", compared)
+    _write(folder / "classes.csv", compared if len(compared) else compared.assign(size_class=[]))
     failures = [{**each.run.labels, "seed": each.run.seed, "message": each.message} for each in done.failures]
     _write(folder / "failures.csv", pd.DataFrame(failures, columns=[*LABELS, "seed", "message"]))
 
 
-def _publish(kept: Path, folder: Path, kind: str, policy: str) -> None:
-    name, suffix = _KEPT[kind]
-    (folder / name).mkdir(exist_ok=True)
-    store(folder / name / f"{slug(policy)}{suffix}", kept.read_bytes())
+def _publish(kept: Path, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    store(path, kept.read_bytes())
 
 
 def _write(path: Path, table: pd.DataFrame) -> None:

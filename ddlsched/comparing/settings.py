@@ -27,11 +27,12 @@ from ddlsched.comparing.fields import (
     Window,
     Workload,
 )
+from ddlsched.comparing.folder import slug
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
 from ddlsched.plugins import resolve_bundle
 from ddlsched.simulation import DEFAULT_BUNDLE
 
-__all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "slug", "text_of"]
+__all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "text_of"]
 
 Location: TypeAlias = tuple[str | int, ...]
 """Where a value stands: names of fields and places in lists, from the outermost in."""
@@ -156,11 +157,6 @@ class Settings(_Model):
     def given_options(self) -> dict[str, Any]:
         """The further arguments that were given."""
         return {name: getattr(self.options, name) for name in sorted(self.options.model_fields_set)}
-
-
-def slug(name: str) -> str:
-    """Return a policy's name as a file's."""
-    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split()) or "policy"
 
 
 def _refuse_twice(names: Iterable[str]) -> None:

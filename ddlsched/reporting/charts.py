@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddlsched.comparing.folder import slug
 from ddlsched.errors import InputError
 from ddlsched.plots.charts import Change, bars, changes, distributions, grouped_bars, heat_map
 from ddlsched.plots.placement import placement_map
 from ddlsched.plots.style import colours, save
 from ddlsched.plots.utilisation import utilisation
-from ddlsched.reporting.folder import ComparisonFolder, Setting, slug
 from ddlsched.reporting.numbers import (
     bands,
     changes_of,
@@ -21,6 +21,7 @@ from ddlsched.reporting.numbers import (
     jct_s,
     network_shares,
 )
+from ddlsched.reporting.reported import Reported, Setting
 from ddlsched.results.comparison import METRICS
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_charts"]
 
 
-def draw_charts(folder: ComparisonFolder | Path | str) -> list[Path]:
+def draw_charts(comparison: Reported | Path | str) -> list[Path]:
     """Draw the charts of a comparison into its ``charts/`` and return the files, a PNG and an SVG of each.
 
     Of several workloads or clusters each has a folder of its own in there.
@@ -39,14 +40,11 @@ def draw_charts(folder: ComparisonFolder | Path | str) -> list[Path]:
     InputError
         It is no comparison's folder, a file of it cannot be read, or a chart cannot be written.
     """
-    if not isinstance(folder, ComparisonFolder):
-        folder = ComparisonFolder.open(folder)
+    reported = comparison if isinstance(comparison, Reported) else Reported.open(comparison)
     files = []
-    for setting in folder.settings:
-        several = len(folder.settings) > 1
-        place = folder.path / "charts" / (slug(" ".join(setting)) if several else "")
-        for name, figure in _figures(folder, setting):
-            files += _saved(figure, place / name)
+    for setting in reported.settings:
+        for name, figure in _figures(reported, setting):
+            files += _saved(figure, reported.charts(setting) / name)
     return files
 
 
@@ -58,24 +56,24 @@ def _saved(figure: Figure, stem: Path) -> list[Path]:
         raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
-def _figures(folder: ComparisonFolder, setting: Setting) -> Iterator[tuple[str, Figure]]:
-    shade = colours(folder.policies)
-    if average := intervals(folder, setting, "average_jct_s"):
+def _figures(reported: Reported, setting: Setting) -> Iterator[tuple[str, Figure]]:
+    shade = colours(reported.policies)
+    if average := intervals(reported, setting, "average_jct_s"):
         yield "average-jct", bars(average, axis=METRICS["average_jct_s"], colour=shade)
-    if changed := changes_of(folder, setting):
+    if changed := changes_of(reported, setting):
         rows = [Change(METRICS[metric].replace(" (s)", ""), measured) for metric, measured in changed.items()]
-        yield "changes", changes(rows, axis=f"Change against {folder.asked.baseline} (%)", colour=shade)
-    if groups := class_intervals(folder, setting):
+        yield "changes", changes(rows, axis=f"Change against {reported.comparison.baseline} (%)", colour=shade)
+    if groups := class_intervals(reported, setting):
         named = {class_name(size): group for size, group in groups.items()}
         yield "jct-by-size", grouped_bars(named, axis=METRICS["average_jct_s"], colour=shade)
-    if samples := jct_s(folder, setting):
+    if samples := jct_s(reported, setting):
         yield "jct-distribution", distributions(samples, axis="JCT (s)", colour=shade)
         axis = "Communicating or waiting for the network\n(% of JCT; mean over seeds)"
-        yield "network-share", heat_map(network_shares(folder, setting), axis=axis)
-    yield "utilisation", utilisation(bands(folder, setting), colour=shade)
-    if setting == folder.settings[0]:
-        for policy in folder.policies:
-            placements = folder.placements(policy)
+        yield "network-share", heat_map(network_shares(reported, setting), axis=axis)
+    yield "utilisation", utilisation(bands(reported, setting), colour=shade)
+    if setting == reported.settings[0]:
+        for policy in reported.policies:
+            placements = reported.placements(policy)
             if placements is not None and not placements.empty:
-                figure = placement_map(placements, folder.servers(setting.cluster), title=policy)
+                figure = placement_map(placements, reported.servers(setting.cluster), title=policy)
                 yield f"placement-{slug(policy)}", figure

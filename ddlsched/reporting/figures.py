@@ -18,7 +18,6 @@ from ddlsched.plots.charts import cumulative
 from ddlsched.plots.placement import placement_boxes
 from ddlsched.plots.style import INK, JOB_COLOURS, SHADES, short, wrapped
 from ddlsched.plots.utilisation import Band
-from ddlsched.reporting.folder import ComparisonFolder, Setting
 from ddlsched.reporting.numbers import (
     CHANGED,
     bands,
@@ -29,6 +28,7 @@ from ddlsched.reporting.numbers import (
     jct_s,
     network_shares,
 )
+from ddlsched.reporting.reported import Reported, Setting
 from ddlsched.results.comparison import METRICS
 from ddlsched.results.statistics import Interval
 
@@ -66,19 +66,19 @@ class InteractiveChart:
     placement: dict[str, Any] | None = None
 
 
-def interactive_charts(folder: ComparisonFolder, setting: Setting) -> Iterator[InteractiveChart]:
+def interactive_charts(reported: Reported, setting: Setting) -> Iterator[InteractiveChart]:
     """Yield the charts of one workload on one cluster, but for placement maps."""
-    number = {policy: place for place, policy in enumerate(folder.policies)}
-    if changed := changes_of(folder, setting):
-        yield _changes(changed, number, folder.asked.baseline)
-    if average := intervals(folder, setting, "average_jct_s"):
+    number = {policy: place for place, policy in enumerate(reported.policies)}
+    if changed := changes_of(reported, setting):
+        yield _changes(changed, number, reported.comparison.baseline)
+    if average := intervals(reported, setting, "average_jct_s"):
         yield _average(average, number)
-    if groups := class_intervals(folder, setting):
+    if groups := class_intervals(reported, setting):
         yield _by_class(groups, number)
-    if samples := jct_s(folder, setting):
+    if samples := jct_s(reported, setting):
         yield _distributions(samples, number)
-        yield _network(network_shares(folder, setting), number)
-    yield _utilisation(bands(folder, setting), number)
+        yield _network(network_shares(reported, setting), number)
+    yield _utilisation(bands(reported, setting), number)
 
 
 def _changes(
@@ -90,7 +90,8 @@ def _changes(
         found = {metric: measured[policy] for metric, measured in changed.items() if policy in measured}
         names = [METRICS[metric].replace(" (s)", "") for metric in found]
         marks = {"symbol": _SYMBOLS[number[policy] % len(_SYMBOLS)], "size": 9}
-        hover = "%{y}: %{x:+.1f} % [%{customdata[0]:+.1f}, %{customdata[1]:+.1f}]"
+        several = any(interval.seeds > 1 for interval in found.values())
+        hover = "%{y}: %{x:+.1f} %" + " [%{customdata[0]:+.1f}, %{customdata[1]:+.1f}]" * several
         trace = _trace(policy, number, type="scatter", mode="markers", orientation="h", marker=marks, y=names)
         ends = [_compact((interval.low, interval.high)) for interval in found.values()]
         traces.append(trace | {"hovertemplate": hover, "customdata": ends} | _estimates(found.values(), "x"))
@@ -110,7 +111,7 @@ def _changes(
 def _average(average: Mapping[str, Interval], number: Mapping[str, int]) -> InteractiveChart:
     traces = []
     for policy, interval in average.items():
-        hover = f"{short(interval.mean)} s [{short(interval.low)}, {short(interval.high)}]"
+        hover = _seconds(interval)
         trace = _trace(policy, number, type="bar", orientation="h", y=[_wrapped(policy)], showlegend=False)
         shown = {"hovertemplate": hover, "text": [short(interval.mean)], "textposition": "inside"}
         traces.append(trace | shown | {"insidetextanchor": "start"} | _estimates([interval], "x"))
@@ -125,6 +126,11 @@ def _average(average: Mapping[str, Interval], number: Mapping[str, int]) -> Inte
         "told by the change on the same seed, above, not by whether these intervals overlap."
     )
     return InteractiveChart("Average JCT", note, 80 + _rows_pixels(average), traces, layout)
+
+
+def _seconds(interval: Interval) -> str:
+    ends = f" [{short(interval.low)}, {short(interval.high)}]" if interval.seeds > 1 else ""
+    return f"{short(interval.mean)} s{ends}"
 
 
 def _by_class(groups: Mapping[str, Mapping[str, Interval]], number: Mapping[str, int]) -> InteractiveChart:
@@ -144,7 +150,7 @@ def _by_class(groups: Mapping[str, Mapping[str, Interval]], number: Mapping[str,
         }
         layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", "rangemode": "tozero", "nticks": 6}
         for policy, interval in group.items():
-            hover = f"{class_name(size)}: {short(interval.mean)} s [{short(interval.low)}, {short(interval.high)}]"
+            hover = f"{class_name(size)}: {_seconds(interval)}"
             trace = _trace(policy, number, type="bar", x=[_wrapped(policy)], hovertemplate=hover)
             place_of = {"xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": place == 0}
             traces.append(trace | place_of | _estimates([interval], "y"))

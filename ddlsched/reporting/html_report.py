@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ddlsched.comparing.folder import slug
 from ddlsched.errors import InputError
 from ddlsched.files import refuse_unwritable, replacing
 from ddlsched.plots.style import colours, on_dark
 from ddlsched.reporting import tables
 from ddlsched.reporting.charts import draw_charts
 from ddlsched.reporting.figures import InteractiveChart, interactive_charts, placement_chart
-from ddlsched.reporting.folder import ComparisonFolder, Setting, slug
+from ddlsched.reporting.reported import Reported, Setting
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,12 +54,12 @@ def report(folder: Path | str, out: Path | str | None = None) -> Path:
         not installed.
     """
     library, environment = _plotly_js(), _environment()
-    comparison = ComparisonFolder.open(folder)
-    path = comparison.path / "report.html" if out is None else Path(out)
+    reported = Reported.open(folder)
+    path = reported.comparison.folder / "report.html" if out is None else Path(out)
     refuse_unwritable(path, "the report")
-    charts = draw_charts(comparison)
+    charts = draw_charts(reported)
     page = environment.get_template("report.html").render(
-        library=library, **_assets(), **_content(comparison, charts, path.parent)
+        library=library, **_assets(), **_content(reported, charts, path.parent)
     )
     with replacing(path, "the report") as file:
         file.write_text(page, encoding="utf-8")
@@ -104,36 +105,36 @@ def _assets() -> dict[str, str]:
     return {"style": (here / "report.css").read_text("utf-8"), "script": (here / "report.js").read_text("utf-8")}
 
 
-def _content(folder: ComparisonFolder, charts: Sequence[Path], place: Path) -> dict[str, Any]:
+def _content(reported: Reported, charts: Sequence[Path], place: Path) -> dict[str, Any]:
     """Return what the template shows; ``place`` is where links lead from."""
-    shade = colours(folder.policies)
-    sections = [_section(folder, setting) for setting in folder.settings]
+    shade, asked = colours(reported.policies), reported.comparison.asked
+    sections = [_section(reported, setting) for setting in reported.settings]
     drawn = [chart for section in sections for chart in (*section["charts"], *section["placements"])]
     return {
-        "title": _title(folder),
+        "title": _title(reported),
         "policies": [
-            {"label": policy, "light": shade[policy], "dark": on_dark(shade[policy])} for policy in folder.policies
+            {"label": policy, "light": shade[policy], "dark": on_dark(shade[policy])} for policy in reported.policies
         ],
-        "number": {policy: place for place, policy in enumerate(folder.policies)},
-        "baseline": folder.asked.baseline,
-        "seeds": _seeds(folder.asked.seeds),
-        "overview": tables.overview(folder) if len(folder.settings) > 1 and len(folder.policies) > 1 else None,
+        "number": {policy: place for place, policy in enumerate(reported.policies)},
+        "baseline": reported.comparison.baseline,
+        "seeds": _seeds(asked["seeds"]),
+        "overview": tables.overview(reported) if len(reported.settings) > 1 and len(reported.policies) > 1 else None,
         "sections": sections,
         "chart_data": [chart["data"] for chart in drawn if chart["data"]],
-        "failures": folder.failures.to_dict("records"),
-        "configuration": list(_configuration(folder)),
-        "command": shlex.join(folder.asked.command),
-        "working_folder": folder.asked.working_folder,
-        "timelines": list(_timelines(folder, place)),
-        "files": [(file.relative_to(folder.path / "charts"), _link(file, place)) for file in charts],
-        "sizes": list(_sizes(folder)),
-        "version": folder.asked.ddlsched,
+        "failures": reported.comparison.failures.to_dict("records"),
+        "configuration": list(_configuration(reported)),
+        "command": shlex.join(asked["command"]),
+        "working_folder": asked.get("working_folder"),
+        "timelines": list(_timelines(reported, place)),
+        "files": [(file.relative_to(reported.comparison.folder / "charts"), _link(file, place)) for file in charts],
+        "sizes": list(_sizes(reported)),
+        "version": asked["ddlsched"],
     }
 
 
-def _title(folder: ComparisonFolder) -> str:
-    policies = f"{len(folder.policies)} policies" if len(folder.policies) > 1 else folder.policies[0]
-    where = " on ".join(folder.settings[0]) if len(folder.settings) == 1 else f"{len(folder.settings)} settings"
+def _title(reported: Reported) -> str:
+    policies = f"{len(reported.policies)} policies" if len(reported.policies) > 1 else reported.policies[0]
+    where = " on ".join(reported.settings[0]) if len(reported.settings) == 1 else f"{len(reported.settings)} settings"
     return f"{policies}, {where}"
 
 
@@ -144,20 +145,20 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
 
 
-def _section(folder: ComparisonFolder, setting: Setting) -> dict[str, Any]:
+def _section(reported: Reported, setting: Setting) -> dict[str, Any]:
     """Return the tables and charts of one workload on one cluster."""
-    number = folder.settings.index(setting)
+    number = reported.settings.index(setting)
     charts = [
-        _chart(chart, f"chart-{number}-{place}") for place, chart in enumerate(interactive_charts(folder, setting))
+        _chart(chart, f"chart-{number}-{place}") for place, chart in enumerate(interactive_charts(reported, setting))
     ]
-    placements = list(_placements(folder, setting)) if number == 0 else []
-    first_class, *other_classes = [*tables.class_tables(folder, setting), None]
-    compared = [tables.main_table(folder, setting), first_class, tables.slowdown_table(folder, setting)]
-    compared.append(tables.phase_table(folder, setting))
+    placements = list(_placements(reported, setting)) if number == 0 else []
+    first_class, *other_classes = [*tables.class_tables(reported, setting), None]
+    compared = [tables.main_table(reported, setting), first_class, tables.slowdown_table(reported, setting)]
+    compared.append(tables.phase_table(reported, setting))
     return {
         "id": f"setting-{number}",
         "name": f"{setting.workload} on {setting.cluster}",
-        "verdicts": tables.verdicts(folder, setting),
+        "verdicts": tables.verdicts(reported, setting),
         "doubtful": any(table and table.doubtful for table in (*compared, *other_classes)),
         "tables": [table for table in compared if table and table.columns],
         "more_tables": [table for table in other_classes if table],
@@ -180,18 +181,17 @@ def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dic
     }
 
 
-def _placements(folder: ComparisonFolder, setting: Setting) -> Iterator[dict[str, Any]]:
+def _placements(reported: Reported, setting: Setting) -> Iterator[dict[str, Any]]:
     """Yield the placement maps; one that is too large to be interactive as a picture."""
-    for number, policy in enumerate(folder.policies):
-        placements = folder.placements(policy)
+    for number, policy in enumerate(reported.policies):
+        placements = reported.placements(policy)
         if placements is None or placements.empty:
             continue
-        chart = placement_chart(placements, folder.servers(setting.cluster), policy)
+        chart = placement_chart(placements, reported.servers(setting.cluster), policy)
         if chart is not None:
             yield _chart(chart, f"placement-{number}", number) | {"title": policy, "picture": None}
             continue
-        several = len(folder.settings) > 1
-        drawn = folder.path / "charts" / (slug(" ".join(setting)) if several else "") / f"placement-{slug(policy)}.png"
+        drawn = reported.charts(setting) / f"placement-{slug(policy)}.png"
         yield {
             "id": f"placement-{number}",
             "title": policy,
@@ -202,15 +202,16 @@ def _placements(folder: ComparisonFolder, setting: Setting) -> Iterator[dict[str
         }
 
 
-def _configuration(folder: ComparisonFolder) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _configuration(reported: Reported) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Yield the parts of ``comparison.json``: a name, and pairs of a label and what it stands for."""
-    asked = folder.asked.model_dump()
+    asked = dict(reported.comparison.asked)
     for part in ("policies", "workloads", "clusters"):
         yield part.capitalize(), [(label, _spec(spec)) for label, spec in asked.pop(part).items()]
-    for known in ("command", "working_folder", "ddlsched", "seeds"):
-        asked.pop(known)
+    seeds = asked.pop("seeds")
+    for known in ("command", "working_folder", "ddlsched"):
+        asked.pop(known, None)
     rest = [(name.replace("_", " "), _spec(value)) for name, value in asked.items() if value not in ({}, [], None)]
-    yield "Other", [*rest, ("seeds", ", ".join(map(str, folder.asked.seeds)))]
+    yield "Other", [*rest, ("seeds", ", ".join(map(str, seeds)))]
 
 
 def _spec(value: Any) -> str:
@@ -221,10 +222,10 @@ def _spec(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _timelines(folder: ComparisonFolder, place: Path) -> Iterator[tuple[str, str, str, str]]:
+def _timelines(reported: Reported, place: Path) -> Iterator[tuple[str, str, str, str]]:
     """Yield the policy, the file's name, a link and its size of each timeline."""
-    for policy in folder.policies:
-        path = folder.timeline(policy)
+    for policy in reported.policies:
+        path = reported.comparison.kept("timeline", policy)
         if path is not None:
             yield policy, f"timelines/{path.name}", _link(path, place), _bytes(path.stat().st_size)
 
@@ -233,19 +234,19 @@ def _link(path: Path, place: Path) -> str:
     return quote(os.path.relpath(path, place).replace(os.sep, "/"))
 
 
-def _sizes(folder: ComparisonFolder) -> Iterator[tuple[str, str]]:
+def _sizes(reported: Reported) -> Iterator[tuple[str, str]]:
     """Yield what there is and how much of it."""
-    runs = folder.runs.drop_duplicates("file")
+    runs = reported.comparison.runs.drop_duplicates("file")
     yield "Finished runs", f"{len(runs):,}"
-    yield "Failed runs", f"{len(folder.failures):,}"
+    yield "Failed runs", f"{len(reported.comparison.failures):,}"
     for column, name in _TOTALS.items():
         if column in runs.columns:
             yield f"{name}, all runs", f"{runs[column].sum():,.0f}"
-    for cluster in dict.fromkeys(setting.cluster for setting in folder.settings):
-        yield f"GPUs of {cluster}", f"{sum(folder.servers(cluster)):,}"
+    for cluster in dict.fromkeys(setting.cluster for setting in reported.settings):
+        yield f"GPUs of {cluster}", f"{sum(reported.servers(cluster)):,}"
     if "engine_s" in runs.columns:
         yield "Time in the engine, all runs", f"{runs['engine_s'].sum():,.1f} s"
-    yield "Files of runs", _bytes(sum((folder.path / name).stat().st_size for name in runs["file"]))
+    yield "Files of runs", _bytes(sum(path.stat().st_size for path in set(reported.comparison.files())))
 
 
 def _bytes(size: int) -> str:

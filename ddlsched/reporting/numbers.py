@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddlsched.plots.utilisation import Band, utilisation_bands
-from ddlsched.reporting.folder import ComparisonFolder, Setting
+from ddlsched.reporting.reported import Reported, Setting
 from ddlsched.results.comparison import METRICS
 from ddlsched.results.statistics import Interval
 
@@ -61,27 +62,30 @@ CHANGED = ("average_jct_s", "median_jct_s", "p95_jct_s")
 
 
 def interval(row: Mapping[Any, Any], name: str = "") -> Interval:
-    """Return the mean of a row of ``comparison.csv``, or its ``change`` or ``difference``."""
+    """Return the mean of a row of ``comparison.csv``, or its ``change`` or ``difference``.
+
+    Where the table gives no interval, because all seeds were one run, it is that of one seed: a value alone.
+    """
     keys = (name, f"{name}_low", f"{name}_high") if name else ("mean", "low", "high")
     mean, low, high = (float(row[key]) for key in keys)
-    return Interval(mean, low, high, int(row["seeds"]))
+    return Interval(mean, mean, mean, 1) if math.isnan(low) else Interval(mean, low, high, int(row["seeds"]))
 
 
-def intervals(folder: ComparisonFolder, setting: Setting, metric: str) -> dict[str, Interval]:
+def intervals(reported: Reported, setting: Setting, metric: str) -> dict[str, Interval]:
     """Return a metric of each policy that has it."""
-    own = folder.rows(folder.comparison, setting)
+    own = reported.rows(reported.comparison.table(), setting)
     own = own[(own["metric"] == metric) & own["mean"].notna()]
     found = {row["policy"]: interval(row) for row in own.to_dict("records")}
-    return {policy: found[policy] for policy in folder.policies if policy in found}
+    return {policy: found[policy] for policy in reported.policies if policy in found}
 
 
-def changes_of(folder: ComparisonFolder, setting: Setting) -> dict[str, dict[str, Interval]]:
+def changes_of(reported: Reported, setting: Setting) -> dict[str, dict[str, Interval]]:
     """Return the changes of times against the baseline, in %, by metric and policy."""
-    own = folder.rows(folder.comparison, setting)
-    own = own[own["change"].notna() & (own["policy"] != folder.asked.baseline)]
+    own = reported.rows(reported.comparison.table(), setting)
+    own = own[own["change"].notna() & (own["policy"] != reported.comparison.baseline)]
     found = {(row["metric"], row["policy"]): interval(row, "change").scaled(100) for row in own.to_dict("records")}
     by_metric = {
-        metric: {policy: found[metric, policy] for policy in folder.policies if (metric, policy) in found}
+        metric: {policy: found[metric, policy] for policy in reported.policies if (metric, policy) in found}
         for metric in CHANGED
     }
     return {metric: policies for metric, policies in by_metric.items() if policies}
@@ -92,31 +96,31 @@ def class_name(size_class: str) -> str:
     return f"{size_class.replace('-', '–')} GPU{'' if size_class == '1' else 's'}"
 
 
-def class_intervals(folder: ComparisonFolder, setting: Setting) -> dict[str, dict[str, Interval]]:
+def class_intervals(reported: Reported, setting: Setting) -> dict[str, dict[str, Interval]]:
     """Return the average JCT by size class and policy."""
-    own = folder.rows(folder.classes, setting)
+    own = reported.rows(reported.comparison.classes(), setting)
     own = own[(own["metric"] == "average_jct_s") & own["mean"].notna()]
     found = {(row["size_class"], row["policy"]): interval(row) for row in own.to_dict("records")}
     by_class = {
-        size: {policy: found[size, policy] for policy in folder.policies if (size, policy) in found}
+        size: {policy: found[size, policy] for policy in reported.policies if (size, policy) in found}
         for size in SIZE_CLASSES
     }
     return {size: policies for size, policies in by_class.items() if policies}
 
 
-def jct_s(folder: ComparisonFolder, setting: Setting) -> dict[str, np.ndarray]:
+def jct_s(reported: Reported, setting: Setting) -> dict[str, np.ndarray]:
     """Return the JCT of all jobs of all seeds by policy."""
-    found = {policy: folder.jobs(setting, policy) for policy in folder.policies}
+    found = {policy: reported.jobs(setting, policy) for policy in reported.policies}
     return {policy: pd.concat(tables)["jct_s"].to_numpy() for policy, tables in found.items() if any(map(len, tables))}
 
 
-def network_shares(folder: ComparisonFolder, setting: Setting) -> pd.DataFrame:
+def network_shares(reported: Reported, setting: Setting) -> pd.DataFrame:
     """Return the share of jobs' JCT that went to communicating and waiting for the network.
 
     A row a policy; a column a size class, and one for all jobs. Each is the mean over seeds of the sum over
     jobs / the sum of their JCT; NaN where no seed has such a job.
     """
-    rows = {policy: _policy_shares(folder.jobs(setting, policy)) for policy in folder.policies}
+    rows = {policy: _policy_shares(reported.jobs(setting, policy)) for policy in reported.policies}
     shares = pd.DataFrame.from_dict(rows, orient="index")
     there = [size for size in (*SIZE_CLASSES, "all") if size in shares.columns]
     return shares[there].rename(columns=lambda size: "all jobs" if size == "all" else class_name(size))
@@ -132,7 +136,7 @@ def _policy_shares(tables: list[pd.DataFrame]) -> pd.Series:
     return pd.DataFrame(each).mean()
 
 
-def bands(folder: ComparisonFolder, setting: Setting) -> dict[str, Band]:
+def bands(reported: Reported, setting: Setting) -> dict[str, Band]:
     """Return the utilisation over time of each policy."""
-    samples = {policy: folder.samples(setting, policy) for policy in folder.policies}
-    return utilisation_bands(samples, sum(folder.servers(setting.cluster)))
+    samples = {policy: reported.samples(setting, policy) for policy in reported.policies}
+    return utilisation_bands(samples, sum(reported.servers(setting.cluster)))

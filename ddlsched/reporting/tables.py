@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from ddlsched.reporting.folder import ComparisonFolder, Setting
 from ddlsched.reporting.numbers import (
     BY_DIFFERENCE,
     LABELS,
@@ -19,6 +18,7 @@ from ddlsched.reporting.numbers import (
     class_name,
     interval,
 )
+from ddlsched.reporting.reported import Reported, Setting
 from ddlsched.results.comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
@@ -72,15 +72,15 @@ class Verdict:
     others: str
 
 
-def verdicts(folder: ComparisonFolder, setting: Setting) -> list[Verdict]:
+def verdicts(reported: Reported, setting: Setting) -> list[Verdict]:
     """Return what is to be said of each policy but the baseline on one workload and cluster."""
-    own = folder.rows(folder.comparison, setting)
+    own = reported.rows(reported.comparison.table(), setting)
     result = []
-    for policy in folder.policies:
+    for policy in reported.policies:
         rows = {row["metric"]: row for row in own[own["policy"] == policy].to_dict("records")}
-        if policy != folder.asked.baseline and MAIN in rows:
+        if policy != reported.comparison.baseline and MAIN in rows:
             main = rows.pop(MAIN)
-            result.append(Verdict(policy, _verdict(main), _sentence(main, folder.asked.baseline), _others(rows)))
+            result.append(Verdict(policy, _verdict(main), _sentence(main, reported.comparison.baseline), _others(rows)))
     return result
 
 
@@ -117,18 +117,18 @@ def _in_sentence(metric: str) -> str:
     return label if label.startswith(("GPU", "Jain")) else label[:1].lower() + label[1:]
 
 
-def overview(folder: ComparisonFolder) -> Table:
+def overview(reported: Reported) -> Table:
     """Return the change of the main metric of each policy on each workload and cluster, a row each of these."""
-    policies = [policy for policy in folder.policies if policy != folder.asked.baseline]
+    policies = [policy for policy in reported.policies if policy != reported.comparison.baseline]
     rows = []
-    for setting in folder.settings:
-        own = folder.rows(folder.comparison, setting)
+    for setting in reported.settings:
+        own = reported.rows(reported.comparison.table(), setting)
         own = own[own["metric"] == MAIN]
         found = {row["policy"]: row for row in own.to_dict("records")}
         rows.append(
             (f"{setting.workload} on {setting.cluster}", [_change_cell(found.get(policy)) for policy in policies])
         )
-    return Table(f"Average JCT against {folder.asked.baseline}", policies, rows)
+    return Table(f"Average JCT against {reported.comparison.baseline}", policies, rows)
 
 
 def _change_cell(row: Mapping[Any, Any] | None) -> Cell | None:
@@ -139,50 +139,50 @@ def _change_cell(row: Mapping[Any, Any] | None) -> Cell | None:
 
 def _change_text(row: Mapping[Any, Any]) -> tuple[str, str]:
     change = interval(row, "change").scaled(100)
-    return _percent(change.mean), f"[{_signed(change.low)}, {_signed(change.high)}]"
+    return _percent(change.mean), _signed_ends(change)
 
 
-def main_table(folder: ComparisonFolder, setting: Setting) -> Table:
+def main_table(reported: Reported, setting: Setting) -> Table:
     """Return the comparison: JCT, makespan and utilisation."""
-    return _metrics(folder, setting, "JCT, makespan and utilisation", tuple(METRICS))
+    return _metrics(reported, setting, "JCT, makespan and utilisation", tuple(METRICS))
 
 
-def slowdown_table(folder: ComparisonFolder, setting: Setting) -> Table:
+def slowdown_table(reported: Reported, setting: Setting) -> Table:
     """Return slowdown and fairness, and jobs that did not finish, if there are any."""
-    runs = folder.rows(folder.runs, setting)
+    runs = reported.rows(reported.comparison.runs, setting)
     unfinished = ["unfinished_jobs"] if (runs.get("unfinished_jobs", pd.Series([0])) > 0).any() else []
-    return _metrics(folder, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, *unfinished))
+    return _metrics(reported, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, *unfinished))
 
 
-def phase_table(folder: ComparisonFolder, setting: Setting) -> Table:
+def phase_table(reported: Reported, setting: Setting) -> Table:
     """Return where the time of jobs went, per cent of their JCT, without what took none in any run."""
-    runs = folder.rows(folder.runs, setting)
+    runs = reported.rows(reported.comparison.runs, setting)
     phases = [phase for phase in PHASES if phase in runs.columns and (runs[phase] > 0).any()]
     rows = []
-    for policy in folder.policies:
+    for policy in reported.policies:
         own = runs[runs["policy"] == policy]
         shares = [own[phase].dropna() for phase in phases]
         rows.append((policy, [_cell(mean_interval(share).scaled(100), 1) if len(share) else None for share in shares]))
     return Table("Where the time of jobs goes (% of JCT; mean over seeds)", [PHASES[phase] for phase in phases], rows)
 
 
-def class_tables(folder: ComparisonFolder, setting: Setting) -> Iterator[Table]:
+def class_tables(reported: Reported, setting: Setting) -> Iterator[Table]:
     """Yield a table a metric with a column a size class."""
-    own = folder.rows(folder.classes, setting)
+    own = reported.rows(reported.comparison.classes(), setting)
     sizes = [size for size in SIZE_CLASSES if size in set(own["size_class"])]
     for metric in dict.fromkeys(own["metric"]):
-        rows = _cells(folder, own[own["metric"] == metric], "size_class", sizes)
+        rows = _cells(reported, own[own["metric"] == metric], "size_class", sizes)
         yield Table(f"{LABELS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
 
 
-def _metrics(folder: ComparisonFolder, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
-    own = folder.rows(folder.comparison, setting)
+def _metrics(reported: Reported, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
+    own = reported.rows(reported.comparison.table(), setting)
     there = [metric for metric in metrics if metric in set(own["metric"])]
-    return Table(caption, [LABELS[metric] for metric in there], _cells(folder, own, "metric", there))
+    return Table(caption, [LABELS[metric] for metric in there], _cells(reported, own, "metric", there))
 
 
 def _cells(
-    folder: ComparisonFolder, table: pd.DataFrame, by: str, columns: Sequence[str]
+    reported: Reported, table: pd.DataFrame, by: str, columns: Sequence[str]
 ) -> list[tuple[str, list[Cell | None]]]:
     """Return a row a policy, and a column for each value in ``by``, whose numbers have the same decimals."""
     measured = table[table["mean"].notna()]
@@ -190,20 +190,20 @@ def _cells(
     largest = (measured["mean"].abs() * measured["metric"].map(_scale)).groupby(measured[by]).max()
     decimals = {column: _decimals(value) for column, value in largest.items()}
     return [
-        (policy, [_compared(found.get((policy, column)), decimals.get(column, 0), folder) for column in columns])
-        for policy in folder.policies
+        (policy, [_compared(found.get((policy, column)), decimals.get(column, 0), reported) for column in columns])
+        for policy in reported.policies
     ]
 
 
-def _compared(row: Mapping[Any, Any] | None, decimals: int, folder: ComparisonFolder) -> Cell | None:
+def _compared(row: Mapping[Any, Any] | None, decimals: int, reported: Reported) -> Cell | None:
     """Return a row of ``comparison.csv`` as a cell; of the baseline itself no change."""
     if row is None:
         return None
     cell = _cell(interval(row).scaled(_scale(row["metric"])), decimals)
-    if row["policy"] == folder.asked.baseline:
+    if row["policy"] == reported.comparison.baseline:
         return cell
     by_difference = row["metric"] in BY_DIFFERENCE or math.isnan(row["change"])
-    text = " ".join(_difference_text(row) if by_difference else _change_text(row))
+    text = " ".join(filter(None, _difference_text(row) if by_difference else _change_text(row)))
     return Cell(cell.value, cell.ends, text, _verdict(row))
 
 
@@ -218,7 +218,11 @@ def _difference_text(row: Mapping[Any, Any]) -> tuple[str, str]:
     scale = _scale(row["metric"])
     difference = interval(row, "difference").scaled(scale)
     unit = " pp" if scale > 1 else ""
-    return _signed(difference.mean) + unit, f"[{_signed(difference.low)}, {_signed(difference.high)}]"
+    return _signed(difference.mean) + unit, _signed_ends(difference)
+
+
+def _signed_ends(estimate: Interval) -> str:
+    return f"[{_signed(estimate.low)}, {_signed(estimate.high)}]" if estimate.seeds > 1 else ""
 
 
 def _verdict(row: Mapping[Any, Any]) -> str:

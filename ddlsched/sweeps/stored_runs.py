@@ -13,7 +13,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,21 @@ if TYPE_CHECKING:
 
     from ddlsched.results.result import Result
 
-__all__ = ["placements_bytes", "read_jobs", "read_metadata", "remove_leftovers", "run_bytes", "store", "timeline_bytes"]
+__all__ = [
+    "placements_bytes",
+    "read_jobs",
+    "read_metadata",
+    "read_placements",
+    "read_samples",
+    "remove_leftovers",
+    "run_bytes",
+    "store",
+    "timeline_bytes",
+]
 
 _METADATA = b"ddlsched"
+_SAMPLES = ("time_s", "busy_gpus")
+_PLACEMENTS = ("job_id", "gpu", "server", "from_s", "to_s")
 _ABANDONED_S = 86400.0
 
 
@@ -82,21 +94,47 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def read_jobs(path: Path) -> pd.DataFrame:
-    """Return a run's table of jobs; as :func:`read_metadata`."""
+def read_samples(path: Path) -> pd.DataFrame:
+    """Return what a run's cluster did over time: time_s and busy_gpus at least; as :func:`read_metadata`."""
     import pandas as pd
-    import pyarrow as pa
 
     try:
-        return pd.read_parquet(path)
+        samples = pd.DataFrame(dict(read_metadata(path)["samples"]), dtype=float)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_run(path, error, "samples") from None
+    _refuse_missing(path, samples.columns, _SAMPLES)
+    return samples
+
+
+def read_jobs(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
+    """Return a run's table of jobs, or these columns of it; as :func:`read_metadata`."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if columns is not None:
+            _refuse_missing(path, pq.read_schema(path).names, columns)
+        return pd.read_parquet(path, columns=None if columns is None else list(columns))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _no_run(path, error) from None
 
 
-def _no_run(path: Path, error: Exception) -> InputError:
+def read_placements(path: Path) -> pd.DataFrame:
+    """Return a run's placements; as :func:`read_metadata`."""
+    return read_jobs(path, _PLACEMENTS)
+
+
+def _refuse_missing(path: Path, there: Collection[str], columns: Collection[str]) -> None:
+    missing = [column for column in columns if column not in there]
+    if missing:
+        raise InputError(f"{path}: has no column {missing[0]!r}; expected {', '.join(columns)}")
+
+
+def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"{path}: no such file; expected a run's file")
-    why = (str(error).splitlines() or [type(error).__name__])[0]
+    why = ": ".join(filter(None, [what, (str(error).splitlines() or [type(error).__name__])[0]]))
     return InputError(f"{path}: is no finished run ({why}); delete it, and the next comparison does it anew")
 
 

@@ -14,19 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison_folders import NASTY, make_folder
+from comparison_folders import NASTY, POLICIES, PREEMPTIVE, nasty_comparison
 
 from ddlsched.plots.style import colours, on_dark
 from ddlsched.reporting.html_report import report
 
 pytestmark = pytest.mark.browser
 
-PREEMPTIVE = "preemptive:by=service-per-gpu"
-POLICIES = {
-    "SRSF(1)": {"scheduler": "srsf-1"},
-    NASTY: {"scheduler": "srsf-1", "placement": "first-fit"},
-    PREEMPTIVE: {"scheduler": "srsf-1", "communication": PREEMPTIVE},
-}
 CHARTS = [f"chart-0-{number}" for number in range(6)]
 CHANGES, AVERAGE, BY_SIZE, DISTRIBUTION, NETWORK, UTILISATION = CHARTS
 MAP = "placement-0"
@@ -35,8 +29,7 @@ BARS, LINES = ".barlayer .point path", ".scatterlayer .js-line"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("browser") / "comparison"
-    return report(make_folder(folder, POLICIES, workloads=(0.001,), failures=[(NASTY, 7, "it <b>failed</b>")]))
+    return report(nasty_comparison(tmp_path_factory.mktemp("browser") / "comparison"))
 
 
 @pytest.fixture(scope="module")

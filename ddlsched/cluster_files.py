@@ -40,4 +40,5 @@ def _server(where: str, row: dict[str, Any]) -> Server:
     numbers = {name: cell_number(where, name, row[name]) for name in ("gpu_memory_mb", *OPTIONAL[1:]) if row.get(name)}
     if "gpu_memory_mb" not in numbers:
         raise InputError(f"{where}, column gpu_memory_mb: is empty; expected a number of MB > 0")
-    return located(where, lambda: Server(gpus=cell_whole(where, "gpus", row["gpus"], MAX_GPUS), **numbers))
+    gpus = cell_whole(where, "gpus", row["gpus"], MAX_GPUS)
+    return located(where, lambda: Server(gpus=gpus, **numbers))

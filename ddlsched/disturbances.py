@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, log
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ __all__ = ["CapacityChange", "Disturbances", "Outage", "jitter_factors", "read_o
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
 _LIMIT_S = MAX_NS / NS_PER_S
+_SPAN = f"seconds from 0.001 to below {_LIMIT_S:.6g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ class Disturbances:
         Mean times, exponentially distributed, from a server's repair to its next failure (None: none fails)
         and from failure to repair, seconds.
     outages
-        When which server is down, in place of random failures.
+        When which server is down, in place of random failures; or the file of a table (:func:`read_outages`).
     checkpoint_iterations
         A job's work is safe after every so many iterations.
     restart_s
@@ -80,25 +82,30 @@ class Disturbances:
     straggler_slowdown: float = 2.0
     server_mtbf_s: float | None = None
     server_repair_s: float = 3600.0
-    outages: tuple[Outage, ...] = ()
+    outages: tuple[Outage, ...] | str = ()
     checkpoint_iterations: int = 1
     restart_s: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            optional = field.name == "server_mtbf_s" and value is None
+            numeric = isinstance(value, Real) and not isinstance(value, bool)
+            _check(field.name, value, field.name == "outages" or optional or numeric, "a number")
         _check("jitter_cv", self.jitter_cv, 0 <= self.jitter_cv <= 10, "from 0 to 10")
         _check("straggler_share", self.straggler_share, 0 <= self.straggler_share <= 1, "from 0 to 1")
         slowdown = self.straggler_slowdown
         _check("straggler_slowdown", slowdown, 1 <= slowdown <= MAX_SLOWDOWN, f"from 1 to {MAX_SLOWDOWN:g}")
         mtbf_s = self.server_mtbf_s
-        _check("server_mtbf_s", mtbf_s, mtbf_s is None or 1e-3 <= mtbf_s < _LIMIT_S, "seconds from 0.001, or None")
-        _check("server_repair_s", self.server_repair_s, 1e-3 <= self.server_repair_s < _LIMIT_S, "seconds from 0.001")
+        _check("server_mtbf_s", mtbf_s, mtbf_s is None or 1e-3 <= mtbf_s < _LIMIT_S, _SPAN)
+        _check("server_repair_s", self.server_repair_s, 1e-3 <= self.server_repair_s < _LIMIT_S, _SPAN)
         checkpoints = self.checkpoint_iterations
         _check("checkpoint_iterations", checkpoints, is_whole(checkpoints, 1), "a whole number from 1")
         _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
-        object.__setattr__(self, "outages", tuple(self.outages))
+        object.__setattr__(self, "outages", _listed(self.outages))
         if self.outages and mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
-        _refuse_overlap(self.outages)
+        _refuse_overlap(_listed(self.outages))
 
     def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         """Return when servers fail and come back, in order of time; endless for random failures.
@@ -108,12 +115,13 @@ class Disturbances:
         InputError
             An outage of a server that the cluster does not have.
         """
-        for outage in self.outages:
+        outages = _listed(self.outages)
+        for outage in outages:
             if outage.server >= num_servers:
                 raise InputError(f"outage of server {outage.server}: the cluster's servers are 0 to {num_servers - 1}")
         if self.server_mtbf_s is not None:
             return self._random_changes(self.server_mtbf_s, num_servers, rng)
-        return iter(sorted(change for outage in self.outages for change in _changes_of(outage)))
+        return iter(sorted(change for outage in outages for change in _changes_of(outage)))
 
     def _random_changes(self, mtbf_s: float, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         coming = [CapacityChange(_after(0, mtbf_s, rng), True, server) for server in range(num_servers)]
@@ -130,6 +138,18 @@ class Disturbances:
         import numpy as np
 
         return np.where(rng.random(num_gpus) < self.straggler_share, float(self.straggler_slowdown), 1.0)
+
+
+def _listed(outages: object) -> tuple[Outage, ...]:
+    """Return outages that were given as such, or the file of a table."""
+    if isinstance(outages, str | Path):
+        return read_outages(Path(outages))
+    listed = tuple(outages) if isinstance(outages, list | tuple) else ()
+    if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in listed):
+        raise InputError(
+            f"disturbances: outages is {outages!r}; expected objects of the class Outage, or a file's name"
+        )
+    return listed
 
 
 def _check(name: str, value: object, good: bool, expected: str) -> None:

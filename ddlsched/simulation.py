@@ -89,6 +89,8 @@ def simulate(
         raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
     if not is_whole(seed, 0):
         raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
+    if disturbances is not None and not isinstance(disturbances, Disturbances):
+        raise InputError(f"disturbances is {disturbances!r}; expected ddlsched.Disturbances(...)")
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}

@@ -752,6 +752,21 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
     assert "unfinished jobs" in run("simulate", "jobs.csv", "--until-s", "0.001").stdout
 
 
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--server-table", "servers.csv", "--servers", "4"], "--servers: the servers are those of --server-table"),
+        (["--straggler-slowdown", "3"], "--straggler-slowdown: does nothing alone; expected --straggler-share as well"),
+        (["--restart-s", "3"], "--restart-s: does nothing alone; expected --server-mtbf-s or --outages as well"),
+        (["--server-repair-s", "3", "--outages", "o.csv"], "--server-repair-s: does nothing alone"),
+    ],
+)
+def test_flags_without_effect_are_refused(flags: list[str], fault: str) -> None:
+    done = run("simulate", "jobs.csv", *flags)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert fault in done.stderr
+
+
 def test_the_warm_up_is_left_out() -> None:
     assert json.loads(run("simulate", "jobs.csv", "--json", "--warmup-s", "1e6").stdout)["jobs"] == 0
 

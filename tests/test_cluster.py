@@ -140,6 +140,13 @@ def test_jobs_and_computing_of_the_warm_up_are_not_counted() -> None:
     assert result.summary()["gpu_utilisation"] == pytest.approx((2.5 + 1.0) / (2 * 2.5))
 
 
+def test_a_warm_up_that_outlasts_the_run_leaves_nothing_to_measure() -> None:
+    result = simulated(job("a"), cluster=mixed(), warmup_s=100.0)
+    summary = result.summary()
+    assert summary["jobs"] == 0
+    assert np.isnan([summary["average_jct_s"], summary["gpu_utilisation"]]).all()
+
+
 def vars_of(one: ddlsched.Job) -> dict[str, object]:
     names = ("job_id", "arrival_s", "num_gpus", "iterations", "iteration", "gpu_memory_mb")
     return {name: getattr(one, name) for name in names}

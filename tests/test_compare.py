@@ -138,9 +138,9 @@ def test_a_spoilt_run_is_named():
     comparison = compare("srsf-1", seeds=1)
     file = Path("out", comparison.runs["file"].item())
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(InputError, match=rf"{file.name}: is no finished run .*; delete it"):
+    with pytest.raises(InputError, match=rf"{file.name}: is no run's file .*delete it"):
         Comparison.open("out").jobs()
-    with pytest.raises(InputError, match="is no finished run"):
+    with pytest.raises(InputError, match="is no run's file"):
         compare("srsf-1", seeds=1)
 
 
@@ -483,6 +483,14 @@ def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
         more = {"scheduler": row.policy, "disturbances": disturbances, "warmup_s": 0.01, "seed": row.seed}
         assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]
     refused(command("--scheduler", "srsf-1", "--server-table", "none.csv"), "--server-table", "none.csv: no such file")
+    refused(command("--scheduler", "srsf-1", *flags, "--servers", "4"), "both server_table and servers are given")
+
+
+def test_a_warm_up_that_outlasts_the_runs_leaves_tables_without_numbers():
+    result = command("--scheduler", "srsf-1", "--seeds", "2", "--option", "warmup_s=1e6")
+    assert result.exit_code == 0, result.stderr
+    assert Comparison.open("out").classes().empty
+    assert Comparison.open("out").runs["average_jct_s"].isna().all()
 
 
 def test_the_commands_of_the_document_are_understood():

@@ -115,16 +115,16 @@ FAULTS = {
     "no number": (replace("runs.csv", "16x4,2,", "16x4,two,"), "runs.csv: line 4: seed: is 'two'; expected a number"),
     "a strange policy": (replace("runs.csv", "NA,", "XY,"), "runs.csv: line 3: policy: is 'XY'; expected one of"),
     "a run missing": (lambda f: run_file(f).unlink(), "parquet: no such file; expected a run's file"),
-    "no Parquet": (lambda f: run_file(f).write_text("x"), "parquet: is no finished run (Parquet file size is 1 bytes"),
-    "a strange run": (lambda f: rewrite_run(f, None), "parquet: is no finished run"),
-    "no samples": (lambda f: rewrite_run(f, {"summary": {}}), "parquet: is no finished run (samples: "),
+    "no Parquet": (lambda f: run_file(f).write_text("x"), "parquet: is no run's file (Parquet file size is 1 bytes"),
+    "a strange run": (lambda f: rewrite_run(f, None), "parquet: is no run's file"),
+    "no samples": (lambda f: rewrite_run(f, {"summary": {}}), "parquet: is no run's file (samples: "),
     "samples of text": (
         lambda f: rewrite_run(f, {"samples": {"time_s": ["x"], "busy_gpus": [1.0]}}),
-        "parquet: is no finished run (samples: ",
+        "parquet: is no run's file (samples: ",
     ),
     "uneven samples": (
         lambda f: rewrite_run(f, {"samples": {"time_s": [1.0, 2.0], "busy_gpus": [1.0]}}),
-        "parquet: is no finished run (samples: ",
+        "parquet: is no run's file (samples: ",
     ),
     "half the samples": (
         lambda f: rewrite_run(f, {"samples": {"time_s": [1.0]}}),
@@ -136,7 +136,7 @@ FAULTS = {
     ),
     "no placements": (
         lambda f: (f / "placements" / "na.parquet").write_text("x"),
-        "na.parquet: is no finished run",
+        "na.parquet: is no run's file",
     ),
 }
 

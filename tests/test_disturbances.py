@@ -130,6 +130,25 @@ def test_without_a_repair_a_run_whose_jobs_cannot_go_on_says_so() -> None:
         simulated(job(), outages=(Outage(server=0, from_s=0.5),))
 
 
+def test_a_job_that_failures_never_let_get_on_is_an_error_unless_the_run_is_cut_off() -> None:
+    faults = {"server_mtbf_s": 0.2, "server_repair_s": 0.01, "restart_s": 100.0}
+    with pytest.raises(
+        ddlsched.SimulationError, match="failures stopped job 'a' 1000 times in a row before it reached"
+    ):
+        simulated(job(iterations=4), **faults)
+    cluster = ddlsched.Cluster(num_servers=1, gpus_per_server=1)
+    options = {"disturbances": Disturbances(**faults), "until_s": 1000.0}
+    assert (
+        ddlsched.simulate(ddlsched.Workload.of([job(iterations=4)]), cluster, **options).jobs.loc[0, "restarts"] > 1000
+    )
+
+
+def test_outages_may_be_the_name_of_a_table(tmp_path) -> None:
+    path = tmp_path / "outages.csv"
+    path.write_text("server,from_s,to_s\n0,2.5,10\n")
+    assert Disturbances(outages=str(path)) == Disturbances(outages=(Outage(server=0, from_s=2.5, to_s=10.0),))
+
+
 def test_random_failures_alternate_and_have_their_means() -> None:
     faults = Disturbances(server_mtbf_s=100.0, server_repair_s=10.0)
     changes = list(itertools.islice(faults.capacity_changes(5, np.random.default_rng(1)), 20_000))
@@ -162,7 +181,10 @@ def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> Non
         ({"jitter_cv": float("nan")}, "jitter_cv is nan"),
         ({"straggler_share": 1.1}, "straggler_share is 1.1; expected from 0 to 1"),
         ({"straggler_slowdown": 0.5}, "straggler_slowdown is 0.5; expected from 1"),
-        ({"server_mtbf_s": 0.0}, "server_mtbf_s is 0.0; expected seconds from 0.001"),
+        ({"server_mtbf_s": 0.0}, "server_mtbf_s is 0.0; expected seconds from 0.001 to below 9.2"),
+        ({"jitter_cv": "0.1"}, "jitter_cv is '0.1'; expected a number"),
+        ({"outages": [(0, 5.0, 20.0)]}, "expected objects of the class Outage, or a file's name"),
+        ({"outages": "none.csv"}, "none.csv: no such file"),
         ({"server_repair_s": float("inf")}, "server_repair_s is inf"),
         ({"checkpoint_iterations": 0}, "checkpoint_iterations is 0; expected a whole number from 1"),
         ({"checkpoint_iterations": 1.5}, "checkpoint_iterations is 1.5"),
@@ -196,6 +218,11 @@ def test_outages_are_read(tmp_path) -> None:
     path = tmp_path / "outages.csv"
     path.write_text("server,from_s,to_s\n3,1.5,\n0,1,2\n")
     assert read_outages(path) == (Outage(server=3, from_s=1.5), Outage(server=0, from_s=1.0, to_s=2.0))
+
+
+def test_what_is_no_disturbances_is_refused() -> None:
+    with pytest.raises(ddlsched.InputError, match=r"disturbances is .* expected ddlsched.Disturbances"):
+        ddlsched.simulate(ddlsched.Workload.of([job()]), disturbances={"jitter_cv": 0.1})
 
 
 def test_an_outage_of_a_server_that_is_not_there_is_refused() -> None:

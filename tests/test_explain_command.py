@@ -51,7 +51,17 @@ def test_a_reader_is_told_who_held_what() -> None:
     assert text.startswith(f"job {job_id}, {jobs.loc[job_id, 'gpus']} GPUs on ")
     assert f"For the network: {jobs.loc[job_id, 'network_wait_s']:.3f} s" in text
     assert "(links server " in text
+    assert "Stopped by failures" not in text
     assert len(text.splitlines()) < 30
+
+
+def test_a_reader_is_told_what_failures_cost() -> None:
+    jobs = stored(*FLAGS)
+    job_id = jobs["lost_s"].idxmax()
+    restarts = jobs.loc[job_id, "restarts"]
+    times = "1 time" if restarts == 1 else f"{restarts} times"
+    expected = f"Stopped by failures {times}: {jobs.loc[job_id, 'lost_s']:.3f} s on its GPUs were for nothing"
+    assert expected in run("explain", "run.parquet", job_id).stdout
 
 
 def test_a_run_of_a_comparison_is_explained() -> None:
@@ -81,7 +91,7 @@ def test_a_run_of_an_instance_is_refused() -> None:
     ("args", "fault"),
     [
         (("run.parquet", "job-5"), "no job is named 'job-5'"),
-        (("jobs.csv", "5"), "is no finished run"),
+        (("jobs.csv", "5"), "is no run's file"),
         (("none.parquet", "5"), "none.parquet"),
     ],
 )

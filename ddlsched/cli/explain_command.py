@@ -84,9 +84,13 @@ def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:
 def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame) -> str:
     total_s = sum(phases.values())
     ending = f"JCT {total_s:.3f} s" if row["state"] == "finished" else f"{row['state']}, so far {total_s:.3f} s"
-    lines = [f"job {row['job_id']}, {row['gpus']} GPUs on {row['servers']} servers: {ending}", ""]
+    where = f" on {_many(row['servers'], 'server')}" if row["servers"] else ""
+    lines = [f"job {row['job_id']}, {_many(row['gpus'], 'GPU')}{where}: {ending}", ""]
     for phase, seconds in phases.items():
         lines.append(f"  {phase.replace('_', ' '):<16}{seconds:>14.3f} s  {_share(seconds, total_s):>6}")
+    if row["restarts"]:
+        lost = f"{row['lost_s']:.3f} s on its GPUs were for nothing"
+        lines += ["", f"Stopped by failures {_many(row['restarts'], 'time')}: {lost}"]
     for phase, title in _WAITS.items():
         own = blockers[blockers["phase"] == phase]
         if len(own):
@@ -105,8 +109,12 @@ def _holders(own: pd.DataFrame) -> list[str]:
         lines.append(f"  {seconds:>12.3f} s  {_share(seconds, total_s):>6}  {by}{what}")
     rest_s = sum(rows["seconds"].sum() for _, rows in groups[_HOLDERS:])
     if rest_s:
-        lines.append(f"  {rest_s:>12.3f} s  {_share(rest_s, total_s):>6}  {len(groups) - _HOLDERS} others")
+        lines.append(f"  {rest_s:>12.3f} s  {_share(rest_s, total_s):>6}  {_many(len(groups) - _HOLDERS, 'other')}")
     return lines
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _places(names: list[str]) -> str:

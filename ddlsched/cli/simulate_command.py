@@ -29,6 +29,7 @@ _MODELS_OWN = "the contention model's own"
 
 
 def simulate(
+    context: typer.Context,
     jobs: Annotated[
         Path,
         typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False),
@@ -288,6 +289,7 @@ def simulate(
     NAME is one of 'ddlsched list', such as lwf:kappa=1, or your own class: path/to/file.py:ClassName:parameter=value.
     """
     window = _window(timeline, timeline_window)
+    _refuse_ineffective(context)
     _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--run-out": run_out, "--timeline": timeline})
     constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
     from ddlsched.cluster import Cluster
@@ -323,6 +325,35 @@ def simulate(
         write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), run_out)
     write_files(result, jobs_out, timeline)
     emit(metrics_json(result.summary()) if as_json else metrics_table(result))
+
+
+_NEEDS = {
+    "straggler_slowdown": ("straggler_share",),
+    "server_repair_s": ("server_mtbf_s",),
+    "restart_s": ("server_mtbf_s", "outages"),
+    "checkpoint_iterations": ("server_mtbf_s", "outages"),
+}
+"""Flags that change nothing without one of others."""
+
+
+def _refuse_ineffective(context: typer.Context) -> None:
+    """Refuse flags that another makes void, or that do nothing alone: the result would seem to be theirs."""
+    given = {name for name in context.params if _is_given(context, name)}
+    for name in ("servers", "gpus_per_server", "gpu_memory_mb"):
+        if {name, "server_table"} <= given:
+            raise InputError(f"{_flag(name)}: the servers are those of --server-table; expected one of the two")
+    for name, others in _NEEDS.items():
+        if name in given and given.isdisjoint(others):
+            raise InputError(f"{_flag(name)}: does nothing alone; expected {' or '.join(map(_flag, others))} as well")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _window(timeline: Path | None, text: str | None) -> bool | tuple[float, float]:

@@ -73,7 +73,9 @@ def metrics_table(result: Result) -> str:
     console = Console(highlight=False)
     title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
     if warming_up := int((~result.jobs["counted"]).sum()):
-        title += f", {warming_up} of which arrived in the warm-up and are not counted"
+        title += f", {warming_up} not counted (warm-up)"
+    if later := int((result.jobs["state"] == "future").sum()):
+        title += f", {later} not counted (arrive later)"
     table = Table(box=None, show_header=False, title=title, title_justify="left", title_style="bold")
     table.add_column()
     table.add_column(justify="right")
@@ -86,14 +88,16 @@ def metrics_table(result: Result) -> str:
 
 
 def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
-    apart = [("unfinished jobs", f"{summary['unfinished_jobs']:,}", ""), ("restarts", f"{summary['restarts']:,}", "")]
+    unfinished, restarts = summary["unfinished_jobs"], summary["restarts"]
+    cut = [("finished jobs", f"{summary['jobs'] - unfinished:,}", ""), ("unfinished jobs", f"{unfinished:,}", "")]
+    apart = (cut if unfinished else []) + ([("restarts", f"{restarts:,}", "")] if restarts else [])
     return [
         ("average JCT", f"{summary['average_jct_s']:.3f}", "s"),
         ("median JCT", f"{summary['median_jct_s']:.3f}", "s"),
         ("95th percentile JCT", f"{summary['p95_jct_s']:.3f}", "s"),
         ("makespan", f"{summary['makespan_s']:.3f}", "s"),
         ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
-        *(row for row in apart if row[1] != "0"),
+        *apart,
         ("events", f"{summary['events']:,}", ""),
         ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
     ]

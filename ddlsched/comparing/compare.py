@@ -20,10 +20,10 @@ def compare(
     policies: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],
     *,
     seeds: int | str | Sequence[int] = 20,
-    servers: int | Sequence[int] = 16,
-    gpus_per_server: int = 4,
-    gpu_memory_mb: float = 32768.0,
-    server_table: str | Path | Sequence[str | Path] = (),
+    servers: int | Sequence[int] | None = None,
+    gpus_per_server: int | None = None,
+    gpu_memory_mb: float | None = None,
+    server_table: str | Path | Sequence[str | Path] | None = None,
     topology: Any = "star",
     contention: Any = "10gbe",
     baseline: str | None = None,
@@ -49,7 +49,7 @@ def compare(
     seeds
         A list; a number N for 1 to N; or a text such as ``"0-19"`` or ``"1,5,9"``.
     servers, gpus_per_server, gpu_memory_mb, topology
-        The clusters: one for each number of servers and each topology.
+        The clusters: one for each number of servers and each topology; by default 16 servers of 4 GPUs of 32,768 MB.
     server_table
         Files of :meth:`ddlsched.Cluster.read` for servers that differ, a cluster each, in place of the first three.
     contention

@@ -122,6 +122,13 @@ class Settings(_Model):
     options: Options = Options()
     timeline: Window = None
 
+    @model_validator(mode="after")
+    def _equal_servers_or_a_table(self) -> Settings:
+        equal = sorted({"servers", "gpus_per_server", "gpu_memory_mb"} & self.model_fields_set)
+        if self.server_table and equal:
+            raise InputError(f"both server_table and {equal[0]} are given; expected one of them")
+        return self
+
     @field_validator("workloads", "servers", "server_table", "topology", "contention")
     @classmethod
     def _each_once(cls, values: list[Any]) -> list[Any]:

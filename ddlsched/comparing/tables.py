@@ -67,6 +67,8 @@ def compare_everywhere(
     parts = []
     for (workload, cluster), group in runs.groupby(SETTING, sort=False):
         rows = measured[(measured["workload"] == workload) & (measured["cluster"] == cluster)]
+        if rows.empty:  # size classes of runs in which no job counts
+            continue
         part = _without_false_intervals(_against_baseline(rows, group, baseline, compare), group, baseline)
         parts.append(part.assign(workload=str(workload), cluster=str(cluster)))
     if not parts:

@@ -30,6 +30,7 @@ __all__ = ["Simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
+_MOST_RESTARTS = 1_000
 
 
 class Simulation:
@@ -86,6 +87,7 @@ class Simulation:
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._down: dict[int, int] = {}
+        self._stops: dict[int, tuple[int, int]] = {}  # of each job: iterations then left, and how often in a row
         self._outages: list[tuple[int, int, int]] = []
         self._flushed: list[Records] = []
         self._idle = 0
@@ -231,7 +233,19 @@ class Simulation:
         """Note that a job is in the queue again."""
         if self._views[number].gpus:
             self._views[number]._placed((), ())
+            self._refuse_standstill(number)
             self._stays[self._jobs.stay.item(number)].to_ns = self._now_ns
+
+    def _refuse_standstill(self, number: int) -> None:
+        """Give up on a run without an end in which a job is stopped again and again and gets no further."""
+        left = self._jobs.iterations_left.item(number)
+        before, times = self._stops.get(number, (left, 0))
+        self._stops[number] = left, times + 1 if left == before else 1
+        if self._stops[number][1] > _MOST_RESTARTS and self._span.until_ns == MAX_NS:
+            raise SimulationError(
+                f"at {self._now_s} s: failures stopped job {self._views[number].job_id!r} {_MOST_RESTARTS} times "
+                "in a row before it reached a checkpoint; expected rarer failures, shorter restarts, or until_s"
+            )
 
     def _count_idle(self, what: str) -> None:
         """Give up after very many instants at which nothing ran and nothing was to come."""
@@ -251,6 +265,8 @@ class Simulation:
         if waiting:
             why += f" communication {self._asker.label('communication')} starts none of the transfers of jobs "
             why += _some(waiting)
+        if self._down:
+            why += f" ({len(self._down)} of {self._cluster.num_servers} servers are down)"
         return why
 
     # --- answers to the event loop's questions

@@ -124,7 +124,7 @@ class Result:
     def gpus(self) -> pd.DataFrame:
         """A row a GPU: gpu, server, jobs (placed on it), busy_s (computing), utilisation (busy / time).
 
-        Both are of the time from the end of the warm-up to the end of the run.
+        Both are of the time from the end of the warm-up to the end of the run; NaN if that is none.
         """
         import pandas as pd
 
@@ -133,11 +133,14 @@ class Result:
             jobs[list(stay.gpus)] += 1
         busy_ns, span_ns = self.finished.busy_ns, self.finished.end_ns - self.finished.warmup_ns
         frame = pd.DataFrame({"gpu": np.arange(len(jobs)), "server": self.cluster.server_of_gpu, "jobs": jobs})
-        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / max(span_ns, 1))
+        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / span_ns if span_ns else np.nan)
 
     @cached_property
     def links(self) -> pd.DataFrame:
-        """A row a link: link, bandwidth_bytes_per_s, bytes (carried), busy_s (time with a transfer), utilisation."""
+        """A row a link: link, bandwidth_bytes_per_s, bytes (carried), busy_s (time with a transfer), utilisation.
+
+        All are of the whole run, its warm-up included.
+        """
         import pandas as pd
 
         links, records = self.finished.network.links, self.finished.state.links

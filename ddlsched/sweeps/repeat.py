@@ -15,6 +15,7 @@ from ddlsched.disturbances import Disturbances, Outage
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
 from ddlsched.sweeps.stored_runs import read_jobs, read_metadata
+from ddlsched.tables import located
 from ddlsched.workload_specs import workload_of
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def repeat(path: Path, *, timeline: bool | tuple[float, float]) -> Result:
         raise InputError(f"{path}: does not say what was simulated; expected a run of 'ddlsched compare' or --run-out")
     options = {name: _rebuilt(path, name, value) for name, value in inputs["options"].items()}
     seed = inputs["seed"] or 0  # of a run in which nothing is random, none is kept
-    result = simulate(workload_of(inputs["workload"], seed), seed=seed, **options | {"timeline": timeline})
+    where = f"{path}, whose relative names are those of the folder in which it was made"
+    workload = located(where, lambda: workload_of(inputs["workload"], seed))
+    result = located(where, lambda: simulate(workload, seed=seed, **options | {"timeline": timeline}))
     _refuse_another_outcome(path, result.jobs, read_jobs(path))
     return result
 

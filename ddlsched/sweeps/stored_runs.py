@@ -134,8 +134,10 @@ def _refuse_missing(path: Path, there: Collection[str], columns: Collection[str]
 def _no_run(path: Path, error: Exception, what: str = "") -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"{path}: no such file; expected a run's file")
+    if path.is_dir():
+        return InputError(f"{path}: is a folder; expected a run's file")
     why = ": ".join(filter(None, [what, (str(error).splitlines() or [type(error).__name__])[0]]))
-    return InputError(f"{path}: is no finished run ({why}); delete it, and the next comparison does it anew")
+    return InputError(f"{path}: is no run's file ({why}); in a comparison's runs/, delete it, and it is done anew")
 
 
 def store(path: Path, data: bytes) -> None:

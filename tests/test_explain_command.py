@@ -50,7 +50,7 @@ def test_a_reader_is_told_who_held_what() -> None:
     text = run("explain", "run.parquet", job_id).stdout
     assert text.startswith(f"job {job_id}, {jobs.loc[job_id, 'gpus']} GPUs on ")
     assert f"For the network: {jobs.loc[job_id, 'network_wait_s']:.3f} s" in text
-    assert "(links server " in text
+    assert "(link servers " in text
     assert "Stopped by failures" not in text
     assert len(text.splitlines()) < 30
 

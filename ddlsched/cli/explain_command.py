@@ -120,11 +120,10 @@ def _many(count: int, what: str) -> str:
 def _places(names: list[str]) -> str:
     """Return what was held, the longest first, each kind of thing named once: GPUs 3, 4 and 2 more."""
     more = f" and {len(names) - _PLACES} more" if len(names) > _PLACES else ""
-    kinds = {name.partition(" ")[0] for name in names}
-    (kind, *others) = kinds
-    if others or len(names) == 1 or any(name.startswith("GPU memory") for name in names):
+    (kind, *others) = {name.rpartition(" ")[0] for name in names}
+    if others or len(names) == 1:
         return f"({', '.join(names[:_PLACES])}{more})"
-    return f"({kind}s {', '.join(name.partition(' ')[2] for name in names[:_PLACES])}{more})"
+    return f"({kind}s {', '.join(name.rpartition(' ')[2] for name in names[:_PLACES])}{more})"
 
 
 def _share(seconds: float, total_s: float) -> str:

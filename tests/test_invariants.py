@@ -106,19 +106,14 @@ def test_every_transfer_sends_its_bytes(setting: Setting) -> None:
             sent = sent_bytes(rows, latency_ns)
             (message_bytes,) = (t.message_bytes for t in job.dag.tasks if t.name == task)
             wire_bytes = model.wire_bytes(message_bytes, len(servers))
-            assert sent <= wire_bytes + 2.0 + 1e-9 * wire_bytes
-            if iteration < job.iterations - result.finished.state.jobs.iterations_left[stay.job] and is_last(
-                slices, job.job_id, iteration, rows
-            ):
-                assert sent == pytest.approx(wire_bytes, abs=2.0, rel=1e-9)
+            slack = 1.0 + 2e-9 * rows["rate_bytes_per_s"].max() + 1e-9 * wire_bytes  # the last nanosecond is whole
+            assert sent <= wire_bytes + slack
+            # What a failure cut is sent anew, or not at all if the job goes on on one server.
+            ended = stay.to_ns == result.finished.state.jobs.finish_ns[stay.job] or here["iteration"].max() > iteration
+            if ended:
+                assert sent == pytest.approx(wire_bytes, abs=slack)
             np.add.at(carried, list(stay.links), min(sent, wire_bytes))
-    assert result.links["bytes"].to_numpy() == pytest.approx(carried, rel=1e-9, abs=2.0 * len(slices) + 2.0)
-
-
-def is_last(slices: pd.DataFrame, job_id: str, iteration: int, rows: pd.DataFrame) -> bool:
-    """Whether the iteration was not run again after a failure."""
-    again = slices[(slices["job_id"] == job_id) & (slices["iteration"] <= iteration)]
-    return bool(again["end_ns"].max() <= rows["end_ns"].max())
+    assert result.links["bytes"].to_numpy() == pytest.approx(carried, rel=1e-9, abs=8.0 * len(slices) + 8.0)
 
 
 def sent_bytes(rows: pd.DataFrame, latency_ns: float) -> float:

@@ -102,10 +102,11 @@ class Disturbances:
         checkpoints = self.checkpoint_iterations
         _check("checkpoint_iterations", checkpoints, is_whole(checkpoints, 1), "a whole number from 1")
         _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
-        object.__setattr__(self, "outages", _listed(self.outages))
-        if self.outages and mtbf_s is not None:
+        outages = _listed(self.outages)
+        if outages and mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
-        _refuse_overlap(_listed(self.outages))
+        _refuse_overlap(outages)
+        object.__setattr__(self, "outages", outages)
 
     def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         """Return when servers fail and come back, in order of time; endless for random failures.
@@ -144,12 +145,11 @@ def _listed(outages: object) -> tuple[Outage, ...]:
     """Return outages that were given as such, or the file of a table."""
     if isinstance(outages, str | Path):
         return read_outages(Path(outages))
-    listed = tuple(outages) if isinstance(outages, list | tuple) else ()
-    if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in listed):
+    if not isinstance(outages, list | tuple) or not all(isinstance(outage, Outage) for outage in outages):
         raise InputError(
             f"disturbances: outages is {outages!r}; expected objects of the class Outage, or a file's name"
         )
-    return listed
+    return tuple(outages)
 
 
 def _check(name: str, value: object, good: bool, expected: str) -> None:
@@ -184,7 +184,7 @@ def jitter_factors(cv: float) -> np.ndarray:
     """Return equally likely factors of a compute time: a log-normal's quantiles, of mean 1 and nearly this CV.
 
     A table makes the same factors everywhere, whatever the machine's logarithm. Its tail ends at the 0.9999
-    quantile, so its CV is a little below ``cv`` (at 0.1: 0.0999, at 0.5: 0.496).
+    quantile, so its CV is a little below ``cv`` (at 0.1: 0.09998, at 0.5: 0.4995).
     """
     import numpy as np
     from scipy.stats import norm

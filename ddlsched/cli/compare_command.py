@@ -11,7 +11,7 @@ import typer
 
 from ddlsched.cli.failures import one_line
 from ddlsched.cli.numbers import real, whole
-from ddlsched.cli.output import emit, notice
+from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -286,9 +286,7 @@ def _tell(comparison: Comparison, as_json: bool) -> None:
 
 def _json(comparison: Comparison) -> str:
     table = comparison.table()
-    rows = [
-        {name: None if value != value else value for name, value in row.items()} for row in table.to_dict("records")
-    ]
+    rows = [without_nan(row) for row in table.to_dict("records")]
     document = {"folder": str(comparison.folder), "baseline": comparison.baseline, "runs": len(comparison.runs)}
     document |= {"failures": len(comparison.failures), "notes": comparison.notes(), "comparison": rows}
     return json.dumps(document, indent=2) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +12,7 @@ import typer
 
 from ddlsched.errors import InputError
 
-__all__ = ["emit", "notice", "status"]
+__all__ = ["emit", "notice", "status", "without_nan"]
 
 
 def emit(text: str) -> None:
@@ -32,6 +33,11 @@ def emit(text: str) -> None:
 def _abandon_stdout() -> None:
     # The interpreter flushes what is left at its end, and would report the same failure again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def without_nan(numbers: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the same with None for NaN, which JSON has not."""
+    return {name: None if value != value else value for name, value in numbers.items()}
 
 
 def status(text: str) -> AbstractContextManager[Any]:

@@ -394,8 +394,9 @@ def _contention(name: str, constants: dict[str, float | None]) -> Any:
     known = {field.name for field in dataclasses.fields(model) if field.init} if dataclasses.is_dataclass(model) else ()
     for field in given:
         if field not in known:
-            flag = "--" + field.replace("_", "-")
-            raise InputError(f"{flag}: contention {name} has no {field}; expected a model that has one, such as 10gbe")
+            raise InputError(
+                f"{_flag(field)}: contention {name} has no {field}; expected a model that has one, such as 10gbe"
+            )
     try:
         return dataclasses.replace(model, **given)
     except InputError:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.cli.output import notice
+from ddlsched.cli.output import notice, without_nan
 from ddlsched.files import replacing
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["metrics_json", "metrics_table", "write_files", "write_run"]
 
 def metrics_json(summary: dict[str, float]) -> str:
     """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json.dumps({name: None if value != value else value for name, value in summary.items()}, indent=2) + "\n"
+    return json.dumps(without_nan(summary), indent=2) + "\n"
 
 
 def write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:

@@ -84,9 +84,12 @@ def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:
     """Return how many jobs can never be placed on the cluster."""
-    from ddlsched.engine.build import fits
+    import numpy as np
 
-    return sum(not fits(job, cluster.gpu_memory_bytes) for job in workload)
+    from ddlsched.engine.build import num_large_enough
+
+    ascending_bytes = np.sort(cluster.gpu_memory_bytes)
+    return sum(job.num_gpus > num_large_enough(job, ascending_bytes) for job in workload)
 
 
 def _quantiles(values: Any) -> list[float]:

@@ -14,7 +14,7 @@ from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network
 from ddlsched.units import ns_from_s
 
-__all__ = ["build_state", "fits"]
+__all__ = ["build_state", "num_large_enough"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
@@ -79,9 +79,9 @@ def build_state(
     )
 
 
-def fits(job: Job, memory_bytes: np.ndarray) -> bool:
-    """Return whether a job could be placed on GPUs of these memories, all of them empty."""
-    return job.num_gpus <= int(np.count_nonzero(memory_bytes >= job.gpu_memory_bytes))
+def num_large_enough(job: Job, ascending_bytes: np.ndarray) -> int:
+    """Return how many of all GPUs, whose memories are given in ascending order, could hold a worker if empty."""
+    return len(ascending_bytes) - int(np.searchsorted(ascending_bytes, job.gpu_memory_bytes))
 
 
 def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:
@@ -97,15 +97,15 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
 
 def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     """Raise InputError for the first job that no moment of the cluster could hold."""
-    memory_bytes = cluster.gpu_memory_bytes
+    ascending_bytes = np.sort(cluster.gpu_memory_bytes)
     for number, job in enumerate(workload):
         if job.num_gpus > cluster.num_gpus:
             raise InputError(
                 f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
                 f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
             )
-        if not fits(job, memory_bytes):
-            enough = int(np.count_nonzero(memory_bytes >= job.gpu_memory_bytes))
+        enough = num_large_enough(job, ascending_bytes)
+        if job.num_gpus > enough:
             largest = (
                 f"the cluster's {enough} GPUs with as much" if enough else f"the cluster's {cluster.gpu_memory_mb:g}"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class Finished:
     end_ns: int
     engine_s: float
 
-    @property
+    @cached_property
     def gpus(self) -> dict[int, tuple[int, ...]]:
         """The GPUs of each job that was placed, by its number; those of its last stay."""
         return {stay.job: stay.gpus for stay in self.stays}

@@ -83,6 +83,7 @@ class Simulation:
         self._transfers_now = Columns(self._state.transfers)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
+        self._one_speed = bool((cluster.relative_speed == 1.0).all())
         self._stays: list[Stay] = []
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
@@ -331,7 +332,7 @@ class Simulation:
             np.full(len(wire), latency_s * NS_PER_S),
             np.array(load_ns, np.int64),
         )
-        if (self._cluster.relative_speed == 1.0).all():
+        if self._one_speed:
             self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * self._jobs.start_iterations_left.item(number)
         else:
             kernel.fill_gpu_loads(self._state, self._load_ns)

@@ -11,16 +11,11 @@ import pandas as pd
 
 from ddlsched.plots.utilisation import Band, utilisation_bands
 from ddlsched.reporting.reported import Reported, Setting
-from ddlsched.results.comparison import METRICS
+from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.statistics import Interval
 
 __all__ = [
-    "BY_DIFFERENCE",
     "CHANGED",
-    "LABELS",
-    "PHASES",
-    "SIZE_CLASSES",
-    "SLOWDOWN_AND_FAIRNESS",
     "bands",
     "changes_of",
     "class_intervals",
@@ -30,32 +25,6 @@ __all__ = [
     "jct_s",
     "network_shares",
 ]
-
-SLOWDOWN_AND_FAIRNESS = {
-    "average_slowdown": "Average slowdown",
-    "median_slowdown": "Median slowdown",
-    "p95_slowdown": "95th percentile slowdown",
-    "worst_finish_time_fairness": "Worst finish-time fairness ρ",
-    "unfair_fraction": "Jobs with ρ > 1 (%)",
-    "jain_index": "Jain's index",
-}
-
-PHASES = {
-    "queueing_share": "Queueing",
-    "computing_share": "Computing",
-    "gpu_wait_share": "Waiting for GPUs",
-    "communication_share": "Communicating",
-    "network_wait_share": "Waiting for the network",
-    "restart_share": "Restarting",
-}
-"""Where a job's time goes, in the order in which tables show it."""
-
-LABELS = METRICS | SLOWDOWN_AND_FAIRNESS | PHASES | {"unfinished_jobs": "Unfinished jobs"}
-
-BY_DIFFERENCE = {"unfair_fraction", "unfinished_jobs"}
-"""Metrics that may be 0, so that no change in per cent says anything."""
-
-SIZE_CLASSES = ("1", "2-4", "5-7", "8+")
 
 CHANGED = ("average_jct_s", "median_jct_s", "p95_jct_s")
 """Metrics whose changes are drawn."""
@@ -103,7 +72,7 @@ def class_intervals(reported: Reported, setting: Setting) -> dict[str, dict[str,
     found = {(row["size_class"], row["policy"]): interval(row) for row in own.to_dict("records")}
     by_class = {
         size: {policy: found[size, policy] for policy in reported.policies if (size, policy) in found}
-        for size in SIZE_CLASSES
+        for size in SIZE_CLASSES.values()
     }
     return {size: policies for size, policies in by_class.items() if policies}
 
@@ -122,7 +91,7 @@ def network_shares(reported: Reported, setting: Setting) -> pd.DataFrame:
     """
     rows = {policy: _policy_shares(reported.jobs(setting, policy)) for policy in reported.policies}
     shares = pd.DataFrame.from_dict(rows, orient="index")
-    there = [size for size in (*SIZE_CLASSES, "all") if size in shares.columns]
+    there = [size for size in (*SIZE_CLASSES.values(), "all") if size in shares.columns]
     return shares[there].rename(columns=lambda size: "all jobs" if size == "all" else class_name(size))
 
 

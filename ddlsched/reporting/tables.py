@@ -9,17 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from ddlsched.reporting.numbers import (
-    BY_DIFFERENCE,
-    LABELS,
-    PHASES,
-    SIZE_CLASSES,
-    SLOWDOWN_AND_FAIRNESS,
-    class_name,
-    interval,
-)
+from ddlsched.reporting.numbers import class_name, interval
 from ddlsched.reporting.reported import Reported, Setting
-from ddlsched.results.comparison import METRICS
+from ddlsched.results.comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
+from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
 __all__ = [
@@ -113,7 +106,7 @@ def _others(rows: Mapping[str, Mapping[Any, Any]]) -> str:
 
 def _in_sentence(metric: str) -> str:
     """Return a metric's name without its unit, small unless it begins with a name."""
-    label = LABELS.get(metric, metric).partition(" (")[0]
+    label = ALL_METRICS.get(metric, metric).partition(" (")[0]
     return label if label.startswith(("GPU", "Jain")) else label[:1].lower() + label[1:]
 
 
@@ -157,28 +150,32 @@ def slowdown_table(reported: Reported, setting: Setting) -> Table:
 def phase_table(reported: Reported, setting: Setting) -> Table:
     """Return where the time of jobs went, per cent of their JCT, without what took none in any run."""
     runs = reported.rows(reported.comparison.runs, setting)
-    phases = [phase for phase in PHASES if phase in runs.columns and (runs[phase] > 0).any()]
+    phases = [phase for phase in SHARES if phase in runs.columns and (runs[phase] > 0).any()]
     rows = []
     for policy in reported.policies:
         own = runs[runs["policy"] == policy]
         shares = [own[phase].dropna() for phase in phases]
         rows.append((policy, [_cell(mean_interval(share).scaled(100), 1) if len(share) else None for share in shares]))
-    return Table("Where the time of jobs goes (% of JCT; mean over seeds)", [PHASES[phase] for phase in phases], rows)
+    return Table(
+        "Where the time of jobs goes (% of JCT; mean over seeds)",
+        [SHARES[phase].partition(" (")[0] for phase in phases],
+        rows,
+    )
 
 
 def class_tables(reported: Reported, setting: Setting) -> Iterator[Table]:
     """Yield a table a metric with a column a size class."""
     own = reported.rows(reported.comparison.classes(), setting)
-    sizes = [size for size in SIZE_CLASSES if size in set(own["size_class"])]
+    sizes = [size for size in SIZE_CLASSES.values() if size in set(own["size_class"])]
     for metric in dict.fromkeys(own["metric"]):
         rows = _cells(reported, own[own["metric"] == metric], "size_class", sizes)
-        yield Table(f"{LABELS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
+        yield Table(f"{ALL_METRICS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
 
 
 def _metrics(reported: Reported, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
     own = reported.rows(reported.comparison.table(), setting)
     there = [metric for metric in metrics if metric in set(own["metric"])]
-    return Table(caption, [LABELS[metric] for metric in there], _cells(reported, own, "metric", there))
+    return Table(caption, [ALL_METRICS[metric] for metric in there], _cells(reported, own, "metric", there))
 
 
 def _cells(
@@ -208,7 +205,7 @@ def _compared(row: Mapping[Any, Any] | None, decimals: int, reported: Reported) 
 
 
 def _scale(metric: str) -> int:
-    return 100 if "(%" in LABELS.get(metric, "") else 1
+    return 100 if "(%" in ALL_METRICS.get(metric, "") else 1
 
 
 def _difference_text(row: Mapping[Any, Any]) -> tuple[str, str]:

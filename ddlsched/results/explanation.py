@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
-from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.results.timeline import ragged
+from ddlsched.errors import InputError
+from ddlsched.results.timeline import gpus_of_workers
 from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -83,11 +83,8 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    ids = [job.job_id for job in result.workload]
-    if job_id not in ids:
-        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, ids)}")
     waits_ns: dict[Blocker, float] = defaultdict(float)
-    number = ids.index(job_id)
+    number = result.number_of(job_id)
     _refuse_unrecorded(result, number)
     for blocker, waited_ns in (*_queueing(result, number), *_running(result, number)):
         waits_ns[blocker] += waited_ns
@@ -181,8 +178,10 @@ def _pieces(result: Result, number: int, stay: Stay) -> list[tuple[int, int, _Pi
     shared = [tuple(sorted(set(stay.gpus).intersection(other.gpus))) for other in stays]
     crossed = [tuple(sorted(set(stay.links).intersection(other.links))) for other in stays]
     nth, kind, jobs = slices["stay"], slices["kind"], np.array([other.job for other in stays])
-    gpu = _gpus_of(result, slices)
-    single = ((kind == COMPUTE_SLICE) | (kind == CUT_SLICE)) & np.isin(gpu, stay.gpus)
+    by_worker = (kind == COMPUTE_SLICE) | (kind == CUT_SLICE)
+    gpu = np.full(len(slices), -1)
+    gpu[by_worker] = gpus_of_workers(result, slices[by_worker])
+    single = by_worker & np.isin(gpu, stay.gpus)
     together = (kind == LOCKSTEP_SLICE) & np.array([bool(gpus) for gpus in shared])[nth]
     sends = (kind == TRANSFER_SLICE) & np.array([bool(links) for links in crossed])[nth]
     kept = single | together | sends | ((kind == WAIT_SLICE) & (jobs[nth] == number))
@@ -193,17 +192,6 @@ def _pieces(result: Result, number: int, stay: Stay) -> list[tuple[int, int, _Pi
         places = shared[n] if what == LOCKSTEP_SLICE else crossed[n] if what == TRANSFER_SLICE else (where,)
         pieces.append(_Piece(_KINDS[what], stays[n].job, places))
     return list(zip(begin_ns, end_ns, pieces, strict=True))
-
-
-def _gpus_of(result: Result, slices: np.ndarray) -> np.ndarray:
-    """Return the GPU of each slice of a worker; of a transfer's slice, some number."""
-    first, gpus = ragged([stay.gpus for stay in result.finished.stays])
-    jobs = np.array([stay.job for stay in result.finished.stays])[slices["stay"]]
-    worker = slices["owner"] - result.finished.state.jobs.first_worker[jobs]
-    place = np.where(slices["kind"] <= LOCKSTEP_SLICE, worker, 0)
-    place = np.where(slices["kind"] == CUT_SLICE, worker, place)
-    found: np.ndarray = gpus[first[slices["stay"]] + place]
-    return found
 
 
 def _moments(

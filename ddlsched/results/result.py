@@ -64,9 +64,19 @@ class Result:
 
     def gpus_of(self, job_id: str) -> tuple[int, ...]:
         """Return the GPUs of a job, in placement order; of its last stay, or none if it was never placed."""
+        return self.finished.gpus.get(self.number_of(job_id), ())
+
+    def number_of(self, job_id: str) -> int:
+        """Return a job's row in the workload, from 0.
+
+        Raises
+        ------
+        UnknownNameError
+            No job has this id.
+        """
         for number, job in enumerate(self.workload):
             if job.job_id == job_id:
-                return self.finished.gpus.get(number, ())
+                return number
         raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
 
     def write_timeline(self, path: Path | str) -> None:

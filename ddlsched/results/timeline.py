@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ddlsched.engine.layout import Records
     from ddlsched.results.result import Result
 
-__all__ = ["compute_slices", "ragged", "transfer_slices", "write_timeline"]
+__all__ = ["compute_slices", "gpus_of_workers", "transfer_slices", "write_timeline"]
 
 _GPUS, _LINKS, _JOBS = 1, 2, 3
 _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
@@ -147,9 +147,7 @@ def _compute(result: Result) -> _Slices:
     job = state.workers.job[slices["owner"]]
     # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
     place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, state.jobs.num_gpus[job], 1))
-    worker = slices["owner"][place] - state.jobs.first_worker[job[place]] + nth
-    first, gpus = ragged([stay.gpus for stay in result.finished.stays])
-    gpu = gpus[first[slices["stay"][place]] + worker]
+    gpu = gpus_of_workers(result, slices[place], nth)
     order = np.lexsort((slices["start_ns"][place], gpu))
     place = place[order]
     slices["sharing"] = slices["kind"] == CUT_SLICE
@@ -170,7 +168,18 @@ def _repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def gpus_of_workers(result: Result, slices: Records, nth: np.ndarray | int = 0) -> np.ndarray:
+    """Return the GPU of each worker's slice, or of the ``nth`` worker after it."""
+    stays = result.finished.stays
+    first, gpus = _ragged([stay.gpus for stay in stays])
+    jobs = np.array([stay.job for stay in stays], np.int64)[slices["stay"]]
+    found: np.ndarray = gpus[
+        first[slices["stay"]] + slices["owner"] - result.finished.state.jobs.first_worker[jobs] + nth
+    ]
+    return found
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return where each row begins in all rows' numbers one behind the other, and those."""
     lengths = np.array([len(row) for row in rows], np.int64)
     return np.cumsum(lengths) - lengths, np.array([number for row in rows for number in row], np.int64)
@@ -195,7 +204,7 @@ def _named(result: Result, slices: _Slices) -> dict[str, Any]:
 def _on_links(result: Result, slices: _Slices) -> _OnLinks:
     """Return a row for each slice and link, sorted by link, lane and start."""
     stays, num_links = result.finished.stays, len(result.finished.network.links)
-    first, links = ragged([stay.links for stay in stays])
+    first, links = _ragged([stay.links for stay in stays])
     place, nth = _repeated(np.array([len(stay.links) for stay in stays], np.int64)[slices.stay])
     link = links[first[slices.stay[place]] + nth]
     # A ring may cross a link more than once.

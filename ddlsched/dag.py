@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ddlsched.errors import InputError
@@ -135,6 +136,16 @@ class IterationDag:
         """Compute time of one iteration on one worker, nanoseconds."""
         return sum(task.duration_ns for task in self.tasks if isinstance(task, ComputeTask))
 
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether a worker may compute while an all-reduce of the same iteration is under way."""
+        import networkx as nx
+
+        graph = self.to_networkx()
+        computes = {task.name for task in self.tasks if isinstance(task, ComputeTask)}
+        reduces = [task.name for task in self.tasks if isinstance(task, AllReduceTask)]
+        return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in reduces)
+
     def to_networkx(self) -> nx.DiGraph[str]:
         """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency."""
         import networkx as nx
@@ -228,6 +239,7 @@ class DataParallelIteration:
     message_bytes: float
     buckets: int = 1
 
+    @lru_cache(maxsize=4096)  # noqa: B019 - equal iterations of a trace's jobs share one graph
     def dag(self) -> IterationDag:
         """Return the graph of tasks."""
         part_ns, rest_ns = divmod(ns_from_s(self.backward_s), self.buckets)

@@ -93,7 +93,7 @@ def workloads(draw: st.DrawFn, num_gpus: int) -> Workload:
                 job_id=f"j{number}",
                 arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
                 num_gpus=draw(st.integers(1, min(num_gpus, 7))),
-                iterations=draw(st.integers(1, 6)),
+                iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
                 iteration=draw(iterations()),
                 gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
             )

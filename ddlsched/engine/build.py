@@ -70,6 +70,7 @@ def build_state(
         active=np.zeros(len(transfers), np.int64),
         work=np.zeros(len(workload) + len(transfers), np.int64),
         finished=np.zeros(len(workload), np.int64),
+        dormant=np.zeros(len(workload), np.int64),
         touched_gpus=np.zeros(num_gpus, np.int64),
         touched_links=np.zeros(len(network.links), np.int64),
         items=np.zeros(longest, np.int64),
@@ -88,6 +89,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
     run.next_capacity_ns = run.pause_ns = kernel.NEVER
+    run.instant_ns, run.skipping = -1, 1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations

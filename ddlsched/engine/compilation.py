@@ -30,6 +30,7 @@ def _compile(state_type: object) -> None:
     kernel.fail_server.compile((state_type, number, number))
     kernel.restore_server.compile((state_type, number, number))
     kernel.add_busy_ns.compile((state_type, numbers))
+    kernel.wake.compile((state_type, number))
     kernel.close_books.compile((state_type,))
     kernel.take_samples.compile((state_type, number))
     kernel.take_sample.compile((state_type, number))

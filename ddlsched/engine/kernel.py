@@ -7,6 +7,10 @@ Kernel and helpers share this file because numba's disk cache does not notice ch
 One exact shortcut: a job that shares none of its GPUs, whose tasks take equally long on all of them, runs *in
 lockstep*. All its workers do the same at the same times, so only the first is simulated, with the weight of
 all, until another job joins one of its GPUs.
+
+The other: a job in lockstep whose links carry nobody else's ring does the same in every iteration. It goes
+*dormant* at the start of one and is in the heap only for its last; whatever comes in between, another job on one of its
+GPUs or links, a failure, a policy that looks at it, *wakes* it in the state that it would have had.
 """
 
 from __future__ import annotations
@@ -458,6 +462,17 @@ def start_iteration(s, job):
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)
         job.lockstep = lockstep
+    if lockstep == 1 and may_skip(s, job):
+        if job.profiled == 0:
+            job.profiled = 1 if profile_iteration(s, job) else -1
+        if job.profiled == 1 and fall_dormant(s, job):
+            return
+    begin_sources(s, job)
+
+
+@njit
+def begin_sources(s, job):
+    """Make ready the tasks that an iteration starts with."""
     simulated = 1 if job.lockstep == 1 else job.num_gpus
     for place in range(job.first_source, job.first_source + job.num_sources):
         task = s.successors[place]
@@ -488,6 +503,8 @@ def do_work(s):
             continue
         job = s.jobs[-1 - code]
         job.iterations_left -= 1
+        if job.shared_gpus > 0 or job.shared_links > 0:
+            run.contended_iterations += 1
         if (job.iterations - job.iterations_left) % run.checkpoint_iterations == 0:
             job.checkpoint_ns = run.now_ns
         if job.num_servers == 1 and job.num_tasks == job.num_transfers:
@@ -879,6 +896,361 @@ def apply_rates(s, rates):
     forget_touched_links(s)
 
 
+# --- skipping: iterations of a job that meets nobody
+
+
+@njit
+def may_skip(s, job):
+    """Whether the job's iterations are all alike and nothing that a policy decides depends on their instants."""
+    run = s.run[0]
+    if run.skipping == 0 or job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
+        return False
+    networked = job.num_servers > 1 and job.num_transfers > 0
+    return not networked or (run.skipping_networked == 1 and job.shared_links == 0)
+
+
+@njit
+def task_ns(s, job, task):
+    """How long a task takes on the job's first worker."""
+    if job.uneven == 1:
+        return uneven_ns(s, job.first_worker, task)
+    return s.tasks[job.first_task + task].duration_ns
+
+
+@njit
+def alone_ns(s, transfer):
+    """How long a transfer takes that meets nobody; a ring may cross one link more than once."""
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count += 1
+    rate = local_rate(s, transfer)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count -= 1
+    after_ns = np.ceil(transfer.latency_ns + transfer.bytes * (1e9 / rate) - 0.001)
+    return np.int64(after_ns) if 0.0 < after_ns < 4e18 else np.int64(0)
+
+
+@njit
+def succeed(s, job, task):
+    """A task of a job in lockstep has ended: its successors may go."""
+    record = s.tasks[job.first_task + task]
+    weight = job.num_gpus if record.transfer < 0 else 1
+    for place in range(record.first_successor, record.first_successor + record.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            predecessor_ended(s, job.first_worker, successor)
+        else:
+            predecessors_ended(s, job, successor, weight)
+
+
+@njit
+def profile_iteration(s, job):
+    """Note when each task of an undisturbed iteration begins and ends; return whether such may be skipped over.
+
+    They may not if transfers of the job overlap, whose rates and order would have to be known, or if something takes no
+    time, so that it would matter in which round of an instant a job wakes. The iteration is then gone through
+    nevertheless, in any order, which leaves all counts of predecessors as they were.
+    """
+    run = s.run[0]
+    first = s.workers[job.first_worker]
+    others_work = run.num_work
+    computing, sending = -1, -1
+    computed_ns = sent_ns = NEVER
+    now_ns = job.period_busy_ns = job.period_load_ns = job.period_events = np.int64(0)
+    regular = True
+    left = job.num_tasks
+    begin_sources(s, job)
+    while left > 0:
+        while run.num_work > others_work:
+            run.num_work -= 1
+            transfer = s.transfers[s.work[run.num_work]]
+            record = s.tasks[job.first_task + transfer.task]
+            record.begins_ns = record.ends_ns = now_ns
+            job.period_load_ns += record.load_ns
+            if job.num_servers > 1 and sending < 0:
+                sending, sent_ns = transfer.task, now_ns + alone_ns(s, transfer)
+                record.ends_ns = sent_ns
+                regular = regular and sent_ns > now_ns
+                job.period_events += 1
+            else:
+                regular = regular and job.num_servers == 1
+                left -= 1
+                succeed(s, job, transfer.task)
+        if computing < 0 and first.num_ready > 0:
+            computing = take_ready(s, first)
+            computed_ns = now_ns + task_ns(s, job, computing)
+            regular = regular and computed_ns > now_ns
+            record = s.tasks[job.first_task + computing]
+            record.begins_ns, record.ends_ns = now_ns, computed_ns
+            job.period_busy_ns += computed_ns - now_ns
+            job.period_events += job.num_gpus
+        if computing >= 0 and (sending < 0 or computed_ns <= sent_ns):
+            now_ns, ended, computing = computed_ns, computing, -1
+        elif sending >= 0:
+            now_ns, ended, sending = sent_ns, sending, -1
+        else:
+            continue
+        left -= 1
+        succeed(s, job, ended)
+    job.period_ns = now_ns
+    return regular and 0 < now_ns < 4e18
+
+
+@njit
+def fall_dormant(s, job):
+    """At the start of an iteration: skip to the last one, or to where slices are recorded; return whether."""
+    run = s.run[0]
+    number = s.workers[job.first_worker].job
+    until_ns = np.int64(4e18) + run.now_ns // 2
+    if run.record == 1 and run.now_ns < run.record_to_ns:
+        until_ns = min(until_ns, run.record_from_ns)
+    iterations = min(job.iterations_left - 1, (until_ns - run.now_ns) // job.period_ns)
+    if iterations < 1:
+        return False
+    count_time(job, run.now_ns)
+    job.dormant, job.dormant_since_ns, job.dormant_since_round = 1, run.now_ns, run.rounds
+    job.dormant_place = run.num_dormant
+    s.dormant[run.num_dormant] = number
+    run.num_dormant += 1
+    item = run.num_gpus + len(s.transfers) + number
+    schedule(run, s.heap, s.position, s.end_ns, item, run.now_ns + iterations * job.period_ns)
+    return True
+
+
+@njit
+def wake(s, number):
+    """Give a dormant job the state that it would have now."""
+    run = s.run[0]
+    job = s.jobs[number]
+    item = run.num_gpus + len(s.transfers) + number
+    if s.position[item] >= 0:
+        unschedule(run, s.heap, s.position, s.end_ns, item)
+    run.num_dormant -= 1
+    last = s.dormant[run.num_dormant]
+    s.dormant[job.dormant_place] = last
+    s.jobs[last].dormant_place = job.dormant_place
+    job.dormant = 0
+    run.busy_ns += np.float64(job.num_gpus) * dormant_busy_ns(s, job, run.sampled_ns, run.now_ns)
+    iterations = (run.now_ns - job.dormant_since_ns) // job.period_ns
+    begin_ns = job.dormant_since_ns + iterations * job.period_ns
+    book_iterations(s, job, iterations, begin_ns)
+    resume_iteration(s, job, begin_ns)
+
+
+@njit
+def wake_all(s):
+    run = s.run[0]
+    while run.num_dormant > 0:
+        wake(s, s.dormant[0])
+
+
+@njit
+def book_iterations(s, job, iterations, end_ns):
+    """Write down whole iterations that were skipped over, the last of which ended at ``end_ns``."""
+    run = s.run[0]
+    run.events += iterations * job.period_events
+    run.skipped_iterations += iterations
+    done = job.iterations - job.iterations_left
+    unsafe = (done + iterations) % run.checkpoint_iterations
+    if iterations > unsafe:
+        job.checkpoint_ns = end_ns - unsafe * job.period_ns
+    job.iterations_left -= iterations
+    job.remaining_service_ns -= iterations * job.compute_ns * job.num_gpus
+    job.load_left_ns -= iterations * job.period_load_ns
+    first = s.workers[job.first_worker]
+    first.done_ns += iterations * job.compute_ns
+    first.busy_ns += iterations * job.period_busy_ns
+    communicating_ns = np.int64(0)
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        task = s.tasks[job.first_task + s.transfers[number].task]
+        if job.num_servers > 1:
+            book_transfers(s, s.transfers[number], iterations, iterations * (task.ends_ns - task.begins_ns))
+            communicating_ns += task.ends_ns - task.begins_ns
+    job.communicating_ns += iterations * communicating_ns
+    job.computing_ns += iterations * (job.period_ns - communicating_ns)
+
+
+@njit
+def book_transfers(s, transfer, times, busy_ns):
+    """Write down transfers that were skipped over, and their time on the links, once each."""
+    run = s.run[0]
+    run.stamp += 1
+    transfer.times_sent += times
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        if link.stamp != run.stamp:
+            link.stamp = run.stamp
+            link.busy_ns += busy_ns
+
+
+@njit
+def resume_iteration(s, job, begin_ns):
+    """Bring the iteration that began at ``begin_ns`` to where it is now."""
+    run = s.run[0]
+    passed_ns = run.now_ns - begin_ns
+    job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
+    communicating_ns = np.int64(0)
+    for task in range(job.num_tasks):
+        record = s.tasks[job.first_task + task]
+        if record.transfer >= 0 and job.num_servers > 1:
+            communicating_ns += max(min(passed_ns, record.ends_ns) - record.begins_ns, 0)
+    job.communicating_ns += communicating_ns
+    job.computing_ns += passed_ns - communicating_ns
+    job.since_ns = run.now_ns
+    for place in range(job.first_source, job.first_source + job.num_sources):
+        resume_task(s, job, s.successors[place], begin_ns)
+    for task in range(job.num_tasks):
+        record = s.tasks[job.first_task + task]
+        if record.ends_ns <= passed_ns:
+            book_task(s, job, record)
+            for place in range(record.first_successor, record.first_successor + record.num_successors):
+                release(s, job, record, s.successors[place], begin_ns)
+
+
+@njit
+def book_task(s, job, record):
+    """Write down one task that has ended since the iteration began."""
+    run = s.run[0]
+    duration_ns = record.ends_ns - record.begins_ns
+    if record.transfer < 0:
+        job.remaining_service_ns -= record.duration_ns * job.num_gpus
+        job.steps_left -= job.num_gpus
+        run.events += job.num_gpus
+        s.workers[job.first_worker].done_ns += record.duration_ns
+        s.workers[job.first_worker].busy_ns += duration_ns
+        return
+    job.steps_left -= 1
+    job.load_left_ns -= record.load_ns
+    if job.num_servers > 1:
+        run.events += 1
+        s.transfers[record.transfer].bytes_left = 0.0
+        book_transfers(s, s.transfers[record.transfer], 1, duration_ns)
+
+
+@njit
+def release(s, job, ended, task, begin_ns):
+    """One predecessor of a task has ended, for all workers; after the last, the task is where it is now."""
+    record = s.tasks[job.first_task + task]
+    if record.transfer < 0:
+        flag = s.workers[job.first_worker].first_flag + task
+        s.pending[flag] -= 1
+        if s.pending[flag] > 0:
+            return
+        s.pending[flag] = record.compute_predecessors + record.reduce_predecessors
+    else:
+        record.pending -= job.num_gpus if ended.transfer < 0 else 1
+        if record.pending > 0:
+            return
+        record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+    resume_task(s, job, task, begin_ns)
+
+
+@njit
+def resume_task(s, job, task, begin_ns):
+    """All predecessors of a task have ended: it has ended itself, or runs, or is ready."""
+    run = s.run[0]
+    record = s.tasks[job.first_task + task]
+    now_ns = run.now_ns
+    if begin_ns + record.ends_ns <= now_ns:
+        return
+    started_ns = begin_ns + record.begins_ns
+    # What becomes ready at an instant begins at the end of that round.
+    later_round = run.rounds > job.dormant_since_round if job.dormant_since_ns == now_ns else run.late == 1
+    begun = started_ns < now_ns or (started_ns == now_ns and later_round)
+    if record.transfer < 0:
+        if begun:
+            resume_compute(s, job, task, started_ns)
+        else:
+            make_ready(s, job.first_worker, task)
+        return
+    transfer = s.transfers[record.transfer]
+    transfer.bytes_left = transfer.bytes
+    transfer.latency_left_ns = transfer.latency_ns
+    if begun:
+        resume_transfer(s, record.transfer, started_ns)
+    else:
+        join_waiting(s, record.transfer)
+        run.communicate = 1
+
+
+@njit
+def resume_compute(s, job, task, started_ns):
+    run = s.run[0]
+    gpu = s.workers[job.first_worker].gpu
+    g = s.gpus[gpu]
+    g.worker, g.task, g.started_ns = job.first_worker, task, started_ns
+    record = s.tasks[job.first_task + task]
+    schedule(run, s.heap, s.position, s.end_ns, gpu, started_ns + record.ends_ns - record.begins_ns)
+    run.computing_gpus += job.num_gpus
+    run.busy_ns -= np.float64(job.num_gpus) * (run.now_ns - run.sampled_ns)
+
+
+@njit
+def resume_transfer(s, number, started_ns):
+    """Start a transfer in the past."""
+    run = s.run[0]
+    now_ns = run.now_ns
+    run.now_ns = started_ns
+    join_waiting(s, number)
+    start_transfer(s, number)
+    set_rate(s, number, local_rate(s, s.transfers[number]), most_sharing(s, s.transfers[number]))
+    run.now_ns = now_ns
+
+
+@njit
+def dormant_busy_ns(s, job, from_ns, to_ns):
+    """For how long each GPU of a dormant job computes between two times."""
+    return dormant_busy_until_ns(s, job, to_ns) - dormant_busy_until_ns(s, job, max(from_ns, job.dormant_since_ns))
+
+
+@njit
+def dormant_busy_until_ns(s, job, time_ns):
+    passed_ns = time_ns - job.dormant_since_ns
+    busy_ns = passed_ns // job.period_ns * job.period_busy_ns
+    passed_ns %= job.period_ns
+    for task in range(job.first_task, job.first_task + job.num_tasks):
+        if s.tasks[task].transfer < 0:
+            busy_ns += max(min(passed_ns, s.tasks[task].ends_ns) - s.tasks[task].begins_ns, 0)
+    return busy_ns
+
+
+@njit
+def dormant_sending(s, job, time_ns):
+    """How many transfers of a dormant job run at a time."""
+    if job.num_servers == 1:
+        return 0
+    passed_ns = (time_ns - job.dormant_since_ns) % job.period_ns
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        task = s.tasks[job.first_task + s.transfers[number].task]
+        if task.begins_ns <= passed_ns < task.ends_ns:
+            return 1
+    return 0
+
+
+@njit
+def dormant_done_ns(s, job):
+    """Compute time of the tasks that a worker has ended while its job was dormant."""
+    passed_ns = s.run[0].now_ns - job.dormant_since_ns
+    done_ns = passed_ns // job.period_ns * job.compute_ns
+    passed_ns %= job.period_ns
+    for task in range(job.first_task, job.first_task + job.num_tasks):
+        if s.tasks[task].transfer < 0 and s.tasks[task].ends_ns <= passed_ns:
+            done_ns += s.tasks[task].duration_ns
+    return done_ns
+
+
+@njit
+def dormant_sent_ns(s, job):
+    """Load of the all-reduces that have ended while their job was dormant."""
+    passed_ns = s.run[0].now_ns - job.dormant_since_ns
+    sent_ns = passed_ns // job.period_ns * job.period_load_ns
+    passed_ns %= job.period_ns
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        task = s.tasks[job.first_task + s.transfers[number].task]
+        if task.ends_ns <= passed_ns:
+            sent_ns += task.load_ns
+    return sent_ns
+
+
 # --- placement (called from Python) and departure
 
 
@@ -928,6 +1300,8 @@ def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, late
         join_gpu(s, job, job.first_worker + i, chosen[i])
         if s.gpus[chosen[i]].slowness != 1.0:
             job.uneven = 1
+    join_links(s, number, ring_links)
+    job.profiled = 0
     for i in range(job.num_transfers):
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
@@ -980,11 +1354,58 @@ def join_gpu(s, job, number, gpu):
         s.run[0].allocated_gpus += 1
     if g.num_residents == 1:
         other = s.jobs[s.workers[s.residents[gpu, 0]].job]
+        if other.dormant == 1:
+            wake(s, s.workers[s.residents[gpu, 0]].job)
         other.shared_gpus += 1
         if other.lockstep == 1:
             expand(s, other)
     s.residents[gpu, g.num_residents] = number
     g.num_residents += 1
+
+
+@njit
+def join_links(s, number, ring_links):
+    """Count a job's ring on its links; ``ring_jobs`` adds up the numbers of jobs, so that of one alone it is the number."""
+    run = s.run[0]
+    job = s.jobs[number]
+    job.shared_links = 0
+    if job.num_transfers == 0:
+        return
+    for place in ring_links:
+        link = s.links[place]
+        if link.rings == 1 and s.jobs[link.ring_jobs].dormant == 1:
+            wake(s, link.ring_jobs)
+    run.stamp += 1
+    for place in ring_links:
+        link = s.links[place]
+        if link.stamp == run.stamp:  # a ring may cross a link more than once
+            continue
+        link.stamp = run.stamp
+        if link.rings == 1:
+            s.jobs[link.ring_jobs].shared_links += 1
+        if link.rings > 0:
+            job.shared_links += 1
+        link.rings += 1
+        link.ring_jobs += number
+
+
+@njit
+def leave_links(s, job):
+    run = s.run[0]
+    if job.num_transfers == 0:
+        return
+    number = s.workers[job.first_worker].job
+    transfer = s.transfers[job.first_transfer]
+    run.stamp += 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        if link.stamp == run.stamp:
+            continue
+        link.stamp = run.stamp
+        link.rings -= 1
+        link.ring_jobs -= number
+        if link.rings == 1:
+            s.jobs[link.ring_jobs].shared_links -= 1
 
 
 @njit
@@ -1026,6 +1447,7 @@ def remove_job(s, job):
     book(s, job)
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         leave_gpu(s, job, number)
+    leave_links(s, job)
     s.run[0].must_place = 1
 
 
@@ -1093,6 +1515,8 @@ def stop_job(s, number):
     """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
     run = s.run[0]
     job = s.jobs[number]
+    if job.dormant == 1:
+        wake(s, number)
     if job.lockstep == 1:
         expand(s, job)
     for worker in range(job.first_worker, job.first_worker + job.num_gpus):
@@ -1143,6 +1567,7 @@ def restore_server(s, first_gpu, end_gpu):
 @njit
 def add_busy_ns(s, busy_ns):
     """Add to ``busy_ns`` what each GPU has computed so far."""
+    wake_all(s)
     for gpu in range(len(s.gpus)):
         busy_ns[gpu] += s.gpus[gpu].busy_ns
         for place in range(s.gpus[gpu].num_residents):
@@ -1159,6 +1584,7 @@ def add_busy_ns(s, busy_ns):
 def close_books(s):
     """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
     run = s.run[0]
+    wake_all(s)
     for number in range(len(s.jobs)):
         job = s.jobs[number]
         if job.state == QUEUED:
@@ -1206,6 +1632,10 @@ def take_sample(s, time_ns):
     record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
     record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued
     record.active_transfers, record.waiting_transfers = run.num_active, run.num_waiting
+    for place in range(run.num_dormant):
+        job = s.jobs[s.dormant[place]]
+        record.busy_ns += np.float64(job.num_gpus) * dormant_busy_ns(s, job, run.sampled_ns, time_ns)
+        record.active_transfers += dormant_sending(s, job, time_ns)
     run.busy_ns = 0.0
     run.sampled_ns = time_ns
 
@@ -1233,6 +1663,9 @@ def fill_gpu_loads(s, load_ns):
             worker = s.workers[s.residents[gpu, place]]
             job = s.jobs[worker.job]
             done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
+            if job.dormant == 1:
+                done_ns += dormant_done_ns(s, job)
+                load_ns[gpu] -= dormant_sent_ns(s, job)
             compute_ns += job.compute_ns * job.start_iterations_left - done_ns
             load_ns[gpu] += job.load_left_ns
         if s.gpus[gpu].relative_speed != 1.0:
@@ -1360,6 +1793,8 @@ def take_events(s):
             end_compute(s, item)
         elif item < run.num_gpus + len(s.transfers):
             end_transfer(s, item - run.num_gpus)
+        elif s.jobs[item - run.num_gpus - len(s.transfers)].dormant == 1:
+            wake(s, item - run.num_gpus - len(s.transfers))
         else:
             end_restart(s, item - run.num_gpus - len(s.transfers))
     while run.next_arrival < len(s.arrivals) and s.jobs[s.arrivals[run.next_arrival]].arrival_ns == run.now_ns:
@@ -1395,12 +1830,14 @@ def advance(s):
             instant = next_instant_ns(s)
             if instant > run.pause_ns:
                 run.now_ns = run.pause_ns
+                run.late = 1
                 return PAUSED
             if instant == NEVER:
                 return STUCK
             if instant > run.next_sample_ns:
                 take_samples(s, instant)
-            run.now_ns = instant
+            run.late = 1 if instant == run.instant_ns else 0
+            run.now_ns = run.instant_ns = instant
             take_events(s)
             run.stage = CAPACITY
         if run.stage == CAPACITY:

@@ -25,6 +25,7 @@ _INTEGERS = {
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
         "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
+        "instant_ns late num_dormant skipped_iterations contended_iterations "
         # what this instant must still do
         "must_place communicate rerate again clock_overflow "
         # when a policy wants to be woken; -1 for never
@@ -33,7 +34,7 @@ _INTEGERS = {
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
-        "checkpoint_iterations restart_ns jitter_seed"
+        "checkpoint_iterations restart_ns jitter_seed skipping skipping_networked"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -43,6 +44,9 @@ _INTEGERS = {
         "first_worker first_transfer num_transfers first_source num_sources "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
+        # an undisturbed iteration, and the job's skipping over such
+        "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
+        "dormant_since_round dormant_place "
         # progress
         "state load_left_ns stamp checkpoint_ns restarts restarting lost_ns busy_ns "
         # what it does now, since when, and the time spent on each
@@ -50,14 +54,15 @@ _INTEGERS = {
         "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns"
     ),
     "task": (
-        "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns"
+        "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
+        "begins_ns ends_ns"
     ),
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns",
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent"
     ),
-    "link": "head count touched stamp busy_since_ns busy_ns unfilled",
+    "link": "head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
     "entry": "link transfer next previous",
     "slice": "kind owner stay task iteration start_ns end_ns sharing",
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
@@ -96,7 +101,7 @@ class State(NamedTuple):
     Of the plain arrays, ``successors`` holds task numbers within a job; ``pending`` and ``ready`` hold, for
     each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
     ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
-    transfer's, or both plus a job's that is about to restart, and ``position`` the place of each item or -1;
+    transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
     ``jitter`` holds the factors of compute times, or one that means none; the others are lists whose lengths are
     in ``run``.
     """
@@ -124,6 +129,7 @@ class State(NamedTuple):
     active: np.ndarray
     work: np.ndarray
     finished: np.ndarray
+    dormant: np.ndarray
     touched_gpus: np.ndarray
     touched_links: np.ndarray
     items: np.ndarray

@@ -102,10 +102,26 @@ class Simulation:
         run.contention_rule = compiled_rule(self._contention, ContentionRule.PYTHON).rule
         run.per_byte_s = self._contention.alone_per_byte_s
         run.penalty_per_byte_s = self._contention.penalty_per_byte_s
+        run.skipping_networked = self._may_skip_networked()
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
+
+    def _may_skip_networked(self) -> bool:
+        """Return whether no decision depends on the instants at which a job that meets nobody communicates.
+
+        A policy or model in Python is asked at each of them. Selection by service is made anew at each, with what waiting
+        jobs have computed since.
+        """
+        run = self._run
+        if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
+            return False
+        by_service = run.communication_rule in (
+            CommunicationRule.PREEMPTIVE_BY_SERVICE,
+            CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU,
+        )
+        return not by_service or not any(job.dag.overlaps for job in self._workload)
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):
@@ -356,7 +372,11 @@ class Simulation:
 
     def _residents(self, gpu: int) -> list[JobView]:
         workers = self._state.residents[gpu, : self._gpus_now.num_residents.item(gpu)]
-        return [self._views[number] for number in np.sort(self._state.workers.job[workers]).tolist()]
+        numbers = np.sort(self._state.workers.job[workers]).tolist()
+        for number in numbers:
+            if self._jobs.dormant.item(number):
+                kernel.wake(self._state, number)
+        return [self._views[number] for number in numbers]
 
     def _active(self) -> list[TransferView]:
         return [self._transfers[n] for n in self._state.active[: self._now.num_active.item(0)].tolist()]

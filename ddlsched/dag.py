@@ -141,7 +141,8 @@ class IterationDag:
         """Whether a worker may compute while an all-reduce of the same iteration is under way."""
         import networkx as nx
 
-        graph = self.to_networkx()
+        graph: nx.Graph[object] = nx.DiGraph((name, task.name) for task in self.tasks for name in task.after)
+        graph.add_nodes_from(task.name for task in self.tasks)
         computes = {task.name for task in self.tasks if isinstance(task, ComputeTask)}
         reduces = [task.name for task in self.tasks if isinstance(task, AllReduceTask)]
         return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in reduces)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -161,20 +160,22 @@ class JobView:
 class ClusterView:
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_cluster", "_gpus", "_load_ns", "_residents", "network", "now_ns")
+    __slots__ = ("_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
 
     def __init__(
         self,
         gpus: Columns,
         cluster: Cluster,
-        load_ns: np.ndarray,
+        loads: Callable[[np.ndarray], np.ndarray],
+        eligible: Callable[[int], np.ndarray],
         now_ns: int,
         network: Network,
         residents: Callable[[GpuId], list[JobView]],
     ) -> None:
         self._gpus = gpus
         self._cluster = cluster
-        self._load_ns = load_ns
+        self._loads = loads
+        self._eligible = eligible
         self._residents = residents
         self.now_ns = now_ns
         """Simulated time, nanoseconds."""
@@ -189,7 +190,7 @@ class ClusterView:
     @property
     def num_gpus(self) -> int:
         """GPUs of the cluster."""
-        return len(self._load_ns)
+        return self._cluster.num_gpus
 
     @property
     def num_servers(self) -> int:
@@ -211,7 +212,12 @@ class ClusterView:
 
     def eligible_gpus(self, job: JobView) -> list[GpuId]:
         """Return the GPUs with enough free memory for a worker of the job, ascending."""
-        eligible: list[GpuId] = np.flatnonzero(self._gpus.free_bytes >= job.memory_bytes).tolist()
+        eligible: list[GpuId] = self.eligible(job).tolist()
+        return eligible
+
+    def eligible(self, job: JobView) -> np.ndarray:
+        """Return what :meth:`eligible_gpus` does, as an array."""
+        eligible: np.ndarray = self._eligible(job.memory_bytes)
         return eligible
 
     def fits(self, job: JobView, gpu: GpuId) -> bool:
@@ -236,21 +242,51 @@ class ClusterView:
 
     def load_ns(self, gpu: GpuId) -> int:
         """Return a GPU's load: its residents' remaining compute and, across servers, communication, nanoseconds."""
-        return int(self._load_ns.item(gpu))
+        return int(self._loads(np.array([gpu], np.int64)).item())
 
     def loads_ns(self) -> list[int]:
         """Return the load of every GPU, nanoseconds."""
-        loads: list[int] = self._load_ns.tolist()
+        loads: list[int] = self.loads_of(np.arange(self.num_gpus)).tolist()
         return loads
+
+    def loads_of(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the loads of an array of GPUs, nanoseconds."""
+        return self._loads(gpus)
+
+    def servers_of(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the servers of an array of GPUs."""
+        servers: np.ndarray = self._cluster.server_of_gpu[gpus]
+        return servers
 
     def server_loads_ns(self) -> list[int]:
         """Return for every server a whole number that is proportional to the mean load of its GPUs, nanoseconds.
 
         Where servers have equally many GPUs it is the sum of their loads.
         """
-        loads_ns, common = self.loads_ns(), self._cluster.common_multiple
-        bounds = pairwise(self._cluster.first_gpus.tolist())
-        return [sum(loads_ns[first:end]) * (common // (end - first)) for first, end in bounds]
+        return self._exact_server_loads_ns(np.arange(self.num_servers))
+
+    def server_ranks(self, servers: np.ndarray) -> np.ndarray:
+        """Return numbers that order an array of servers as the mean load of their GPUs does, equal for equal means.
+
+        Only the GPUs of these servers are looked at.
+        """
+        different, places = np.unique(servers, return_inverse=True)
+        loads_ns = self._exact_server_loads_ns(different)
+        rank = {load_ns: rank for rank, load_ns in enumerate(sorted(set(loads_ns)))}
+        ranks: np.ndarray = np.array([rank[load_ns] for load_ns in loads_ns], np.int64)[places]
+        return ranks
+
+    def _exact_server_loads_ns(self, servers: np.ndarray) -> list[int]:
+        """Return sums of Python's whole numbers, which do not overflow."""
+        first, common = self._cluster.first_gpus, self._cluster.common_multiple
+        counts = first[servers + 1] - first[servers]
+        ends = np.cumsum(counts)
+        gpus = np.arange(int(counts.sum())) + np.repeat(first[servers] - (ends - counts), counts)
+        loads_ns = self.loads_of(gpus).tolist()
+        return [
+            sum(loads_ns[end - count : end]) * (common // count)
+            for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
+        ]
 
 
 class TransferView:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from strategies import Setting, examples, settings
 from test_engine import run_engine
 
-from ddlsched.engine import build
 from ddlsched.results.result import Result
 
 

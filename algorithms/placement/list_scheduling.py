@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ddlsched.views import ClusterView, GpuId, JobView
 
 __all__ = ["ListScheduling"]
@@ -16,8 +18,8 @@ class ListScheduling:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the least-loaded eligible GPUs."""
-        gpus = cluster.eligible_gpus(job)
+        gpus = cluster.eligible(job)
         if len(gpus) < job.num_gpus:
             return None
-        loads_ns = cluster.loads_ns()
-        return sorted(gpus, key=lambda gpu: (loads_ns[gpu], gpu))[: job.num_gpus]
+        chosen: list[GpuId] = gpus[np.lexsort((gpus, cluster.loads_of(gpus)))[: job.num_gpus]].tolist()
+        return chosen

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 from ddlsched.views import ClusterView, GpuId, JobView
@@ -34,18 +36,14 @@ class LeastWorkloadFirst:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs; ties of load go to the lower server, then the lower GPU."""
-        gpus = cluster.eligible_gpus(job)
+        gpus = cluster.eligible(job)
         if len(gpus) < job.num_gpus:
             return None
-        loads_ns = cluster.loads_ns()
+        loads_ns = cluster.loads_of(gpus)
         if job.num_gpus <= self.kappa:
-            ordered = sorted(gpus, key=lambda gpu: (loads_ns[gpu], gpu))
+            order = np.lexsort((gpus, loads_ns))
         else:
-            server_loads_ns = cluster.server_loads_ns()
-
-            def consolidated(gpu: GpuId) -> tuple[int, ...]:
-                server = cluster.server_of(gpu)
-                return server_loads_ns[server], server, loads_ns[gpu], gpu
-
-            ordered = sorted(gpus, key=consolidated)
-        return ordered[: job.num_gpus]
+            servers = cluster.servers_of(gpus)
+            order = np.lexsort((gpus, loads_ns, servers, cluster.server_ranks(servers)))
+        chosen: list[GpuId] = gpus[order[: job.num_gpus]].tolist()
+        return chosen

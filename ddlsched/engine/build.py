@@ -44,9 +44,10 @@ def build_state(
     transfers = _transfers(workload, jobs)
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + len(transfers) + len(jobs)
     workers, num_flags = _workers(jobs, int(jobs.num_gpus.sum()))
+    memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), len(transfers))
-    return State(
+    state = State(
         run=_run(cluster, workload, disturbances, int(rng.integers(_SEEDS))),
         jobs=jobs,
         tasks=tasks,
@@ -71,6 +72,9 @@ def build_state(
         work=np.zeros(len(workload) + len(transfers), np.int64),
         finished=np.zeros(len(workload), np.int64),
         dormant=np.zeros(len(workload), np.int64),
+        memory_classes=memory_classes,
+        room=np.zeros(len(memory_classes) + 2, np.int64),
+        open_gpus=np.zeros(num_gpus, np.int64),
         touched_gpus=np.zeros(num_gpus, np.int64),
         touched_links=np.zeros(len(network.links), np.int64),
         items=np.zeros(longest, np.int64),
@@ -78,6 +82,8 @@ def build_state(
         minor=np.zeros(longest, np.float64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
     )
+    kernel.count_room(state)
+    return state
 
 
 def num_large_enough(job: Job, ascending_bytes: np.ndarray) -> int:
@@ -207,7 +213,7 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
     gpus.server = cluster.server_of_gpu
     gpus.relative_speed = cluster.relative_speed
     gpus.slowness = slowdowns / cluster.relative_speed
-    gpus.worker = -1
+    gpus.worker = gpus.open_place = -1
     gpus.free_bytes = cluster.gpu_memory_bytes
     return gpus
 

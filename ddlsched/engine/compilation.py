@@ -21,7 +21,8 @@ def _compile(state_type: object) -> None:
     number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
     kernel.advance.compile((state_type,))
     kernel.place_job.compile((state_type, number, number, numbers, number, numbers, floats, floats, numbers))
-    kernel.fill_gpu_loads.compile((state_type, numbers))
+    kernel.fill_loads.compile((state_type, numbers, numbers))
+    kernel.next_fitting.compile((state_type, numbers, number))
     kernel.gather_transfers.compile((state_type,))
     kernel.gather_rivals.compile((state_type,))
     kernel.start_transfer.compile((state_type, number))
@@ -30,6 +31,7 @@ def _compile(state_type: object) -> None:
     kernel.fail_server.compile((state_type, number, number))
     kernel.restore_server.compile((state_type, number, number))
     kernel.add_busy_ns.compile((state_type, numbers))
+    kernel.count_room.compile((state_type,))
     kernel.wake.compile((state_type, number))
     kernel.close_books.compile((state_type,))
     kernel.take_samples.compile((state_type, number))

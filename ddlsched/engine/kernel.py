@@ -211,14 +211,37 @@ def sort_items(items, major, minor, count):
 
 
 @njit
+def goes_before(rule, job, number, other, other_number):
+    major, other_major = major_key(rule, job), major_key(rule, other)
+    if major != other_major:
+        return major < other_major
+    minor, other_minor = minor_key(rule, job), minor_key(rule, other)
+    return minor < other_minor or (minor == other_minor and number < other_number)
+
+
+@njit
 def sort_queue(s):
-    """Bring the queue into the order's order."""
+    """Bring the queue into the order's order; a compiled key does not change while a job is queued."""
     run = s.run[0]
-    for place in range(run.num_queued):
-        job = s.jobs[s.queue[place]]
-        s.major[place] = major_key(run.order_rule, job)
-        s.minor[place] = minor_key(run.order_rule, job)
-    sort_items(s.queue, s.major, s.minor, run.num_queued)
+    if run.order_rule == PYTHON_ORDER:
+        for place in range(run.num_queued):
+            s.major[place], s.minor[place] = s.jobs[s.queue[place]].rank, 0.0
+        sort_items(s.queue, s.major, s.minor, run.num_queued)
+        return
+    while run.num_sorted < run.num_queued:
+        number = s.queue[run.num_sorted]
+        low, high = 0, run.num_sorted
+        while low < high:
+            middle = (low + high) >> 1
+            other = s.queue[middle]
+            if goes_before(run.order_rule, s.jobs[number], number, s.jobs[other], other):
+                high = middle
+            else:
+                low = middle + 1
+        for place in range(run.num_sorted, low, -1):
+            s.queue[place] = s.queue[place - 1]
+        s.queue[low] = number
+        run.num_sorted += 1
 
 
 @njit
@@ -1343,11 +1366,80 @@ def end_restart(s, number):
 
 
 @njit
+def classes_with_room(s, free_bytes):
+    """How many classes of memory a GPU with so much free memory has room for."""
+    low, high = 0, len(s.memory_classes)
+    while low < high:
+        middle = (low + high) >> 1
+        if s.memory_classes[middle] <= free_bytes:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit
+def add_room(s, fits, count):
+    place = fits + 1
+    while place < len(s.room):
+        s.room[place] += count
+        place += place & -place
+
+
+@njit
+def count_room(s):
+    """Before the first event: count all GPUs."""
+    for gpu in range(len(s.gpus)):
+        add_room(s, 0, 1)
+        change_free_bytes(s, gpu, 0)
+
+
+@njit
+def change_free_bytes(s, gpu, by_bytes):
+    run = s.run[0]
+    g = s.gpus[gpu]
+    g.free_bytes += by_bytes
+    fits = classes_with_room(s, g.free_bytes)
+    if fits == g.fits:
+        return
+    add_room(s, g.fits, -1)
+    add_room(s, fits, 1)
+    if g.fits == 0:
+        g.open_place = run.num_open_gpus
+        s.open_gpus[run.num_open_gpus] = gpu
+        run.num_open_gpus += 1
+    elif fits == 0:
+        run.num_open_gpus -= 1
+        last = s.open_gpus[run.num_open_gpus]
+        s.open_gpus[g.open_place] = last
+        s.gpus[last].open_place = g.open_place
+    g.fits = fits
+
+
+@njit
+def next_fitting(s, queue, place):
+    """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
+    if s.run[0].num_open_gpus == 0:
+        return -1
+    while place < len(queue):
+        job = s.jobs[queue[place]]
+        too_small = 0
+        node = job.memory_class + 1
+        while node > 0:
+            too_small += s.room[node]
+            node -= node & -node
+        if len(s.gpus) - too_small >= job.num_gpus:
+            return place
+        place += 1
+    return -1
+
+
+@njit
 def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
     s.workers[number].done_ns = s.workers[number].busy_ns = 0
     g = s.gpus[gpu]
-    g.free_bytes -= job.memory_bytes
+    change_free_bytes(s, gpu, -job.memory_bytes)
     if g.num_residents > 0:
         job.shared_gpus += 1
     else:
@@ -1365,7 +1457,7 @@ def join_gpu(s, job, number, gpu):
 
 @njit
 def join_links(s, number, ring_links):
-    """Count a job's ring on its links; ``ring_jobs`` adds up the numbers of jobs, so that of one alone it is the number."""
+    """Count a job's ring on its links; ``ring_jobs`` adds up jobs' numbers, so that of one alone it is the number."""
     run = s.run[0]
     job = s.jobs[number]
     job.shared_links = 0
@@ -1412,7 +1504,7 @@ def leave_links(s, job):
 def leave_gpu(s, job, number):
     gpu = s.workers[number].gpu
     g = s.gpus[gpu]
-    g.free_bytes += job.memory_bytes
+    change_free_bytes(s, gpu, job.memory_bytes)
     g.num_residents -= 1
     place = 0
     while s.residents[gpu, place] != number:
@@ -1553,14 +1645,14 @@ def fail_server(s, first_gpu, end_gpu):
                 stop_job(s, number)
             else:
                 place += 1
-        s.gpus[gpu].free_bytes -= OFFLINE_BYTES
+        change_free_bytes(s, gpu, -OFFLINE_BYTES)
     s.run[0].must_place = 1
 
 
 @njit
 def restore_server(s, first_gpu, end_gpu):
     for gpu in range(first_gpu, end_gpu):
-        s.gpus[gpu].free_bytes += OFFLINE_BYTES
+        change_free_bytes(s, gpu, OFFLINE_BYTES)
     s.run[0].must_place = 1
 
 
@@ -1654,23 +1746,24 @@ def merge_samples(s):
 
 
 @njit
-def fill_gpu_loads(s, load_ns):
-    """Fill ``load_ns`` with the load of each GPU: its residents' remaining compute and communication."""
-    for gpu in range(len(s.gpus)):
+def fill_loads(s, gpus, load_ns):
+    """Fill ``load_ns`` with the load of each GPU of ``gpus``: its residents' remaining compute and communication."""
+    for i in range(len(gpus)):
+        gpu = gpus[i]
         compute_ns = np.int64(0)
-        load_ns[gpu] = 0
+        load_ns[i] = 0
         for place in range(s.gpus[gpu].num_residents):
             worker = s.workers[s.residents[gpu, place]]
             job = s.jobs[worker.job]
             done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
             if job.dormant == 1:
                 done_ns += dormant_done_ns(s, job)
-                load_ns[gpu] -= dormant_sent_ns(s, job)
+                load_ns[i] -= dormant_sent_ns(s, job)
             compute_ns += job.compute_ns * job.start_iterations_left - done_ns
-            load_ns[gpu] += job.load_left_ns
+            load_ns[i] += job.load_left_ns
         if s.gpus[gpu].relative_speed != 1.0:
             compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))
-        load_ns[gpu] += compute_ns
+        load_ns[i] += compute_ns
 
 
 # --- step 5, and the loop

@@ -25,7 +25,7 @@ _INTEGERS = {
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
         "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
-        "instant_ns late num_dormant skipped_iterations contended_iterations "
+        "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         # what this instant must still do
         "must_place communicate rerate again clock_overflow "
         # when a policy wants to be woken; -1 for never
@@ -40,7 +40,7 @@ _INTEGERS = {
         # what every event reads, together in the processor's cache
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
-        "arrival_ns iterations compute_ns service_ns memory_bytes num_tasks "
+        "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
@@ -58,7 +58,7 @@ _INTEGERS = {
         "begins_ns ends_ns"
     ),
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag",
-    "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns",
+    "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent"
     ),
@@ -102,6 +102,8 @@ class State(NamedTuple):
     each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
     ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
     transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
+    ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
+    have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
     ``jitter`` holds the factors of compute times, or one that means none; the others are lists whose lengths are
     in ``run``.
     """
@@ -130,6 +132,9 @@ class State(NamedTuple):
     work: np.ndarray
     finished: np.ndarray
     dormant: np.ndarray
+    memory_classes: np.ndarray
+    room: np.ndarray
+    open_gpus: np.ndarray
     touched_gpus: np.ndarray
     touched_links: np.ndarray
     items: np.ndarray

@@ -31,6 +31,8 @@ __all__ = ["Simulation"]
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
 _MOST_RESTARTS = 1_000
+_FEW = 16
+"""GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
 
 
 class Simulation:
@@ -83,9 +85,7 @@ class Simulation:
         self._transfers_now = Columns(self._state.transfers)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
-        self._one_speed = bool((cluster.relative_speed == 1.0).all())
         self._stays: list[Stay] = []
-        self._load_ns = np.zeros(cluster.num_gpus, np.int64)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._down: dict[int, int] = {}
         self._stops: dict[int, tuple[int, int]] = {}  # of each job: iterations then left, and how often in a row
@@ -111,17 +111,14 @@ class Simulation:
     def _may_skip_networked(self) -> bool:
         """Return whether no decision depends on the instants at which a job that meets nobody communicates.
 
-        A policy or model in Python is asked at each of them. Selection by service is made anew at each, with what waiting
-        jobs have computed since.
+        A policy or model in Python is asked at each of them. Selection by service is made anew at each, with what
+        waiting jobs have computed since.
         """
         run = self._run
         if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
             return False
-        by_service = run.communication_rule in (
-            CommunicationRule.PREEMPTIVE_BY_SERVICE,
-            CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU,
-        )
-        return not by_service or not any(job.dag.overlaps for job in self._workload)
+        by_service = CommunicationRule.PREEMPTIVE_BY_SERVICE, CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU
+        return run.communication_rule not in by_service or not any(job.dag.overlaps for job in self._workload)
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):
@@ -299,33 +296,42 @@ class Simulation:
 
     def _place(self) -> None:
         state, run = self._state, self._run
-        kernel.fill_gpu_loads(state, self._load_ns)
-        view = ClusterView(self._gpus_now, self._cluster, self._load_ns, self._now_ns, self._network, self._residents)
+        view = ClusterView(
+            self._gpus_now, self._cluster, self._loads, self._eligible, self._now_ns, self._network, self._residents
+        )
         queue = state.queue[: run.num_queued].copy()
-        placed = np.zeros(len(queue), bool)
-        for i in self._fitting(queue):
-            number = queue.item(i)
-            # Those placed since may have taken the memory.
-            if placed.any() and not len(self._fitting(queue[i : i + 1])):
-                continue
+        stays = np.ones(len(queue), bool)
+        place = kernel.next_fitting(state, queue, 0)
+        while place >= 0:
+            number = queue.item(place)
             chosen = self._asker.place(self._views[number], view)
             if chosen is not None:
                 self._put(number, chosen)
-                placed[i] = True
-        run.num_queued = np.count_nonzero(~placed)
-        state.queue[: run.num_queued] = queue[~placed]
+                state = self._state  # with room for the job
+                stays[place] = False
+            place = kernel.next_fitting(state, queue, place + 1)
+        run.num_queued = run.num_sorted = np.count_nonzero(stays)
+        state.queue[: run.num_queued] = queue[stays]
         self._set_wake("wake_placement_ns", "placement")
         if run.order_rule == OrderRule.PYTHON:
             self._rank()
 
-    def _fitting(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the places in ``numbers`` of the jobs for which enough GPUs have the memory."""
-        free_bytes = np.sort(self._gpus_now.free_bytes)[::-1]
-        enough: np.ndarray = free_bytes[self._jobs.num_gpus[numbers] - 1] >= self._jobs.memory_bytes[numbers]
-        return np.flatnonzero(enough)
+    def _loads(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the loads of GPUs, nanoseconds."""
+        load_ns = np.empty(len(gpus), np.int64)
+        kernel.fill_loads(self._state, gpus, load_ns)
+        return load_ns
+
+    def _eligible(self, memory_bytes: int) -> np.ndarray:
+        """Return the GPUs with so much free memory, ascending, without a look at those of a full cluster."""
+        free_bytes = self._gpus_now.free_bytes
+        num_open = self._now.num_open_gpus.item(0)
+        if num_open * _FEW > len(free_bytes):
+            return np.flatnonzero(free_bytes >= memory_bytes)
+        gpus: np.ndarray = np.sort(self._state.open_gpus[:num_open])
+        return gpus[free_bytes[gpus] >= memory_bytes]
 
     def _put(self, number: int, chosen: list[int]) -> None:
-        job = self._workload[number]
         servers = tuple(dict.fromkeys(self._cluster.server_of_gpu[chosen].tolist()))
         ring = self._network.ring(servers)
         messages = self._messages(number)
@@ -348,10 +354,6 @@ class Simulation:
             np.full(len(wire), latency_s * NS_PER_S),
             np.array(load_ns, np.int64),
         )
-        if self._one_speed:
-            self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * self._jobs.start_iterations_left.item(number)
-        else:
-            kernel.fill_gpu_loads(self._state, self._load_ns)
         self._stays.append(Stay(number, tuple(chosen), ring.links, self._now_ns))
         self._views[number]._placed(tuple(chosen), servers)
         first = self._jobs.first_transfer.item(number)

@@ -79,7 +79,15 @@ def cluster_view(
     for gpu, jobs in shared.items():
         gpus.num_residents[gpu] = len(jobs)
     network = Network(resolve("topology", topology), num_servers)
-    return ClusterView(Columns(gpus), cluster, load_ns, ns_from_s(now_s), network, lambda gpu: shared.get(gpu, []))
+    return ClusterView(
+        Columns(gpus),
+        cluster,
+        lambda asked: load_ns[asked],
+        lambda memory_bytes: np.flatnonzero(gpus.free_bytes >= memory_bytes),
+        ns_from_s(now_s),
+        network,
+        lambda gpu: shared.get(gpu, []),
+    )
 
 
 def transfer_view(

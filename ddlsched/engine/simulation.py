@@ -329,7 +329,8 @@ class Simulation:
         if num_open * _FEW > len(free_bytes):
             return np.flatnonzero(free_bytes >= memory_bytes)
         gpus: np.ndarray = np.sort(self._state.open_gpus[:num_open])
-        return gpus[free_bytes[gpus] >= memory_bytes]
+        large_enough: np.ndarray = gpus[free_bytes[gpus] >= memory_bytes]
+        return large_enough
 
     def _put(self, number: int, chosen: list[int]) -> None:
         servers = tuple(dict.fromkeys(self._cluster.server_of_gpu[chosen].tolist()))

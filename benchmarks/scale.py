@@ -1,0 +1,168 @@
+"""How seconds and memory grow with jobs, GPUs and iterations a job; a whole trace; 100 seeds of the 64-GPU experiment.
+
+``scale.py [--only jobs gpus iterations trace experiment] [--philly FILE] [--json FILE]``; each run but the experiment's
+is a process of its own. Seconds are wall-clock; CPU seconds are given beside them, since other work may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
+
+import numpy as np
+from benchmark_tables import Table, say
+
+from ddlsched.sweeps.sweep import Run, sweep
+
+HERE = Path(__file__).parent
+PHILLY = HERE.parents[1] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
+SRSF_1 = {"scheduler": "srsf-1"}
+JOBS = (100, 1_000, 10_000, 100_000)
+GPUS = (64, 1_024, 8_192, 65_536)
+ITERATIONS = (1_000, 10_000, 100_000, 1_000_000)
+COLUMNS = ("", "loop, s", "CPU, s", "peak MB", "iterations", "skipped, %", "contended", "rounds")
+PARTS = ("building the arrays", "event loop", "looking for jobs that fit", "placement policy", "carrying out placements")
+SPREAD = {"placement": "list-scheduling", "order": "srsf", "communication": "bounded-overlap:limit=1"}
+TRACE_RUNS: dict[str, dict[str, Any]] = {
+    "SRSF(1), LWF-1": {"gpus": 2_504} | SRSF_1,
+    "SRSF(2), LWF-1": {"gpus": 2_504, "scheduler": "srsf-2"},
+    "Ada-SRSF": {"gpus": 2_504, "scheduler": "ada-srsf"},
+    "FIFO, FF": {"gpus": 2_504, "scheduler": "srsf-1", "placement": "first-fit", "order": "fifo"},
+    "3,000 jobs, 320 GPUs, SRSF(1)": {"gpus": 320, "jobs": 3_000} | SRSF_1,
+    "3,000 jobs, 320 GPUs, Ada-SRSF": {"gpus": 320, "jobs": 3_000, "scheduler": "ada-srsf"},
+}
+EXPERIMENT: dict[str, dict[str, Any]] = {
+    "Ada-SRSF": {"scheduler": "ada-srsf"},
+    "SRSF(1)": {"scheduler": "srsf-1"},
+    "SRSF(2)": {"scheduler": "srsf-2"},
+    "SRSF(3)": {"scheduler": "ada-srsf", "communication": "bounded-overlap:limit=3"},
+    "FF": {"scheduler": "ada-srsf", "placement": "first-fit"},
+    "LS": {"scheduler": "ada-srsf", "placement": "list-scheduling"},
+    "RAND": {"scheduler": "ada-srsf", "placement": "random"},
+    "LWF-4": {"scheduler": "ada-srsf", "placement": "lwf:kappa=4"},
+}
+SEEDS = 100
+
+
+def run(**spec: Any) -> dict[str, Any]:
+    say(" ".join(f"{name}={value}" for name, value in spec.items() if name != "trace"))
+    command = [sys.executable, str(HERE / "scale_run.py"), json.dumps(spec)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def row(label: str, found: dict[str, Any]) -> list[str | float | int | None]:
+    share = f"{100 * found['skipped'] / found['iterations']:.1f}"
+    return [
+        label,
+        found["engine_s"],
+        found["cpu_s"],
+        round(found["peak_mb"]),
+        found["iterations"],
+        share,
+        found["contended"],
+        found["rounds"],
+    ]
+
+
+def growth(title: str, name: str, values: Sequence[int], **fixed: Any) -> tuple[Table, Table]:
+    runs = [run(**{name: value}, **fixed, **SRSF_1) for value in values]
+    rows = [row(f"{value:,}", found) for value, found in zip(values, runs, strict=True)]
+    notes = [
+        f"Exponent of {what} in {name}: {exponent(values, [found[field] for found in runs]):.2f}"
+        for what, field in (("seconds", "engine_s"), ("CPU seconds", "cpu_s"), ("memory", "peak_mb"))
+    ]
+    notes[-1] += f"; GPUs busy {', '.join(f'{found['utilisation']:.0%}' for found in runs)}"
+    where = [
+        [part, *(100 * found["parts_s"].get(part, 0.0) / found["total_s"] for found in runs)] for part in PARTS
+    ]
+    columns = ("share of the whole time, %", *(f"{value:,}" for value in values))
+    return (
+        Table(title=title, columns=(name, *COLUMNS[1:]), rows=rows, notes=notes),
+        Table(title=f"{title}: where the time goes", columns=columns, rows=where),
+    )
+
+
+def exponent(values: Sequence[int], costs: Sequence[float]) -> float:
+    """Return the slope of the straight line through the logarithms."""
+    return float(np.polyfit(np.log(values), np.log(costs), 1)[0])
+
+
+def trace(philly: Path) -> Table:
+    with tempfile.TemporaryDirectory() as folder:
+        workload = Path(folder) / "philly.parquet"
+        command = ["workload", "import", "philly-csv", str(philly), "--out", str(workload), "--gpus-per-server", "8"]
+        subprocess.run([sys.executable, "-m", "ddlsched", *command], check=True, capture_output=True)
+        rows = [row(label, run(trace=str(workload), **spec)) for label, spec in TRACE_RUNS.items()]
+    return Table(
+        title="Philly, 82,247 jobs on 313 servers of 8 GPUs used exclusively, star, 10 GbE (and two crowded parts of it)",
+        columns=COLUMNS,
+        rows=rows,
+        notes=["To reach: 5 minutes and 4,000 MB, also with 1e8 contended iterations."],
+    )
+
+
+def experiment() -> Table:
+    runs = [
+        Run(workload="microsoft-160", options=settings, seed=seed, labels={"policy": label})
+        for label, settings in EXPERIMENT.items()
+        for seed in range(1, SEEDS + 1)
+    ]
+    say(f"64-GPU experiment: {len(runs)} runs")
+    begin, before = time.perf_counter(), cpu_s()
+    with tempfile.TemporaryDirectory() as folder:
+        failures = sweep(runs, Path(folder)).failures
+    seconds, used = time.perf_counter() - begin, cpu_s() - before
+    return Table(
+        title=f"64-GPU experiment at full size, {SEEDS} seeds x {len(EXPERIMENT)} policies, all cores",
+        columns=("runs", "failed", "wall, s", "CPU, s", "CPU s a run"),
+        rows=[[str(len(runs)), len(failures), seconds, used, used / len(runs)]],
+        notes=["To reach: 600 s."],
+    )
+
+
+def cpu_s() -> float:
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(getrusage, (RUSAGE_SELF, RUSAGE_CHILDREN)))
+
+
+def tables(only: Sequence[str], philly: Path) -> Iterator[Table]:
+    if "jobs" in only:
+        yield from growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, gpus=1_024, iterations=10_000)
+    if "gpus" in only:
+        yield from growth("30,000 jobs of about 10,000 iterations", "gpus", GPUS, jobs=30_000, iterations=10_000)
+    if "iterations" in only:
+        yield from growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, gpus=1_024)
+    if "trace" in only:
+        if philly.exists():
+            yield trace(philly)
+        else:
+            say(f"no trace at {philly}: give its place with --philly (docs/traces.md says where to get it)")
+    if "experiment" in only:
+        yield experiment()
+
+
+def main() -> None:
+    parts = ("jobs", "gpus", "iterations", "trace", "experiment")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--philly", type=Path, default=PHILLY, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    printed = []
+    for table in tables(given.only, given.philly):
+        print(table, end="\n\n", flush=True)
+        printed.append({"title": table.title, "columns": list(table.columns), "rows": [list(r) for r in table.rows]})
+    if given.json:
+        given.json.write_text(json.dumps(printed, indent=1))
+
+
+if __name__ == "__main__":
+    main()

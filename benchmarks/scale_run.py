@@ -1,0 +1,120 @@
+"""One large run in a process of its own: ``scale_run.py SPEC``, SPEC a JSON object of :func:`main`'s arguments.
+
+Prints JSON: seconds of the event loop and of its parts, peak memory of the process, iterations skipped over and contended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from one_run import peak_mb
+
+import ddlsched
+from ddlsched.engine import kernel, simulation
+from ddlsched.engine.questions import Asker
+from ddlsched.workloads.microsoft import MODELS
+
+GPUS_PER_SERVER = 8
+MEMORY_MB = 16_000.0
+SIZES = (1, 1, 1, 1, 2, 4, 8, 16)
+LOAD = 0.8
+
+
+def main(
+    *, gpus: int, jobs: int | None = None, iterations: int = 0, trace: str | None = None, **policies: str
+) -> dict[str, Any]:
+    """Run ``jobs`` made jobs of about so many iterations, or the first of a workload file, on GPUs used exclusively."""
+    if trace is None:
+        workload = made(jobs or 0, gpus, iterations)
+    else:
+        workload = ddlsched.Workload.of([exclusive(job) for job in ddlsched.Workload.read(trace).jobs[:jobs]])
+    servers = -(-gpus // GPUS_PER_SERVER)
+    cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=MEMORY_MB)
+    ddlsched.simulate(ddlsched.Workload.of(workload.jobs[:1]), cluster)  # loads the compiled code
+    spent = watch_parts()
+    cpu_s, begin = time.process_time(), time.perf_counter()
+    result = ddlsched.simulate(workload, cluster, **policies)
+    run = result.finished.state.run[0]
+    return {
+        "total_s": time.perf_counter() - begin,
+        "cpu_s": time.process_time() - cpu_s,
+        "engine_s": result.summary()["engine_s"],
+        "peak_mb": peak_mb(),
+        "jobs": len(workload),
+        "gpus": cluster.num_gpus,
+        "iterations": sum(job.iterations for job in workload),
+        "skipped": int(run.skipped_iterations),
+        "contended": int(run.contended_iterations),
+        "rounds": int(run.rounds),
+        "utilisation": result.summary()["gpu_utilisation"],
+        "parts_s": dict(spent),
+    }
+
+
+def made(jobs: int, gpus: int, iterations: int, seed: int = 1) -> ddlsched.Workload:
+    """Return jobs of the four measured models that keep four fifths of the GPUs busy."""
+    rng = np.random.default_rng(seed)
+    models = [MODELS[number] for number in rng.integers(len(MODELS), size=jobs)]
+    sizes = rng.choice(SIZES, jobs)
+    counts = np.maximum(1, np.rint(iterations * rng.uniform(0.5, 1.5, jobs))).astype(int)
+    service_s = [size * n * (m.forward_s + m.backward_s) for size, n, m in zip(sizes, counts, models, strict=True)]
+    arrivals_s = np.cumsum(rng.exponential(float(np.mean(service_s)) / (LOAD * gpus), jobs))
+    return ddlsched.Workload.of(
+        [
+            ddlsched.Job(
+                job_id=f"job-{number}",
+                arrival_s=float(arrival_s),
+                num_gpus=int(size),
+                iterations=int(count),
+                iteration=ddlsched.DataParallelIteration(
+                    forward_s=model.forward_s, backward_s=model.backward_s, message_bytes=model.message_bytes
+                ),
+                gpu_memory_mb=MEMORY_MB,
+            )
+            for number, (arrival_s, size, count, model) in enumerate(zip(arrivals_s, sizes, counts, models, strict=True))
+        ]
+    )
+
+
+def exclusive(job: ddlsched.Job) -> ddlsched.Job:
+    return dataclasses.replace(job, gpu_memory_mb=MEMORY_MB)
+
+
+def watch_parts() -> Counter[str]:
+    """Count from now on the seconds that each part of a run takes, those that it calls included."""
+    spent: Counter[str] = Counter()
+    watched: list[tuple[Any, str, str]] = [
+        (simulation, "build_state", "building the arrays"),
+        (kernel, "advance", "event loop"),
+        (Asker, "place", "placement policy"),
+        (simulation.Simulation, "_put", "carrying out placements"),
+        (kernel, "next_fitting", "looking for jobs that fit"),
+    ]
+    for owner, name, part in watched:
+        setattr(owner, name, timed(getattr(owner, name), part, spent))
+    return spent
+
+
+def timed(function: Callable[..., Any], part: str, spent: Counter[str]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[part] += time.perf_counter() - begin  # type: ignore[assignment]
+
+    call.__dict__.update(vars(function) if hasattr(function, "__dict__") else {})
+    return call
+
+
+if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parent))
+    print(json.dumps(main(**json.loads(sys.argv[1]))))

@@ -10,11 +10,22 @@ import numpy as np
 from ddlsched.calibration.measurements import Measurements
 from ddlsched.errors import InputError
 
-__all__ = ["FORMS", "Constant", "Fit", "Form", "calibrate", "errors_on_halves", "fit_constants", "predicted_s"]
+__all__ = [
+    "FORMS",
+    "Constant",
+    "Fit",
+    "Form",
+    "calibrate",
+    "errors_on_halves",
+    "fit_constants",
+    "intervals",
+    "predicted_s",
+    "random_halves",
+]
 
 CONFIDENCE = 0.95
-HALVES = 200
-RESAMPLES = 1000
+HALVES = 100
+RESAMPLES = 500
 _LARGEST_CONDITION = 1e9
 _FREE = 2
 """Settings more than constants, at least, for an interval."""
@@ -142,17 +153,21 @@ def predicted_s(form: Form, constants: Mapping[str, float], rows: Measurements) 
     return times
 
 
+def random_halves(rows: Measurements, number: int, *, seed: int = 0) -> np.ndarray:
+    """Return masks of the rows of a random half of the settings, a row a half."""
+    rng = np.random.default_rng(seed)
+    settings = rows.settings
+    count = settings.max() + 1
+    return np.array([np.isin(settings, rng.permutation(count)[: count // 2]) for _ in range(number)])
+
+
 def errors_on_halves(form: Form, rows: Measurements, *, halves: int = HALVES, seed: int = 0) -> np.ndarray:
     """Return the mean relative error on the tested half of the settings, for each of many random halves.
 
     Rows that repeat one measurement are all fitted or all tested. A half that cannot tell the constants is not counted.
     """
-    rng = np.random.default_rng(seed)
-    settings = rows.settings
     errors = []
-    for _ in range(halves):
-        drawn = rng.permutation(settings.max() + 1)[: (settings.max() + 1) // 2]
-        fitted = np.isin(settings, drawn)
+    for fitted in random_halves(rows, halves, seed=seed):
         if _told(form, rows.rows(fitted)):
             constants = fit_constants(form, rows.rows(fitted))
             errors.append(_error(form, constants, rows.rows(~fitted)))
@@ -164,29 +179,29 @@ def _fit(form: Form, rows: Measurements, seed: int) -> Fit:
     tested = errors_on_halves(form, rows, seed=seed)
     ends = np.quantile(tested, [0.025, 0.975]) if len(tested) else [np.nan, np.nan]
     tested_error = Constant(float(tested.mean()) if len(tested) else float("nan"), *map(float, ends))
-    intervals = _intervals(form, rows, constants, seed)
-    return Fit(form, intervals, _error(form, constants, rows), tested_error, form.preset(constants))
+    with_intervals = intervals(form, rows, seed=seed)
+    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, form.preset(constants))
 
 
 def _error(form: Form, constants: Mapping[str, float], rows: Measurements) -> float:
     return float(np.abs(predicted_s(form, constants, rows) / rows.seconds - 1).mean())
 
 
-def _intervals(form: Form, rows: Measurements, constants: Mapping[str, float], seed: int) -> dict[str, Constant]:
-    """Return the constants with percentiles over resampled settings.
+def intervals(form: Form, rows: Measurements, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Constant]:
+    """Return the constants, and percentiles of those fitted to resampled settings.
 
     The level is widened so that they would be Student's interval if the fits were normal, as in
     :func:`ddlsched.results.statistics.mean_interval`.
     """
     from scipy.stats import norm, t
 
-    settings = rows.settings
+    constants, settings = fit_constants(form, rows), rows.settings
     count, spare = settings.max() + 1, settings.max() + 1 - len(form.constants)
     outside = norm.sf(np.sqrt(count / spare) * t.ppf((1 + CONFIDENCE) / 2, spare))
     members = [np.flatnonzero(settings == number) for number in range(count)]
     rng = np.random.default_rng(seed)
     found: list[list[float]] = []
-    while len(found) < RESAMPLES:
+    while len(found) < resamples:
         drawn = rows.rows(np.concatenate([members[number] for number in rng.integers(count, size=count)]))
         if _told(form, drawn):
             found.append(list(fit_constants(form, drawn).values()))

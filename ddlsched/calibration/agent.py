@@ -6,6 +6,7 @@ import contextlib
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _MOST_STRANGERS = 128
 """Connections at a time, proven or not; further ones are closed at once."""
 _CONNECT_S = 20.0
 """So long an agent waits for the rings' connections from the rank before."""
+_PAUSE_S = 0.1
 _COPIES = 2
 """Of a message in memory, at most: the message and what arrives."""
 
@@ -153,10 +155,12 @@ class Agent:
         while not self._closed:
             try:
                 connection, peer = self._listener.accept()
-            except OSError:
+            except OSError as error:
                 if self._closed:
                     return
-                raise
+                self._tell(f"a connection failed ({error.strerror or error})")
+                time.sleep(_PAUSE_S)  # there may be no file descriptors left for a while
+                continue
             if self._places.acquire(blocking=False):
                 threading.Thread(target=self._answer, args=(connection, str(peer[0])), daemon=True).start()
             else:

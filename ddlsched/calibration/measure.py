@@ -117,7 +117,8 @@ def write_measurements(rows: Sequence[Measured], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Measured._fields)
-        writer.writerows([*row[:2], f"{row.transfer_s:.9g}", *row[3:]] for row in sorted(rows))
+        for row in sorted(rows, key=lambda row: (row.concurrent_jobs, row.message_bytes, row.repeat)):
+            writer.writerow([*row[:2], f"{row.transfer_s:.9g}", *row[3:]])
 
 
 def _tell(host: Address, agent: socket.socket, message: dict[str, Any]) -> None:

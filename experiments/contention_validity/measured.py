@@ -48,8 +48,8 @@ def pairs(data: Path) -> pd.DataFrame:
 def placements(data: Path) -> pd.DataFrame:
     """Return a row a measured step of a job alone in the network.
 
-    Columns: app; placement (a digit a server: its GPUs); servers; most_gpus (of a server); batch; step_s; compute_s,
-    the step on one GPU with the same batch.
+    Columns: app; placement (a digit a server: its GPUs); servers; most_gpus (of a server); batch; step_s; sync_s, what
+    was measured of communication in it; compute_s, the step on one GPU with the same batch.
 
     Raises
     ------
@@ -59,9 +59,8 @@ def placements(data: Path) -> pd.DataFrame:
     tables = []
     for app in APPS:
         path = data / FILES["placements"] / f"{app}.csv"
-        frame = pd.read_csv(path, dtype={"placement": str}).rename(
-            columns={"local_bsz": "batch", "step_time": "step_s"}
-        )
+        frame = pd.read_csv(path, dtype={"placement": str})
+        frame = frame.rename(columns={"local_bsz": "batch", "step_time": "step_s", "sync_time": "sync_s"})
         alone = frame[frame["placement"] == "1"].groupby("batch")["step_s"].mean()
         frame = frame.assign(app=app, compute_s=frame["batch"].map(alone))
         if frame["compute_s"].isna().any():
@@ -71,7 +70,7 @@ def placements(data: Path) -> pd.DataFrame:
     frame = pd.concat(tables, ignore_index=True)
     gpus = [[int(digit) for digit in text] for text in frame["placement"]]
     frame = frame.assign(servers=[len(g) for g in gpus], most_gpus=[max(g) for g in gpus])
-    return frame[["app", "placement", "servers", "most_gpus", "batch", "step_s", "compute_s"]]
+    return frame[["app", "placement", "servers", "most_gpus", "batch", "step_s", "sync_s", "compute_s"]]
 
 
 def halves(count: int, number: int, *, seed: int = 0) -> np.ndarray:

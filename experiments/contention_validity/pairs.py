@@ -91,13 +91,13 @@ def ratios(pairs: Sequence[tuple[State, State]], contention: ContentionModel, *,
     return result
 
 
-def table(model: Model, contention: ContentionModel, *, draws: int = DRAWS) -> np.ndarray:
+def table(model: Model, contention: ContentionModel) -> np.ndarray:
     """Return the mean ratio of every state beside every other, simulated on a grid of shares and interpolated."""
     states = model.states(SHARES)
     found = np.empty((len(states), len(states)))
     numbers = list(combinations_with_replacement(range(len(states)), 2))
     pairs = [(states[i], states[j]) for i, j in numbers]
-    mean = np.mean([ratios(pairs, contention, seed=seed) for seed in range(draws)], axis=0)
+    mean = np.mean([ratios(pairs, contention, seed=seed) for seed in range(DRAWS)], axis=0)
     for (i, j), (first, second) in zip(numbers, mean, strict=True):
         found[i, j], found[j, i] = (first, second) if i != j else ((first + second) / 2,) * 2
     return _interpolated(found, len(model.connections))

@@ -7,6 +7,7 @@ placements and tested on the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -47,10 +48,11 @@ MODELS = (
 )
 
 
-def step_table(compute_s: np.ndarray, buckets: int) -> np.ndarray:
+@cache
+def step_table(compute_s: tuple[float, ...], buckets: int) -> np.ndarray:
     """Return the simulated step for each compute time and each of ``TIMES``, seconds, shape (computes, times)."""
-    unit_s = compute_s.min()
-    groups = [[Training(float(c), float(t * unit_s), buckets)] for c in compute_s for t in TIMES]
+    unit_s = min(compute_s)
+    groups = [[Training(c, float(t * unit_s), buckets)] for c in compute_s for t in TIMES]
     _, finish_s = run(groups, LINEAR, per_byte_s=PER_BYTE_S, iterations=1)
     return finish_s.reshape(len(compute_s), len(TIMES))
 
@@ -58,7 +60,7 @@ def step_table(compute_s: np.ndarray, buckets: int) -> np.ndarray:
 def predictions(rows: pd.DataFrame, model: Model) -> np.ndarray:
     """Return the step of each row of one application for each candidate of ``FINE``, shape (rows, candidates)."""
     computes = np.unique(rows["compute_s"])
-    steps = step_table(computes, model.buckets)
+    steps = step_table(tuple(computes.tolist()), model.buckets)
     of_row = np.searchsorted(computes, rows["compute_s"])
     relative = model.relative(rows)
     return np.stack([np.interp(FINE * relative[i], TIMES, steps[of_row[i]]) for i in range(len(rows))])
@@ -114,3 +116,21 @@ def sync_table(measured: pd.DataFrame) -> pd.DataFrame:
     spread = extra[extra["servers"] > 1].pivot_table("relative", "servers", "most_gpus", aggfunc="mean")
     spread.columns = [f"at most {gpus} GPU{'s' if gpus > 1 else ''} a server" for gpus in spread.columns]
     return spread.assign(linear=1.0, ring=[2 * (n - 1) / n for n in spread.index]).reset_index()
+
+
+def sync_errors(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Return, by model, the mean error of step - compute against the measured communication, relative to its mean.
+
+    ``predicted`` are the tested rows that :func:`errors` returns; the mean is over applications.
+    """
+    off = (predicted["predicted_s"] - predicted["compute_s"] - predicted["sync_s"]).abs()
+    by_app = predicted.assign(off_s=off).groupby(["model", "app"], sort=False)[["off_s", "sync_s"]].mean()
+    error = (by_app["off_s"] / by_app["sync_s"]).groupby("model", sort=False).mean()
+    return error.rename("error of communication").reset_index()
+
+
+def local_table(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much a step on one server is longer than compute, where the simulator has no communication."""
+    local = measured[(measured["servers"] == 1) & (measured["most_gpus"] > 1)]
+    share = 1 - local["compute_s"] / local["step_s"]
+    return local.assign(share=share).groupby("most_gpus")["share"].agg(["mean", "max"]).reset_index()

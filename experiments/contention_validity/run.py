@@ -95,14 +95,20 @@ def latency_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
 def placement_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
     """Compare with steps of single jobs by placement."""
     rows = measured.placements(data)
-    by_app, _ = placements.errors(rows, number)
+    by_app, predicted = placements.errors(rows, number)
     found = summary("placements", by_app.groupby("half").mean(numeric_only=True))
     sync = placements.sync_table(rows)
     save(charts.sync_chart(sync), out / "placements_sync")
     title = "Step of a job alone, by placement"
     save(charts.error_chart(found, axis="Mean relative error of the step", title=title), out / "placements_errors")
     apps = by_app.drop(columns="half").groupby("app", sort=False).mean().T.rename_axis("model").reset_index()
-    return {"errors": found, "placement_apps": apps, "placement_sync": sync}
+    return {
+        "errors": found,
+        "placement_apps": apps,
+        "placement_sync": sync,
+        "placement_sync_errors": placements.sync_errors(predicted),
+        "placement_local": placements.local_table(rows),
+    }
 
 
 PARTS: dict[str, Callable[[Path, int, Path], dict[str, pd.DataFrame]]] = {

@@ -60,12 +60,13 @@ def test_published_microseconds_are_read(tmp_path):
 
 def test_every_bad_row_is_named(tmp_path):
     path = tmp_path / "bad.csv"
-    bad = ["0,1e6,1,4", "1,-5,1,4", "1,1e6,soon,4", "2,1e6,0,4", "2.5,1e6,1,1", "1,1e6,1,4", "1,,1,4"]
+    bad = ["0,1e6,1,4", "1,-5,1,4", "1,1e6,soon,4", "2,1e6,0,4", "2.5,1e6,1,1", "1,1e6,1,4", "1,,1,4", "1,1e6,1"]
     path.write_text("concurrent_jobs,message_bytes,transfer_s,servers\n" + "\n".join(bad) + "\n")
     with pytest.raises(FaultyInputError) as caught:
         read_measurements(path)
-    places = [(fault.split(" (line")[0][-1], fault.split("column ")[1].split(":")[0]) for fault in caught.value.faults]
-    assert places == [
+    faults = sorted(caught.value.faults, key=lambda fault: fault.split("row ")[1])
+    places = [(fault.split(" (line")[0][-1], fault.split("column ")[-1].split(":")[0]) for fault in faults]
+    assert places[:-1] == [
         ("1", "concurrent_jobs"),
         ("2", "message_bytes"),
         ("3", "transfer_s"),
@@ -74,6 +75,7 @@ def test_every_bad_row_is_named(tmp_path):
         ("5", "servers"),
         ("7", "message_bytes"),
     ]
+    assert faults[-1].startswith(f"{path}, row 8 (line 9): has 3 values")
     assert all("expected" in fault and str(path) in fault for fault in caught.value.faults)
 
 
@@ -115,6 +117,12 @@ def test_a_constant_is_never_negative():
     rows = settings()
     seconds = rows.jobs * rows.message_bytes * 1e-9 - (rows.jobs - 1) * rows.message_bytes * 1e-10
     assert fit_constants(LINEAR, Measurements(rows.jobs, rows.message_bytes, seconds))["penalty_per_byte_s"] == 0
+
+
+def test_times_that_do_not_grow_with_bytes_give_a_model_that_simulate_takes():
+    rows = settings()
+    for fit in calibrate(Measurements(rows.jobs, rows.message_bytes, np.ones(len(rows)))):
+        assert resolve("contention", fit.preset).alone_per_byte_s > 0
 
 
 def test_intervals_hold_the_true_constants_about_as_often_as_they_say():

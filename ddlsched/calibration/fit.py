@@ -132,8 +132,11 @@ def calibrate(rows: Measurements, *, seed: int = 0) -> list[Fit]:
     """
     _refuse_untold(rows)
     forms = [form for form in FORMS if not form.ring_bytes or rows.servers is not None]
+    fits = [_fit(form, rows, seed) for form in forms]
+    # A network on which a byte takes no time is none; "b alone" never comes to that.
+    fits = [fit for fit in fits if fit.values["per_byte_s"] > 0]
     # Of models that differ by less than 0.1 percentage points the simplest is first: the sort is stable.
-    return sorted((_fit(form, rows, seed) for form in forms), key=lambda fit: round(fit.tested_error.value, 3))
+    return sorted(fits, key=lambda fit: round(fit.tested_error.value, 3))
 
 
 def fit_constants(form: Form, rows: Measurements) -> dict[str, float]:

@@ -75,7 +75,7 @@ def read_measurements(path: Path) -> Measurements:
 
 def _read(path: Path) -> Measurements:
     faults: list[str] = []
-    parsed = [values for row in _rows(path) if (values := _parsed(row, faults)) is not None]
+    parsed = [values for row in _rows(path, faults) if (values := _parsed(row, faults)) is not None]
     if faults:
         raise FaultyInputError(faults)
     if not parsed:
@@ -84,9 +84,9 @@ def _read(path: Path) -> Measurements:
     return Measurements(jobs, sizes, seconds, None if np.isnan(servers).any() else servers)
 
 
-def _rows(path: Path) -> Iterable[Row]:
+def _rows(path: Path, faults: list[str]) -> Iterable[Row]:
     known = (*COLUMNS[:2], COLUMNS[2], MICROSECONDS)
-    rows = list(csv_rows(path, COLUMNS[:2], (COLUMNS[2], MICROSECONDS, *OPTIONAL)))
+    rows = list(csv_rows(path, COLUMNS[:2], (COLUMNS[2], MICROSECONDS, *OPTIONAL), faults=faults))
     if rows and sum(name in rows[0][1] for name in known) != len(COLUMNS):
         header = [name for name in rows[0][1] if name != MICROSECONDS]
         check_columns(path, header, COLUMNS, OPTIONAL)

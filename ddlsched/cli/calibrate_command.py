@@ -30,7 +30,7 @@ def calibrate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE.csv]",
+            metavar="FILE.csv",
             help="Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.",
             readable=False,
         ),

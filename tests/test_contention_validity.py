@@ -68,6 +68,8 @@ def data(tmp_path) -> Path:
     rows = [f"{k},{m},{1e6 * k * m * 1e-8:.6f}" for m in (10**7, 2 * 10**7) for k in range(1, 5)]
     header = "concurrent_jobs,message_bytes,mean_latency_us"
     (tmp_path / measured.FILES["latencies"]).write_text("\n".join([header, *rows]) + "\n")
+    alone = [header, *(f"1,{m}000000,{m * 1e4:.6f}" for m in (10, 20, 30))]
+    (tmp_path / measured.FILES["alone"]).write_text("\n".join(alone) + "\n")
     (tmp_path / measured.FILES["placements"]).mkdir()
     for app in measured.APPS:
         steps = [

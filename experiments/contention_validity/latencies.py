@@ -59,6 +59,13 @@ def by_jobs(rows: Measurements, models: Mapping[str, ContentionModel]) -> pd.Dat
     return frame.groupby("jobs").mean()
 
 
+def alone_table(rows: Measurements) -> pd.DataFrame:
+    """Return each preset's mean relative error on all-reduces alone, none of which was fitted, and the largest."""
+    models = {**PRESETS, **FITTED_TO_ALL}
+    off = {name: np.abs(simulated_s(rows, model) / rows.seconds - 1) for name, model in models.items()}
+    return pd.DataFrame([{"model": name, "error": e.mean(), "largest": e.max()} for name, e in off.items()])
+
+
 def fitted_models(rows: Measurements) -> dict[str, ContentionModel]:
     """Return the linear models with constants fitted to all rows."""
     return {f"{fit.form.name}, fitted": Linear(**({"penalty_per_byte_s": 0.0} | fit.values)) for fit in calibrate(rows)}

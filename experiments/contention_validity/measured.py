@@ -12,6 +12,7 @@ from ddlsched.errors import InputError
 
 FILES = {
     "latencies": "network/allreduce_contention_1gbe.csv",
+    "alone": "network/allreduce_alone_1gbe.csv",
     "pairs": "traces/deepshare/shared_thp_ratio.csv",
     "placements": "traces/pollux-osdi21/placements",
 }
@@ -26,6 +27,11 @@ def missing(data: Path) -> list[Path]:
 def latencies(data: Path) -> Measurements:
     """Return mean latencies of 1 to 16 concurrent all-reduces on 1 Gbit/s Ethernet."""
     return read_measurements(data / FILES["latencies"])
+
+
+def alone(data: Path) -> Measurements:
+    """Return mean latencies of one all-reduce of 10 to 100 MiB on the same network, measured apart from the others."""
+    return read_measurements(data / FILES["alone"])
 
 
 def pairs(data: Path) -> pd.DataFrame:

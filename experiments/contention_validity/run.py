@@ -89,7 +89,12 @@ def latency_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
     found = summary("latencies", errors)
     title = "Latency of 1 to 16 all-reduces, 1 Gbit/s"
     save(charts.error_chart(found, axis="Mean relative error of the latency", title=title), out / "latencies_errors")
-    return {"errors": found, "latency_constants": constants, "latencies_by_jobs": by_jobs.reset_index()}
+    return {
+        "errors": found,
+        "latency_constants": constants,
+        "latencies_by_jobs": by_jobs.reset_index(),
+        "latencies_alone": latencies.alone_table(measured.alone(data)),
+    }
 
 
 def placement_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:

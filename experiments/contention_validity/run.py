@@ -74,8 +74,8 @@ def pair_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
     found = summary("pairs", errors)
     title = f"Throughput of {len(ratios)} jobs beside each of them"
     save(charts.error_chart(found, axis="Mean error of the throughput ratio", title=title), out / "pairs_errors")
-    below = float((ratios.to_numpy() < 0.5).mean())
-    return {"errors": found, "pair_fits": fits.assign(measured_below_half=below)}
+    below, cut = float((ratios.to_numpy() < 0.5).mean()), float((ratios.to_numpy() == 1).mean())
+    return {"errors": found, "pair_fits": fits.assign(measured_below_half=below, measured_at_one=cut)}
 
 
 def latency_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:

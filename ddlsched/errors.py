@@ -11,6 +11,7 @@ __all__ = [
     "FaultyInputError",
     "InputError",
     "InvalidDecisionError",
+    "MeasurementError",
     "PluginError",
     "SimulationError",
     "UnknownNameError",
@@ -55,6 +56,10 @@ class PluginError(DdlschedError, RuntimeError):
 
 class InvalidDecisionError(PluginError):
     """A decision that cannot be carried out: a GPU twice, too few GPUs, no memory left."""
+
+
+class MeasurementError(DdlschedError, RuntimeError):
+    """A measurement between hosts that failed: one cannot be reached, does not know the token, or broke off."""
 
 
 class SimulationError(DdlschedError, RuntimeError):

@@ -69,8 +69,12 @@ def read_text(path: Path) -> str:
     return text
 
 
-def csv_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+def csv_rows(
+    path: Path, required: Sequence[str], optional: Sequence[str], *, faults: list[str] | None = None
+) -> Iterator[Row]:
     """Return the rows of a CSV file with a header, in which the required columns must be and no unknown ones.
+
+    A row with too many or too few values is added to ``faults`` and left out, if a list is given.
 
     Raises
     ------
@@ -90,7 +94,11 @@ def csv_rows(path: Path, required: Sequence[str], optional: Sequence[str]) -> It
             number += 1
             where = f"{path}, row {number} (line {reader.line_num})"
             if len(cells) != len(header):
-                raise InputError(f"{where}: has {len(cells)} values; expected {len(header)}, one for each column")
+                fault = f"{where}: has {len(cells)} values; expected {len(header)}, one for each column"
+                if faults is None:
+                    raise InputError(fault)
+                faults.append(fault)
+                continue
             yield where, dict(zip(header, (cell.strip() for cell in cells), strict=True))
     except csv.Error as error:
         where = f"{path}, line {reader.line_num}"

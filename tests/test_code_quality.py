@@ -31,7 +31,7 @@ PROMISED = {
     "placement": {"random", "first-fit", "list-scheduling", "lwf"},
     "order": {"srsf", "srtf", "fifo", "las"},
     "communication": {"bounded-overlap", "adadual", "preemptive"},
-    "contention": {"linear", "10gbe", "1gbe", "equal-share", "max-min"},
+    "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
     "topology": {"star", "leaf-spine", "fat-tree"},
     "workload": {"microsoft-160"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.calibrate_command import calibrate, calibrate_agent
 from ddlsched.cli.compare_command import compare
 from ddlsched.cli.design_command import design
 from ddlsched.cli.estimate_command import estimate
@@ -39,6 +40,8 @@ app.command("report")(report)
 app.command("explain")(explain)
 app.command("estimate")(estimate)
 app.command("design")(design)
+app.command("calibrate")(calibrate)
+app.command("calibrate-agent")(calibrate_agent)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
 app.command("validate")(validate)

@@ -1,0 +1,120 @@
+"""Measured times of concurrent all-reduces, as a table in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ddlsched.errors import FaultyInputError, InputError
+from ddlsched.tables import Row, cell_number, cell_whole, check_columns, csv_rows, readable
+from ddlsched.units import MAX_MESSAGE_BYTES
+
+__all__ = ["COLUMNS", "MAX_CONCURRENT", "Measurements", "read_measurements"]
+
+COLUMNS = ("concurrent_jobs", "message_bytes", "transfer_s")
+MICROSECONDS = "mean_latency_us"
+"""What published measurements have in place of ``transfer_s``."""
+OPTIONAL = ("servers", "repeat")
+MAX_CONCURRENT = 1_000_000
+_MAX_S = 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Times of all-reduces, a row a measurement.
+
+    Parameters
+    ----------
+    jobs
+        All-reduces that shared the network, each with a ring over the same servers; 1 is alone.
+    message_bytes
+        Size of each of them.
+    seconds
+        Mean time of one of them.
+    servers
+        Servers of the rings; None if it was not said.
+    """
+
+    jobs: np.ndarray
+    message_bytes: np.ndarray
+    seconds: np.ndarray
+    servers: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def rows(self, chosen: np.ndarray) -> Measurements:
+        """Return some of the rows, by a mask or by numbers."""
+        servers = None if self.servers is None else self.servers[chosen]
+        return Measurements(self.jobs[chosen], self.message_bytes[chosen], self.seconds[chosen], servers)
+
+    @property
+    def settings(self) -> np.ndarray:
+        """Number of each row's setting: rows alike in all but time repeat one measurement."""
+        keys = [self.jobs, self.message_bytes] + ([] if self.servers is None else [self.servers])
+        return np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def read_measurements(path: Path) -> Measurements:
+    """Read a CSV file with the columns ``concurrent_jobs, message_bytes, transfer_s`` and perhaps ``servers, repeat``.
+
+    ``mean_latency_us`` (microseconds) may stand in place of ``transfer_s`` (seconds).
+
+    Raises
+    ------
+    FaultyInputError
+        Rows that cannot be used, all of them, each with its row, column, value and what was expected.
+    InputError
+        The file cannot be read, or holds no rows.
+    """
+    return readable(path, "measurements (.csv)", _read)
+
+
+def _read(path: Path) -> Measurements:
+    faults: list[str] = []
+    parsed = [values for row in _rows(path, faults) if (values := _parsed(row, faults)) is not None]
+    if faults:
+        raise FaultyInputError(faults)
+    if not parsed:
+        raise InputError(f"{path}: holds no rows; expected measurements in the columns {', '.join(COLUMNS)}")
+    jobs, sizes, seconds, servers = np.array(parsed, np.float64).T
+    return Measurements(jobs, sizes, seconds, None if np.isnan(servers).any() else servers)
+
+
+def _rows(path: Path, faults: list[str]) -> Iterable[Row]:
+    known = (*COLUMNS[:2], COLUMNS[2], MICROSECONDS)
+    rows = list(csv_rows(path, COLUMNS[:2], (COLUMNS[2], MICROSECONDS, *OPTIONAL), faults=faults))
+    if rows and sum(name in rows[0][1] for name in known) != len(COLUMNS):
+        header = [name for name in rows[0][1] if name != MICROSECONDS]
+        check_columns(path, header, COLUMNS, OPTIONAL)
+        raise InputError(f"{path}: has both {COLUMNS[2]!r} and {MICROSECONDS!r}; expected one of them")
+    return rows
+
+
+def _parsed(row: Row, faults: list[str]) -> tuple[float, float, float, float] | None:
+    """Return jobs, bytes, seconds and servers (or NaN) of a row; every cell that is none is added to the faults."""
+    where, cells = row
+    column, unit_s = (COLUMNS[2], 1.0) if COLUMNS[2] in cells else (MICROSECONDS, 1e-6)
+    before = len(faults)
+
+    def checked(column: str, at_least: float, at_most: float, *, whole: bool) -> float:
+        try:
+            if whole:
+                return float(cell_whole(where, column, cells[column], int(at_most), int(at_least)))
+            expected = f"expected a number > 0, at most {at_most:g}"
+            number = cell_number(where, column, cells[column], expected)
+            if not at_least < number <= at_most:
+                raise InputError(f"{where}, column {column}: {cells[column]!r} is out of range; {expected}")
+        except InputError as fault:
+            faults.append(str(fault))
+            return float("nan")
+        return number
+
+    jobs = checked("concurrent_jobs", 1, MAX_CONCURRENT, whole=True)
+    sizes = checked("message_bytes", 0, MAX_MESSAGE_BYTES, whole=False)
+    seconds = unit_s * checked(column, 0, _MAX_S / unit_s, whole=False)
+    servers = checked("servers", 2, MAX_CONCURRENT, whole=True) if "servers" in cells else float("nan")
+    return (jobs, sizes, seconds, servers) if len(faults) == before else None

@@ -1,0 +1,71 @@
+"""All-reduces on one network at a time: their latency in the simulator against the measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from simulated import Training, run
+
+from ddlsched.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
+from ddlsched.calibration.measurements import Measurements
+from ddlsched.contention import ContentionModel, Linear, MaxMin
+from ddlsched.plugins import resolve
+
+PRESETS: Mapping[str, ContentionModel] = {
+    "linear, preset 1gbe": resolve("contention", "1gbe"),
+    "max-min at 1 Gbit/s, 2 servers": MaxMin(per_byte_s=8e-9),
+}
+"""Nothing of these is fitted here. Two servers because how many there were was not published."""
+FITTED_TO_ALL = {"linear, preset 1gbe-measured": resolve("contention", "1gbe-measured")}
+"""Not tested, as no row is left that was not fitted: its tested error is that of "linear, b alone, fitted"."""
+
+
+def simulated_s(rows: Measurements, contention: ContentionModel) -> np.ndarray:
+    """Return the simulated time of one of a row's all-reduces, which all start at once."""
+    b = contention.alone_per_byte_s
+    groups = [
+        [Training(0.0, float(size) * b)] * int(count) for count, size in zip(rows.jobs, rows.message_bytes, strict=True)
+    ]
+    _, finish_s = run(groups, contention, per_byte_s=b, iterations=1)
+    ends = np.cumsum([len(group) for group in groups])
+    return np.array([part.mean() for part in np.split(finish_s, ends[:-1])])
+
+
+def errors(rows: Measurements, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the mean relative error on the tested half by half and model, and the constants fitted to all rows."""
+    found: dict[str, np.ndarray] = {}
+    drawn = random_halves(rows, number)
+    for name, model in PRESETS.items():
+        off = np.abs(simulated_s(rows, model) / rows.seconds - 1)
+        found[name] = np.array([off[~fitted].mean() for fitted in drawn])
+    for form in FORMS:
+        if not form.ring_bytes:
+            found[f"{form.name}, fitted"] = errors_on_halves(form, rows, halves=number)
+    constants = [
+        {"model": fit.form.name, "constant": name, **vars(constant)}
+        for fit in calibrate(rows)
+        for name, constant in fit.constants.items()
+    ]
+    return pd.DataFrame(found), pd.DataFrame(constants)
+
+
+def by_jobs(rows: Measurements, models: Mapping[str, ContentionModel]) -> pd.DataFrame:
+    """Return measured and simulated time / (jobs x bytes), ns, the mean over sizes, a row a number of jobs."""
+    scale = 1e9 / (rows.jobs * rows.message_bytes)
+    times = {"measured": rows.seconds} | {name: simulated_s(rows, model) for name, model in models.items()}
+    frame = pd.DataFrame({name: seconds * scale for name, seconds in times.items()}).assign(jobs=rows.jobs.astype(int))
+    return frame.groupby("jobs").mean()
+
+
+def alone_table(rows: Measurements) -> pd.DataFrame:
+    """Return each preset's mean relative error on all-reduces alone, none of which was fitted, and the largest."""
+    models = {**PRESETS, **FITTED_TO_ALL}
+    off = {name: np.abs(simulated_s(rows, model) / rows.seconds - 1) for name, model in models.items()}
+    return pd.DataFrame([{"model": name, "error": e.mean(), "largest": e.max()} for name, e in off.items()])
+
+
+def fitted_models(rows: Measurements) -> dict[str, ContentionModel]:
+    """Return the linear models with constants fitted to all rows."""
+    return {f"{fit.form.name}, fitted": Linear(**({"penalty_per_byte_s": 0.0} | fit.values)) for fit in calibrate(rows)}

@@ -1,0 +1,136 @@
+"""Steps of jobs alone in the network, by placement: the simulator's against the measured ones.
+
+Each model has one constant an application, the time of its all-reduce between two servers; it is fitted to half of the
+placements and tested on the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pandas as pd
+from measured import halves
+from simulated import Training, run
+
+from ddlsched.contention import ContentionModel, EqualShare, Linear
+
+PER_BYTE_S = 1e-9
+BUCKETS = 8
+TIMES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 60)])
+"""Communication tried, as multiples of the application's shortest compute time."""
+FINE = np.geomspace(0.02, 14.0, 200)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What moves over a link, and whether it overlaps with backward."""
+
+    name: str
+    contention: ContentionModel
+    buckets: int = 1
+    by_gpus: bool = False
+
+    def relative(self, rows: pd.DataFrame) -> np.ndarray:
+        """Return the bytes moved over a link, relative to those between two servers."""
+        between_two = self.contention.wire_bytes(1.0, 2)
+        return np.array([self.contention.wire_bytes(1.0, n) / between_two for n in rows["servers"]])
+
+
+LINEAR, RING = Linear(per_byte_s=PER_BYTE_S), EqualShare(per_byte_s=PER_BYTE_S)
+MODELS = (
+    Model("linear (whole message)", LINEAR),
+    Model("max-min, equal share (ring)", RING),
+    Model("linear, overlapped with backward", LINEAR, BUCKETS),
+    Model("ring, overlapped with backward", RING, BUCKETS),
+    Model("linear, overlapped, a time by most GPUs of a server", LINEAR, BUCKETS, by_gpus=True),
+)
+
+
+@cache
+def step_table(compute_s: tuple[float, ...], buckets: int) -> np.ndarray:
+    """Return the simulated step for each compute time and each of ``TIMES``, seconds, shape (computes, times)."""
+    unit_s = min(compute_s)
+    groups = [[Training(c, float(t * unit_s), buckets)] for c in compute_s for t in TIMES]
+    _, finish_s = run(groups, LINEAR, per_byte_s=PER_BYTE_S, iterations=1)
+    return finish_s.reshape(len(compute_s), len(TIMES))
+
+
+def predictions(rows: pd.DataFrame, model: Model) -> np.ndarray:
+    """Return the step of each row of one application for each candidate of ``FINE``, shape (rows, candidates)."""
+    computes = np.unique(rows["compute_s"])
+    steps = step_table(tuple(computes.tolist()), model.buckets)
+    of_row = np.searchsorted(computes, rows["compute_s"])
+    relative = model.relative(rows)
+    return np.stack([np.interp(FINE * relative[i], TIMES, steps[of_row[i]]) for i in range(len(rows))])
+
+
+def errors(measured: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the mean relative error of the step by application, model and half; and rows with a model's steps.
+
+    Placements on one server are left out: there the simulator communicates in no time, whatever the model.
+    """
+    found, drawn = [], []
+    for app, all_rows in measured[measured["servers"] > 1].groupby("app", sort=False):
+        rows = all_rows.reset_index(drop=True)
+        step_s, places = rows["step_s"].to_numpy(), rows["placement"].astype("category").cat.codes.to_numpy()
+        splits = halves(places.max() + 1, number)[:, places]
+        predicted = {model: predictions(rows, model) for model in MODELS}
+        compute_error = np.abs(rows["compute_s"].to_numpy() / step_s - 1)
+        for half, fitted in enumerate(splits):
+            entry = {"app": app, "half": half, "no communication": compute_error[~fitted].mean()}
+            mean_s = rows[fitted].groupby("batch")["step_s"].mean()
+            entry["mean by batch"] = np.abs(rows["batch"].map(mean_s).to_numpy() / step_s - 1)[~fitted].mean()
+            for model, steps in predicted.items():
+                own = _steps(model, rows, steps, fitted)
+                entry[model.name] = np.abs(own / step_s - 1)[~fitted].mean()
+                if half == 0:
+                    drawn.append(rows.assign(model=model.name, predicted_s=own)[~fitted])
+            found.append(entry)
+    return pd.DataFrame(found), pd.concat(drawn, ignore_index=True)
+
+
+def _steps(model: Model, rows: pd.DataFrame, predicted: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Return each row's step with the candidate that is best on the fitted rows (of the like number of GPUs)."""
+    step_s = rows["step_s"].to_numpy()
+    squares = (predicted / step_s[:, None] - 1) ** 2
+    groups = rows["most_gpus"].to_numpy() if model.by_gpus else np.zeros(len(rows))
+    result = np.empty(len(rows))
+    for group in np.unique(groups):
+        own = groups == group
+        chosen = squares[own & fitted if (own & fitted).any() else fitted].sum(axis=0).argmin()
+        result[own] = predicted[own, chosen]
+    return result
+
+
+def sync_table(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of step - compute at each application's smallest batch, relative to two servers of a GPU each.
+
+    Beside it what the models say: they know the number of servers only.
+    """
+    smallest = measured[measured["batch"] == measured.groupby("app")["batch"].transform("min")]
+    extra = smallest.assign(extra_s=smallest["step_s"] - smallest["compute_s"])
+    base = extra[extra["placement"] == "11"].set_index("app")["extra_s"]
+    extra = extra.assign(relative=extra["extra_s"] / extra["app"].map(base))
+    spread = extra[extra["servers"] > 1].pivot_table("relative", "servers", "most_gpus", aggfunc="mean")
+    spread.columns = [f"at most {gpus} GPU{'s' if gpus > 1 else ''} a server" for gpus in spread.columns]
+    return spread.assign(linear=1.0, ring=[2 * (n - 1) / n for n in spread.index]).reset_index()
+
+
+def sync_errors(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Return, by model, the mean error of step - compute against the measured communication, relative to its mean.
+
+    ``predicted`` are the tested rows that :func:`errors` returns; the mean is over applications.
+    """
+    off = (predicted["predicted_s"] - predicted["compute_s"] - predicted["sync_s"]).abs()
+    by_app = predicted.assign(off_s=off).groupby(["model", "app"], sort=False)[["off_s", "sync_s"]].mean()
+    error = (by_app["off_s"] / by_app["sync_s"]).groupby("model", sort=False).mean()
+    return error.rename("error of communication").reset_index()
+
+
+def local_table(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return by how much a step on one server is longer than compute, where the simulator has no communication."""
+    local = measured[(measured["servers"] == 1) & (measured["most_gpus"] > 1)]
+    share = 1 - local["compute_s"] / local["step_s"]
+    return local.assign(share=share).groupby("most_gpus")["share"].agg(["mean", "max"]).reset_index()

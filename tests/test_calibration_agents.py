@@ -1,0 +1,299 @@
+"""Measuring with agents: rings over loopback and between network namespaces, and what agents refuse."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from command_line import run
+
+from ddlsched.calibration.agent import Agent, Request
+from ddlsched.calibration.fit import FORMS, fit_constants
+from ddlsched.calibration.measure import Settings, measure, write_measurements
+from ddlsched.calibration.measurements import read_measurements
+from ddlsched.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
+from ddlsched.calibration.ring import all_reduce
+from ddlsched.errors import InputError, MeasurementError
+
+TOKEN = b"a token for tests only"
+
+
+@pytest.fixture
+def agents() -> Iterator[list[Agent]]:
+    """Three agents on loopback."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(Agent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)) for _ in range(3)]
+        for agent in found:
+            threading.Thread(target=agent.serve, daemon=True).start()
+        yield found
+
+
+def addresses(agents: list[Agent]) -> tuple[Address, ...]:
+    return tuple(agent.address for agent in agents)
+
+
+# ---- The ring
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 2), (2, 1001), (3, 7), (5, 100_003)])
+def test_every_rank_ends_with_the_sum(size, count):
+    values = np.random.default_rng(0).integers(0, 100, (size, count)).astype(np.float32)
+    expected = values.sum(axis=0)
+    links = [socket.socketpair() for _ in range(size)]  # links[r]: from rank r to the next
+    for pair in links:
+        for end in pair:
+            end.setblocking(False)
+    ranks = [
+        threading.Thread(target=all_reduce, args=(values[r], r, size, links[r][0], links[r - 1][1]))
+        for r in range(size)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(30)
+    for pair in links:
+        for end in pair:
+            end.close()
+    assert (values == expected).all()
+
+
+# ---- Measuring on loopback
+
+
+def test_measurements_on_loopback_have_a_row_a_repeat(agents, tmp_path):
+    settings = Settings(hosts=addresses(agents), jobs=(1, 3), message_bytes=(10_001, 400_000), repeats=2)
+    rows = [row for rows in measure(settings, TOKEN) for row in rows]
+    keys = sorted((row.concurrent_jobs, row.message_bytes, row.repeat) for row in rows)
+    assert keys == [(jobs, size, repeat) for jobs in (1, 3) for size in (10_000, 400_000) for repeat in (1, 2)]
+    assert all(0 < row.transfer_s < 30 and row.servers == 3 for row in rows)
+    write_measurements(rows, tmp_path / "measured.csv")
+    read = read_measurements(tmp_path / "measured.csv")
+    assert sorted(read.seconds) == pytest.approx(sorted(row.transfer_s for row in rows), rel=1e-8)
+
+
+def test_the_command_measures_and_fits(agents, tmp_path):
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN + b"\n")
+    hosts = [argument for address in addresses(agents) for argument in ("--measure", address)]
+    flags = ["--token-file", token, "--jobs", "1,2,4", "--sizes-mb", "0.1,0.5,1", "--repeats", "2"]
+    done = run("calibrate", *hosts, *flags, "--out", tmp_path / "m.csv")
+    assert done.exit_code == 0, done.stderr
+    assert "18 rows, 9 settings" in done.stdout
+    assert len((tmp_path / "m.csv").read_text().splitlines()) == 19
+
+
+def test_an_agent_is_free_again_after_a_measurement(agents):
+    settings = Settings(hosts=addresses(agents), jobs=(2,), message_bytes=(1000,), repeats=1)
+    for _ in range(3):
+        assert len(list(measure(settings, TOKEN))) == 1
+        time.sleep(0.05)  # the agents notice that the host has left
+
+
+# ---- What goes wrong
+
+
+def test_a_wrong_token_is_refused(agents):
+    settings = Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,))
+    with pytest.raises(MeasurementError, match="does not know the token"):
+        list(measure(settings, b"another token of length"))
+
+
+def test_a_second_host_is_told_that_the_agent_is_busy(agents):
+    with connect(agents[0].address, TOKEN, {"kind": "control"}) as first:
+        send(first, {})  # answered, so the agent has begun to serve it
+        assert receive(first)["kind"] == "error"
+        with connect(agents[0].address, TOKEN, {"kind": "control"}) as second:
+            assert "busy" in receive(second)["message"]
+
+
+def test_an_agent_that_is_not_there_is_named(agents):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        gone = Address(*free.getsockname())
+    settings = Settings(hosts=(*addresses(agents)[:1], gone), jobs=(1,), message_bytes=(1000,))
+    with pytest.raises(MeasurementError, match=str(gone.port)):
+        list(measure(settings, TOKEN))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">I", 2**32 - 1) + b"x" * 1000,
+        struct.pack(">I", 5) + b"{[}]\xff",
+        struct.pack(">I", 2) + b"[]",
+        struct.pack(">I", 2) + b"{}",
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", 400) + b"[" * 400,
+        b"",
+    ],
+)
+def test_what_is_no_handshake_ends_the_connection_and_nothing_else(agents, data):
+    with socket.create_connection(agents[0].address, timeout=10) as stranger:
+        greeting = receive(stranger)
+        assert set(greeting) == {"version", "nonce"}
+        with contextlib.suppress(OSError):  # The agent may have closed before all was sent.
+            stranger.sendall(data)
+            stranger.shutdown(socket.SHUT_WR)
+            assert stranger.recv(100) == b""
+    assert len(list(measure(Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,)), TOKEN))) == 1
+
+
+def test_a_proof_cannot_be_used_twice(agents):
+    with socket.create_connection(agents[0].address, timeout=10) as first:
+        nonces, role = receive(first)["nonce"] + "0" * 64, '{"kind": "control"}'
+        answer = {"nonce": "0" * 64, "role": role, "proof": _proof(TOKEN, "asks", nonces, role)}
+        send(first, answer)
+        assert receive(first) == {"proof": _proof(TOKEN, "answers", nonces, role)}
+    with socket.create_connection(agents[0].address, timeout=10) as second:
+        receive(second)
+        send(second, answer)
+        with contextlib.suppress(ConnectionResetError):
+            assert second.recv(100) == b""
+
+
+def good() -> dict[str, object]:
+    hosts = [["127.0.0.1", 7411], ["127.0.0.1", 7412]]
+    fields = {"run": secrets.token_hex(16), "hosts": hosts, "rank": 1}
+    return fields | {"jobs": 2, "message_bytes": 1000, "repeats": 1}
+
+
+def test_a_good_request_is_taken():
+    assert Request.parsed(good(), 10**6).hosts[1] == Address("127.0.0.1", 7412)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("run", "../../etc"),
+        ("run", 5),
+        ("hosts", []),
+        ("hosts", [["a", 1]]),
+        ("hosts", [["a", 1], ["b", 70_000]]),
+        ("hosts", [["a", 1], ["b" * 300, 1]]),
+        ("hosts", "ab"),
+        ("rank", 2),
+        ("rank", -1),
+        ("rank", True),
+        ("jobs", 65),
+        ("jobs", 1.5),
+        ("message_bytes", 10**9),
+        ("message_bytes", 1001),
+        ("message_bytes", 4),
+        ("message_bytes", 300_000),
+        ("repeats", 0),
+        ("repeats", 10**6),
+        ("more", 1),
+    ],
+)
+def test_a_request_out_of_bounds_is_refused(field, value):
+    with pytest.raises(MeasurementError):
+        Request.parsed({**good(), field: value}, 10**6)
+
+
+def test_the_measuring_host_is_told_what_an_agent_refuses(agents):
+    settings = Settings(hosts=addresses(agents), jobs=(8,), message_bytes=(10**8,))
+    with pytest.raises(MeasurementError, match="--memory-mb"):
+        list(measure(settings, TOKEN))
+
+
+@pytest.mark.parametrize("text", ["here", "here:", ":80", "here:0", "here:65536", "here:-1", "here:a"])
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(InputError, match="expected HOST:PORT"):
+        parse_address(text)
+
+
+def test_ipv6_addresses_have_brackets():
+    address = parse_address("[::1]:7411")
+    assert address == Address("::1", 7411)
+    assert str(address) == "[::1]:7411"
+
+
+def test_a_short_token_is_refused(tmp_path):
+    (tmp_path / "token").write_text("short\n")
+    with pytest.raises(InputError, match="at least 16"):
+        read_token(tmp_path / "token")
+
+
+def test_the_agent_command_refuses_an_address_that_is_taken(agents, tmp_path):
+    (tmp_path / "token").write_bytes(TOKEN)
+    done = run("calibrate-agent", agents[0].address, "--token-file", tmp_path / "token")
+    assert done.exit_code == 2
+    assert "cannot listen there" in done.stderr
+
+
+# ---- Between network namespaces
+
+
+MBIT = 200
+
+
+@pytest.fixture
+def namespaces() -> Iterator[list[str]]:
+    """Three hosts on one bridge, each sending at most 200 Mbit/s; skips where that is not permitted."""
+    tag = f"dd{os.getpid() % 100_000}"
+    names = [f"{tag}n{number}" for number in range(3)]
+    # A namespace in which the bridge is, so that nothing of this machine's own network is touched.
+    outside = f"{tag}b"
+    try:
+        _ip("netns", "add", outside)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"network namespaces are not permitted here ({error})")
+    try:
+        _ip("-n", outside, "link", "add", "bridge0", "type", "bridge")
+        _ip("-n", outside, "link", "set", "bridge0", "up")
+        for number, name in enumerate(names, 1):
+            _ip("netns", "add", name)
+            port = f"port{number}"
+            _ip("-n", outside, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("-n", outside, "link", "set", port, "master", "bridge0", "up")
+            _ip("-n", name, "addr", "add", f"10.99.0.{number}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+            shape = f"tc qdisc add dev eth0 root tbf rate {MBIT}mbit burst 64kb latency 50ms"
+            _ip("netns", "exec", name, *shape.split())
+        yield names
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"rate limits between namespaces are not permitted here ({error})")
+    finally:
+        for name in (*names, outside):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], capture_output=True, check=True)
+
+
+def test_the_rate_between_namespaces_is_found(namespaces, tmp_path):
+    token, ready = tmp_path / "token", []
+    token.write_bytes(TOKEN)
+    program = [sys.executable, "-c", "from ddlsched.cli import main; main()"]
+    with contextlib.ExitStack() as stack:
+        for number, name in enumerate(namespaces, 1):
+            command = ["calibrate-agent", f"10.99.0.{number}:7411", "--token-file", str(token)]
+            agent = subprocess.Popen(
+                ["ip", "netns", "exec", name, *program, *command], stderr=subprocess.PIPE, text=True
+            )
+            stack.callback(agent.wait)
+            stack.callback(agent.kill)
+            ready.append(agent.stderr)
+        assert all("listening" in stream.readline() for stream in ready)
+        hosts = [argument for number in (1, 2, 3) for argument in ("--measure", f"10.99.0.{number}:7411")]
+        flags = ["--token-file", token, "--jobs", "1,2", "--sizes-mb", "0.2,0.4,0.8", "--repeats", "2"]
+        command = ["calibrate", *hosts, *flags, "--out", tmp_path / "m.csv"]
+        measured = ["ip", "netns", "exec", namespaces[0], *program, *map(str, command)]
+        done = subprocess.run(measured, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = read_measurements(tmp_path / "m.csv")
+    ring = next(form for form in FORMS if form.ring_bytes)
+    per_byte_s = fit_constants(ring, rows)["per_byte_s"]
+    # Headers take about 5 %; the burst of the rate limit gives some of it back.
+    assert per_byte_s == pytest.approx(8 / (MBIT * 1e6), rel=0.2)

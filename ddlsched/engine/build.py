@@ -77,6 +77,7 @@ def build_state(
         open_gpus=np.zeros(num_gpus, np.int64),
         touched_gpus=np.zeros(num_gpus, np.int64),
         touched_links=np.zeros(len(network.links), np.int64),
+        fresh=np.zeros(len(transfers), np.int64),
         items=np.zeros(longest, np.int64),
         major=np.zeros(longest, np.int64),
         minor=np.zeros(longest, np.float64),
@@ -220,6 +221,6 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
 
 def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
-    links.head = -1
+    links.head = links.waiting_head = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     return links

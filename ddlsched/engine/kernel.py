@@ -257,6 +257,46 @@ def gather_transfers(s):
         for place in range(run.num_active):
             s.items[count] = s.active[place]
             count += 1
+    sort_transfers(s, count)
+    return count
+
+
+@njit
+def gather_candidates(s):
+    """Sort into ``items`` the waiting transfers that a rule of the links' transfers may start now; return how many.
+
+    Those are the ones that have just become ready, and those on a link that a transfer has left: the others were
+    refused before, and since then their links have only got more transfers, or the same with fewer bytes left.
+    """
+    run = s.run[0]
+    run.stamp += 1
+    count = 0
+    for place in range(run.num_fresh):
+        number = s.fresh[place]
+        transfer = s.transfers[number]
+        transfer.fresh = 0
+        if transfer.state == WAITING:
+            transfer.stamp = run.stamp
+            s.items[count] = number
+            count += 1
+    run.num_fresh = 0
+    for place in range(run.num_touched_links):
+        e = s.links[s.touched_links[place]].waiting_head
+        while e >= 0:
+            transfer = s.transfers[s.entries[e].transfer]
+            if transfer.stamp != run.stamp:
+                transfer.stamp = run.stamp
+                s.items[count] = s.entries[e].transfer
+                count += 1
+            e = s.entries[e].next
+    sort_transfers(s, count)
+    return count
+
+
+@njit
+def sort_transfers(s, count):
+    """Bring the transfers in ``items`` into the order in which the communication rule takes them."""
+    run = s.run[0]
     for place in range(count):
         transfer = s.transfers[s.items[place]]
         job = s.jobs[transfer.job]
@@ -272,7 +312,6 @@ def gather_transfers(s):
             s.major[place] = major_key(rule, job)
             s.minor[place] = minor_key(rule, job)
     sort_items(s.items, s.major, s.minor, count)
-    return count
 
 
 # --- tasks
@@ -559,6 +598,34 @@ def join_waiting(s, number):
     s.waiting[run.num_waiting] = number
     run.num_waiting += 1
     run.rerate = 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link_waiting(s, e)
+    if transfer.fresh == 0:
+        transfer.fresh = 1
+        s.fresh[run.num_fresh] = number
+        run.num_fresh += 1
+
+
+@inlined
+def link_waiting(s, e):
+    entry = s.entries[e]
+    link = s.links[entry.link]
+    entry.previous = -1
+    entry.next = link.waiting_head
+    if link.waiting_head >= 0:
+        s.entries[link.waiting_head].previous = e
+    link.waiting_head = e
+
+
+@inlined
+def unlink_waiting(s, e):
+    entry = s.entries[e]
+    if entry.previous >= 0:
+        s.entries[entry.previous].next = entry.next
+    else:
+        s.links[entry.link].waiting_head = entry.next
+    if entry.next >= 0:
+        s.entries[entry.next].previous = entry.previous
 
 
 @njit
@@ -589,6 +656,8 @@ def leave_waiting(s, number):
     count_time(job, run.now_ns)
     job.waiting_transfers -= 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        unlink_waiting(s, e)
     transfer.state = IDLE
 
 
@@ -754,7 +823,7 @@ def adadual_admits(s, transfer):
 @inlined
 def admit_transfers(s):
     run = s.run[0]
-    count = gather_transfers(s)
+    count = gather_candidates(s)
     for place in range(count):
         number = s.items[place]
         transfer = s.transfers[number]

@@ -23,7 +23,7 @@ _INTEGERS = {
     "run": (
         # where the run stands
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
-        "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
+        "num_touched_gpus num_touched_links num_fresh num_entries num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         # what this instant must still do
@@ -60,9 +60,9 @@ _INTEGERS = {
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
-        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent"
+        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh"
     ),
-    "link": "head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
+    "link": "head waiting_head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
     "entry": "link transfer next previous",
     "slice": "kind owner stay task iteration start_ns end_ns sharing",
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
@@ -137,6 +137,7 @@ class State(NamedTuple):
     open_gpus: np.ndarray
     touched_gpus: np.ndarray
     touched_links: np.ndarray
+    fresh: np.ndarray
     items: np.ndarray
     major: np.ndarray
     minor: np.ndarray

@@ -1,6 +1,6 @@
 """One large run in a process of its own: ``scale_run.py SPEC``, SPEC a JSON object of :func:`main`'s arguments.
 
-Prints JSON: seconds of the event loop and of its parts, peak memory of the process, iterations skipped over and contended.
+Prints JSON: seconds of the run and of its parts, peak memory of the process, iterations skipped over and contended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,22 @@ from ddlsched.workloads.microsoft import MODELS
 
 GPUS_PER_SERVER = 8
 MEMORY_MB = 16_000.0
-SIZES = (1, 1, 1, 1, 2, 4, 8, 16)
-LOAD = 0.8
+SIZES = {"mixed": (1,) * 13 + (2, 2, 4, 4, 8, 8, 16), "single": (1,)}
 
 
 def main(
-    *, gpus: int, jobs: int | None = None, iterations: int = 0, trace: str | None = None, **policies: str
+    *,
+    gpus: int,
+    jobs: int | None = None,
+    iterations: int = 0,
+    sizes: str = "mixed",
+    load: float = 0.5,
+    trace: str | None = None,
+    **policies: str,
 ) -> dict[str, Any]:
     """Run ``jobs`` made jobs of about so many iterations, or the first of a workload file, on GPUs used exclusively."""
     if trace is None:
-        workload = made(jobs or 0, gpus, iterations)
+        workload = made(jobs or 0, gpus, iterations, SIZES[sizes], load)
     else:
         workload = ddlsched.Workload.of([exclusive(job) for job in ddlsched.Workload.read(trace).jobs[:jobs]])
     servers = -(-gpus // GPUS_PER_SERVER)
@@ -59,14 +64,15 @@ def main(
     }
 
 
-def made(jobs: int, gpus: int, iterations: int, seed: int = 1) -> ddlsched.Workload:
-    """Return jobs of the four measured models that keep four fifths of the GPUs busy."""
-    rng = np.random.default_rng(seed)
+def made(jobs: int, gpus: int, iterations: int, choices: tuple[int, ...], load: float) -> ddlsched.Workload:
+    """Return jobs of the four measured models whose compute alone keeps a share ``load`` of the GPUs busy."""
+    rng = np.random.default_rng(1)
     models = [MODELS[number] for number in rng.integers(len(MODELS), size=jobs)]
-    sizes = rng.choice(SIZES, jobs)
+    sizes = rng.choice(choices, jobs)
     counts = np.maximum(1, np.rint(iterations * rng.uniform(0.5, 1.5, jobs))).astype(int)
     service_s = [size * n * (m.forward_s + m.backward_s) for size, n, m in zip(sizes, counts, models, strict=True)]
-    arrivals_s = np.cumsum(rng.exponential(float(np.mean(service_s)) / (LOAD * gpus), jobs))
+    arrivals_s = np.cumsum(rng.exponential(float(np.mean(service_s)) / (load * gpus), jobs))
+    drawn = zip(arrivals_s, sizes, counts, models, strict=True)
     return ddlsched.Workload.of(
         [
             ddlsched.Job(
@@ -79,7 +85,9 @@ def made(jobs: int, gpus: int, iterations: int, seed: int = 1) -> ddlsched.Workl
                 ),
                 gpu_memory_mb=MEMORY_MB,
             )
-            for number, (arrival_s, size, count, model) in enumerate(zip(arrivals_s, sizes, counts, models, strict=True))
+            for number, (arrival_s, size, count, model) in enumerate(
+                zip(arrivals_s, sizes, counts, models, strict=True)
+            )
         ]
     )
 
@@ -116,5 +124,4 @@ def timed(function: Callable[..., Any], part: str, spent: Counter[str]) -> Calla
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).parent))
     print(json.dumps(main(**json.loads(sys.argv[1]))))

@@ -11,7 +11,8 @@ What the views offer, in short (each documented in :mod:`ddlsched.views`):
 :class:`~ddlsched.views.ClusterView`
     ``now_s, eligible_gpus(job), fits(job, gpu), gpus_of(server), server_of(gpu), residents(gpu),
     num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(), free_memory_mb(gpu), network``; for large
-    clusters the same on numpy arrays: ``eligible(job), servers_of(gpus), loads_of(gpus), server_ranks(servers)``
+    clusters the same on numpy arrays: ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
+    server_ranks(servers)``
 :class:`~ddlsched.views.TransferView`
     ``number, job, links, servers, message_bytes, bytes_left, is_active``
 :class:`~ddlsched.views.NetworkView`

@@ -18,7 +18,7 @@ from ddlsched.dag import AllReduceTask, IterationDag
 from ddlsched.engine.layout import TRANSFER_ACTIVE, Columns
 from ddlsched.jobs import Job
 from ddlsched.topology import Link, Network
-from ddlsched.units import s_from_ns
+from ddlsched.units import MAX_NS, s_from_ns
 
 __all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
 
@@ -253,6 +253,16 @@ class ClusterView:
         """Return the loads of an array of GPUs, nanoseconds."""
         return self._loads(gpus)
 
+    def least_loaded(self, gpus: np.ndarray, count: int) -> list[GpuId]:
+        """Return the ``count`` least-loaded of an ascending array of GPUs, the least first; ties go to the lower."""
+        loads_ns = self._loads(gpus)
+        most_ns = np.partition(loads_ns, count - 1)[count - 1]
+        below = np.flatnonzero(loads_ns < most_ns)
+        below = below[np.argsort(loads_ns[below], kind="stable")]
+        equal = np.flatnonzero(loads_ns == most_ns)[: count - len(below)]
+        chosen: list[GpuId] = gpus[np.concatenate([below, equal])].tolist()
+        return chosen
+
     def servers_of(self, gpus: np.ndarray) -> np.ndarray:
         """Return the servers of an array of GPUs."""
         servers: np.ndarray = self._cluster.server_of_gpu[gpus]
@@ -263,7 +273,8 @@ class ClusterView:
 
         Where servers have equally many GPUs it is the sum of their loads.
         """
-        return self._exact_server_loads_ns(np.arange(self.num_servers))
+        loads_ns: list[int] = self._exact_server_loads_ns(np.arange(self.num_servers)).tolist()
+        return loads_ns
 
     def server_ranks(self, servers: np.ndarray) -> np.ndarray:
         """Return numbers that order an array of servers as the mean load of their GPUs does, equal for equal means.
@@ -272,21 +283,20 @@ class ClusterView:
         """
         different, places = np.unique(servers, return_inverse=True)
         loads_ns = self._exact_server_loads_ns(different)
-        rank = {load_ns: rank for rank, load_ns in enumerate(sorted(set(loads_ns)))}
-        ranks: np.ndarray = np.array([rank[load_ns] for load_ns in loads_ns], np.int64)[places]
+        ranks: np.ndarray = np.unique(loads_ns, return_inverse=True)[1][places]
         return ranks
 
-    def _exact_server_loads_ns(self, servers: np.ndarray) -> list[int]:
-        """Return sums of Python's whole numbers, which do not overflow."""
+    def _exact_server_loads_ns(self, servers: np.ndarray) -> np.ndarray:
+        """Return the loads of an array of servers; of Python's whole numbers where 64 bits might overflow."""
         first, common = self._cluster.first_gpus, self._cluster.common_multiple
         counts = first[servers + 1] - first[servers]
-        ends = np.cumsum(counts)
-        gpus = np.arange(int(counts.sum())) + np.repeat(first[servers] - (ends - counts), counts)
-        loads_ns = self.loads_of(gpus).tolist()
-        return [
-            sum(loads_ns[end - count : end]) * (common // count)
-            for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
-        ]
+        starts = np.cumsum(counts) - counts
+        gpus = np.arange(int(counts.sum())) + np.repeat(first[servers] - starts, counts)
+        loads_ns = self.loads_of(gpus)
+        if float(loads_ns.max(initial=0)) * common > MAX_NS / 2:
+            loads_ns = loads_ns.astype(object)
+        weighted: np.ndarray = np.add.reduceat(loads_ns, starts) * (common // counts)
+        return weighted
 
 
 class TransferView:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ddlsched.views import ClusterView, GpuId, JobView
 
 __all__ = ["ListScheduling"]
@@ -19,7 +17,4 @@ class ListScheduling:
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the least-loaded eligible GPUs."""
         gpus = cluster.eligible(job)
-        if len(gpus) < job.num_gpus:
-            return None
-        chosen: list[GpuId] = gpus[np.lexsort((gpus, cluster.loads_of(gpus)))[: job.num_gpus]].tolist()
-        return chosen
+        return cluster.least_loaded(gpus, job.num_gpus) if len(gpus) >= job.num_gpus else None

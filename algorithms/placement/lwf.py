@@ -39,11 +39,9 @@ class LeastWorkloadFirst:
         gpus = cluster.eligible(job)
         if len(gpus) < job.num_gpus:
             return None
-        loads_ns = cluster.loads_of(gpus)
         if job.num_gpus <= self.kappa:
-            order = np.lexsort((gpus, loads_ns))
-        else:
-            servers = cluster.servers_of(gpus)
-            order = np.lexsort((gpus, loads_ns, servers, cluster.server_ranks(servers)))
+            return cluster.least_loaded(gpus, job.num_gpus)
+        servers = cluster.servers_of(gpus)
+        order = np.lexsort((gpus, cluster.loads_of(gpus), servers, cluster.server_ranks(servers)))
         chosen: list[GpuId] = gpus[order[: job.num_gpus]].tolist()
         return chosen

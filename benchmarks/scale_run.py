@@ -72,7 +72,6 @@ def made(jobs: int, gpus: int, iterations: int, choices: tuple[int, ...], load: 
     counts = np.maximum(1, np.rint(iterations * rng.uniform(0.5, 1.5, jobs))).astype(int)
     service_s = [size * n * (m.forward_s + m.backward_s) for size, n, m in zip(sizes, counts, models, strict=True)]
     arrivals_s = np.cumsum(rng.exponential(float(np.mean(service_s)) / (load * gpus), jobs))
-    drawn = zip(arrivals_s, sizes, counts, models, strict=True)
     return ddlsched.Workload.of(
         [
             ddlsched.Job(

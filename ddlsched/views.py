@@ -256,6 +256,10 @@ class ClusterView:
     def least_loaded(self, gpus: np.ndarray, count: int) -> list[GpuId]:
         """Return the ``count`` least-loaded of an ascending array of GPUs, the least first; ties go to the lower."""
         loads_ns = self._loads(gpus)
+        idlest = np.flatnonzero(loads_ns == loads_ns.min())
+        if len(idlest) >= count:
+            first: list[GpuId] = gpus[idlest[:count]].tolist()
+            return first
         most_ns = np.partition(loads_ns, count - 1)[count - 1]
         below = np.flatnonzero(loads_ns < most_ns)
         below = below[np.argsort(loads_ns[below], kind="stable")]

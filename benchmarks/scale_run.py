@@ -47,7 +47,6 @@ def main(
     spent = watch_parts()
     cpu_s, begin = time.process_time(), time.perf_counter()
     result = ddlsched.simulate(workload, cluster, **policies)
-    run = result.finished.state.run[0]
     return {
         "total_s": time.perf_counter() - begin,
         "cpu_s": time.process_time() - cpu_s,
@@ -56,9 +55,9 @@ def main(
         "jobs": len(workload),
         "gpus": cluster.num_gpus,
         "iterations": sum(job.iterations for job in workload),
-        "skipped": int(run.skipped_iterations),
-        "contended": int(run.contended_iterations),
-        "rounds": int(run.rounds),
+        "skipped": result.skipped_iterations,
+        "contended": result.contended_iterations,
+        "rounds": int(result.finished.state.run[0].rounds),
         "utilisation": result.summary()["gpu_utilisation"],
         "parts_s": dict(spent),
     }

@@ -150,3 +150,19 @@ def test_a_warm_up_that_outlasts_the_run_leaves_nothing_to_measure() -> None:
 def vars_of(one: ddlsched.Job) -> dict[str, object]:
     names = ("job_id", "arrival_s", "num_gpus", "iterations", "iteration", "gpu_memory_mb")
     return {name: getattr(one, name) for name in names}
+
+
+def test_server_loads_beyond_64_bits_are_exact() -> None:
+    # Four times 9e9 s are 3.6e19 ns; one second more decides.
+    view = cluster_view(num_servers=2, gpus_per_server=4, load_s=[9e9] * 4 + [9e9] * 3 + [9e9 + 1])
+    assert view.server_loads_ns() == [36 * 10**18, sum(view.load_ns(gpu) for gpu in range(4, 8))]
+    assert view.server_loads_ns()[1] - 36 * 10**18 == pytest.approx(1e9, rel=1e-6)
+    assert view.server_ranks(np.array([1, 0, 1])).tolist() == [1, 0, 1]
+
+
+def test_the_least_loaded_come_first_and_ties_go_to_the_lower_number() -> None:
+    view = cluster_view(num_servers=2, gpus_per_server=3, load_s=[3, 1, 2, 1, 0, 2])
+    gpus = np.array([0, 1, 2, 3, 5])
+    assert view.least_loaded(gpus, 4) == [1, 3, 2, 5]
+    assert view.least_loaded(gpus, 2) == [1, 3]
+    assert view.least_loaded(gpus, 1) == [1]

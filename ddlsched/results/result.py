@@ -188,6 +188,16 @@ class Result:
         frame.insert(2, "server", self.cluster.server_of_gpu[frame["gpu"]])
         return frame
 
+    @property
+    def skipped_iterations(self) -> int:
+        """Iterations that the engine skipped over, since their job met nobody on its GPUs and links."""
+        return int(self.finished.state.run[0].skipped_iterations)
+
+    @property
+    def contended_iterations(self) -> int:
+        """Iterations that ended while their job shared a GPU with another job, or a link with another job's ring."""
+        return int(self.finished.state.run[0].contended_iterations)
+
     def summary(self) -> dict[str, float]:
         """Return the metrics of the run.
 

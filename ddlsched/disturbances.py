@@ -45,11 +45,15 @@ def _end_ns(to_s: float) -> int:
 
 
 class CapacityChange(NamedTuple):
-    """A server that fails or comes back; ordered by time, then those that come back first, then by server."""
+    """A server that goes or comes; ordered by time, then those that come first, then by server.
+
+    ``warned`` is whether its jobs can save their work before it goes.
+    """
 
     time_ns: int
     fails: bool
     server: int
+    warned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -236,7 +236,8 @@ class Simulation:
         self._now.next_capacity_ns[0] = kernel.NEVER if self._change is None else self._change.time_ns
 
     def _change_capacity(self) -> None:
-        come, gone = [], {True: list[int](), False: list[int]()}
+        # Those that go without warning first, since a job may have GPUs on servers of both kinds.
+        come, gone = [], {False: list[int](), True: list[int]()}
         while self._change is not None and self._change.time_ns == self._now_ns:
             server = self._change.server
             gpus = range(self._cluster.first_gpus.item(server), self._cluster.first_gpus.item(server + 1))

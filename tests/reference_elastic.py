@@ -137,12 +137,17 @@ class Elastic:
         for state, n in rest:
             kept = set(self.left[state.number]).difference(*chosen.values())
             while len(kept) > n:  # give up the highest GPU on the server with the fewest of them
-                on = {gpu: sum(sim.server(other) == sim.server(gpu) for other in self.left_of(state, chosen)) for gpu in kept}
+                on = {
+                    gpu: sum(sim.server(other) == sim.server(gpu) for other in self.left_of(state, chosen))
+                    for gpu in kept
+                }
                 kept.remove(max(kept, key=lambda gpu: (-on[gpu], gpu)))
             chosen[state.number] = kept
         for state, n in sorted(rest, key=lambda pair: (len(chosen[pair[0].number]) - pair[1], pair[0].number)):
             mine = chosen[state.number]
-            own = {server: sum(sim.server(gpu) == server for gpu in mine) for server in {sim.server(gpu) for gpu in mine}}
+            own = {
+                server: sum(sim.server(gpu) == server for gpu in mine) for server in {sim.server(gpu) for gpu in mine}
+            }
             for server in sorted(own, key=lambda server: (-own[server], server)):
                 mine |= set(self.on(sim, server, chosen)[: n - len(mine)])
             while len(mine) < n:

@@ -522,7 +522,9 @@ class Simulation:
         return gpus[: state.job.num_gpus]
 
     def free_bytes(self, gpu: int) -> int:
-        if self.server(gpu) in self.down or any(gpu in s.gpus and isinstance(s.job, ElasticJob) for s in self.residents):
+        if self.server(gpu) in self.down or any(
+            gpu in s.gpus and isinstance(s.job, ElasticJob) for s in self.residents
+        ):
             return -1
         taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
         return int(self.cluster.gpu_memory_bytes[gpu]) - taken

@@ -262,7 +262,7 @@ class Scripted:
     def wake_s(self, now_s: float) -> float | None:
         if now_s >= self.until_s:
             return None
-        return min((now_s // self.every_s + 1) * self.every_s, self.until_s)
+        return min((int(now_s / self.every_s + 1e-6) + 1) * self.every_s, self.until_s)
 
 
 def curves() -> st.SearchStrategy[ScalingCurve]:

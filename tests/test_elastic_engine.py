@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from unittest import mock
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from reference_simulator import ReferenceRun, reference_simulate
 from strategies import ElasticSetting, elastic_settings, examples
 
 import ddlsched
-from ddlsched.engine import build, kernel, simulation
+from ddlsched.engine import kernel
 from ddlsched.plugins import resolve
-from ddlsched.results.result import PHASES, Result
+from ddlsched.results.result import Result
 from ddlsched.testing import python_form
 
 

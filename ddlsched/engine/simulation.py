@@ -237,7 +237,8 @@ class Simulation:
 
     def _change_capacity(self) -> None:
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
-        come, gone = [], {False: list[int](), True: list[int]()}
+        come: list[int] = []
+        gone: dict[bool, list[int]] = {False: [], True: []}
         while self._change is not None and self._change.time_ns == self._now_ns:
             server = self._change.server
             gpus = range(self._cluster.first_gpus.item(server), self._cluster.first_gpus.item(server + 1))
@@ -354,7 +355,7 @@ class Simulation:
                 kernel.stop_job(self._state, number, 1)
                 self._end_stay(number)
         going_on = [change for change in changes if change.num_gpus]
-        chosen = choose_gpus(going_on, self._free_gpus() if going_on else (), self._server_of_gpu)
+        chosen = choose_gpus(going_on, self._free_gpus() if going_on else (), self._server_of_gpu.__getitem__)
         for change in changes:
             self._resize(change, chosen.get(change.holding.number, ()))
 

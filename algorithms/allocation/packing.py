@@ -17,8 +17,8 @@ def packed(
 ) -> dict[str, Allocation]:
     """Return the allocations with GPUs named.
 
-    Jobs that change are placed anew, those with most GPUs first, each on as few servers as the free GPUs allow. One that
-    does not change keeps its GPUs, unless it can move to fewer servers afterwards.
+    Jobs that change are placed anew, those with most GPUs first, each on as few servers as the free GPUs allow. One
+    that does not change keeps its GPUs, unless it can move to fewer servers afterwards.
 
     Parameters
     ----------

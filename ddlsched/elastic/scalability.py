@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.errors import InputError
 
 __all__ = ["Scalability", "analyse"]
 
@@ -49,8 +50,8 @@ def analyse(
 ) -> Scalability:
     """Estimate a job's rate on every number of GPUs from the time of one GPU and that of an all-reduce.
 
-    An iteration takes ``job.curve.iteration_s(k, B) + communication_s(k)``; the rate is B over that. For each k the best
-    of some two dozen batches B that the job allows is kept.
+    An iteration takes ``job.curve.iteration_s(k, B) + communication_s(k)``; the rate is B over that. For each k the
+    best of some two dozen batches B that the job allows is kept.
 
     Parameters
     ----------
@@ -63,6 +64,11 @@ def analyse(
         From a number of GPUs to the time of an iteration's all-reduce, seconds.
     batch
         Instead of the best one, the only one; then the job runs on those numbers of GPUs that have room for it.
+
+    Raises
+    ------
+    InputError
+        The job can run on no number of GPUs up to ``most_gpus``.
     """
     most = min(most_gpus, job.max_gpus)
     batches, rates = np.zeros(most_gpus + 1, np.int64), np.zeros(most_gpus + 1)
@@ -72,6 +78,9 @@ def analyse(
             rate = tried / (job.curve.iteration_s(num_gpus, tried) + wait_s)
             if rate > rates[num_gpus]:
                 batches[num_gpus], rates[num_gpus] = tried, rate
+    if not rates.any():
+        what = f"from {job.min_gpus} GPUs on" + ("" if batch is None else f", with a batch of {batch}")
+        raise InputError(f"job {job.job_id!r}: runs {what}, and gets at most {most_gpus}; expected more")
     return Scalability(batches, rates)
 
 

@@ -25,8 +25,8 @@ class Holding:
     """An elastic job and what it holds.
 
     ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
-    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is what a policy sees while nothing
-    changes, since most jobs wait most of the time.
+    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is
+    what a policy sees of a job that waits, kept since most jobs wait most of the time.
     """
 
     job: ElasticJob

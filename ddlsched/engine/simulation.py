@@ -137,8 +137,9 @@ class Simulation:
 
     def _refuse_service(self, number: int, service_ns: int) -> None:
         if service_ns > MAX_NS:
+            job_id = self._workload[number].job_id
             raise InputError(
-                f"{self._workload.where(number)}: job {self._workload[number].job_id!r} has more compute and communication x GPUs "
+                f"{self._workload.where(number)}: job {job_id!r} has more compute and communication x GPUs "
                 f"(or load by load_per_byte_s) than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
             )
 

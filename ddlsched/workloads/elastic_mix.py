@@ -55,10 +55,9 @@ def elastic_mix(
 ) -> Workload:
     """Return elastic jobs that arrive over some hours.
 
-    Work is log-normal (σ = 1) with a mean of ``work_hours`` on one GPU with a full batch; times, room and gradients of a
-    job are those of its category times a log-normal factor (σ = 0.3, the same for a job's times). Batches
-    go from a quarter of one GPU's room to 8 times as much. Arrivals are a Poisson process; bursty ones all come
-    in the first 10 minutes of each hour.
+    Work is log-normal (σ = 1) with a mean of ``work_hours`` on one GPU with a full batch; a job's times and gradients
+    are those of its category, each times a log-normal factor (σ = 0.3). Batches go from a quarter of one GPU's room to
+    8 times as much. Arrivals are a Poisson process; bursty ones all come in the first 10 minutes of each hour.
 
     Parameters
     ----------

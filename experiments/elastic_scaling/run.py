@@ -118,7 +118,9 @@ class Measured:
         return paired_ratio(*(pair if elastic_over else pair[::-1]))
 
 
-def grid_ratios(measured: Measured, gpus: int, room: str, metric: str, *, elastic_over: bool) -> dict[str, dict[str, Interval]]:
+def grid_ratios(
+    measured: Measured, gpus: int, room: str, metric: str, *, elastic_over: bool
+) -> dict[str, dict[str, Interval]]:
     """Return by workload, then baseline, how many times as good elastic scaling is."""
     default = {"interval_min": DEFAULT_MIN, "cost_s": DEFAULT_S, "gpus": gpus, "room": room}
     return {
@@ -135,7 +137,13 @@ def grid_ratios(measured: Measured, gpus: int, room: str, metric: str, *, elasti
 
 QUESTIONS = {
     "completed": ("drop", "completed", True, 2.0, "Times as many jobs completed (jobs without room are dropped)"),
-    "completion_time": ("queue", "average_completion_s", False, 10.0, "Times as short an average completion time (jobs wait)"),
+    "completion_time": (
+        "queue",
+        "average_completion_s",
+        False,
+        10.0,
+        "Times as short an average completion time (jobs wait)",
+    ),
 }
 """Of each claim: whether jobs wait, the metric, which way round the ratio is, the abstract's number, the axis."""
 
@@ -226,10 +234,13 @@ def sweep_text(measured: Measured) -> str:
     for title, (fixed, varied, axis) in SWEEPS.items():
         found = swept(measured, fixed, varied)
         rows = [
-            {"policy": policy} | {f"{axis}: {value}": interval_text(interval, decimals=0) for value, interval in points.items()}
+            {"policy": policy}
+            | {f"{axis}: {value}": interval_text(interval, decimals=0) for value, interval in points.items()}
             for policy, points in found.items()
         ]
-        text.append(f"## Average completion time (s), {', '.join(SWEPT[:2])}, {SWEPT[2]} GPUs; {title}\n\n{markdown(rows)}\n")
+        text.append(
+            f"## Average completion time (s), {', '.join(SWEPT[:2])}, {SWEPT[2]} GPUs; {title}\n\n{markdown(rows)}\n"
+        )
     return "\n".join(text)
 
 

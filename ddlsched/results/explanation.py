@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
 from ddlsched.errors import InputError
 from ddlsched.results.timeline import gpus_of_workers
@@ -139,6 +140,8 @@ def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterat
 def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -> list[Blocker]:
     """Return who holds the memory of GPUs that lack it, once a GPU, or why the job is not placed at all."""
     job, cluster = result.workload[number], result.cluster
+    if isinstance(job, ElasticJob):
+        return [Blocker("queueing", _POLICY_CHOSE, None)]
     free_bytes = cluster.gpu_memory_bytes.copy()
     for stay in present:
         free_bytes[list(stay.gpus)] -= result.workload[stay.job].gpu_memory_bytes

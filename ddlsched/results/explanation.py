@@ -37,6 +37,7 @@ _KINDS = {
     TRANSFER_SLICE: "sends",
     WAIT_SLICE: "waits",
 }
+_NO_ALLOCATION = "the allocation policy gave it no GPUs"
 _POLICY_CHOSE = "the placement policy chose to wait, though enough GPUs had the memory"
 _POLICY_HELD = "the communication policy held it back, though no transfer ran on its links"
 
@@ -141,7 +142,7 @@ def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -
     """Return who holds the memory of GPUs that lack it, once a GPU, or why the job is not placed at all."""
     job, cluster = result.workload[number], result.cluster
     if isinstance(job, ElasticJob):
-        return [Blocker("queueing", _POLICY_CHOSE, None)]
+        return [Blocker("queueing", _NO_ALLOCATION, None)]
     free_bytes = cluster.gpu_memory_bytes.copy()
     for stay in present:
         free_bytes[list(stay.gpus)] -= result.workload[stay.job].gpu_memory_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 
 import pytest
@@ -9,9 +10,17 @@ import pytest
 from ddlsched.disturbances import CapacityChange
 from ddlsched.elastic.capacity import CapacityTrace, Presence
 from ddlsched.elastic.curves import BatchCurve, LinearCurve, ThroughputCurve
+from ddlsched.elastic.job_files import read_curve
 from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
 from ddlsched.errors import InputError, PluginError
+from ddlsched.jobs import Workload
+from ddlsched.performance.clusters import parse_cluster
+from ddlsched.performance.elastic import elastic_job_of
+from ddlsched.performance.estimate import estimate_checked
+from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.presets import MODELS
+from ddlsched.workloads.elastic_mix import elastic_mix
 
 S = 1_000_000_000
 
@@ -162,3 +171,91 @@ def test_a_faulty_table_is_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as error:
         CapacityTrace.read(path)
     assert str(path) in str(error.value)
+
+
+# ---- files
+
+
+def test_elastic_jobs_go_into_json_and_back(tmp_path):
+    curves = [
+        LinearCurve(fixed_s=0.1, sample_s=0.01),
+        BatchCurve(gpu_batch=(1, 8), seconds=(0.1, 0.2)),
+        ThroughputCurve(num_gpus=(1, 4), samples_per_s=(10.0, 30.5)),
+    ]
+    jobs = [job(job_id=f"j{n}", curve=curve, message_bytes=1e6 * n, model="m") for n, curve in enumerate(curves)]
+    Workload.of(jobs).write(tmp_path / "jobs.json")
+    assert Workload.read(tmp_path / "jobs.json").jobs == tuple(jobs)
+    mix = elastic_mix(seed=2, gpus=8, hours=1.0)
+    mix.write(tmp_path / "mix.json")
+    assert Workload.read(tmp_path / "mix.json").jobs == mix.jobs
+
+
+def test_what_files_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is elastic, which a table cannot hold; write it as"):
+        Workload.of([job()]).write(tmp_path / "jobs.csv")
+    with pytest.raises(InputError, match="a rescale cost of its own, which a file cannot hold"):
+        Workload.of([job(rescale_cost=ConstantRescaleCost())]).write(tmp_path / "jobs.json")
+
+
+ROW = {"job_id": "a", "arrival_s": 0, "samples": 9, "gpu_batch": 8, "max_gpus": 2}
+CURVE = {"kind": "linear", "fixed_s": 0.1, "sample_s": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (ROW, "row 1: field 'curve' is missing"),
+        (ROW | {"curve": CURVE, "gpus": 3}, "row 1: unknown field 'gpus'"),
+        (ROW | {"curve": CURVE, "samples": 0.5}, "row 1, column samples: 0.5 is out of range or not whole"),
+        (ROW | {"curve": 7}, "row 1, field curve: its kind is 7; expected an object with the kind"),
+        (ROW | {"curve": {"kind": "cubic"}}, "its kind is 'cubic'; expected an object with the kind throughput"),
+        (ROW | {"curve": CURVE | {"slope": 1}}, "row 1, field curve: unknown field 'slope'"),
+        (ROW | {"curve": {"kind": "batch", "seconds": [1]}}, "field curve: field 'gpu_batch' is missing"),
+        (ROW | {"curve": {"kind": "batch", "gpu_batch": 3, "seconds": [1]}}, "gpu_batch: is 3; expected a list"),
+        (ROW | {"curve": {"kind": "batch", "gpu_batch": [2, 1], "seconds": [1, 2]}}, "expected ascending"),
+        (ROW | {"curve": CURVE, "max_batch": 1}, "row 1: job 'a': no batch from 1 to 1"),
+    ],
+)
+def test_a_faulty_elastic_job_is_refused(tmp_path, row, message):
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps({"jobs": [row]}))
+    with pytest.raises(InputError, match=message) as error:
+        Workload.read(path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_measured_curves_are_read_from_tables(tmp_path):
+    path = tmp_path / "curve.csv"
+    path.write_text("gpus,samples_per_s\n1,100\n4,250.5\n")
+    assert read_curve(path) == ThroughputCurve(num_gpus=(1, 4), samples_per_s=(100.0, 250.5))
+    path.write_text("gpu_batch,seconds\n8,0.1\n16,0.15\n")
+    assert read_curve(path) == BatchCurve(gpu_batch=(8, 16), seconds=(0.1, 0.15))
+    path.write_text("gpus,samples_per_s\n4,100\n1,250\n")
+    with pytest.raises(InputError, match=r"curve.csv: scaling curve: num_gpus is \(4, 1\); expected ascending"):
+        read_curve(path)
+    path.write_text("gpus,samples_per_s\n")
+    with pytest.raises(InputError, match="0 num_gpus and 0 samples_per_s"):
+        read_curve(path)
+
+
+def test_constants_of_changes_in_a_text():
+    assert ConstantRescaleCost.parse("up_s=18, down_s=12") == ConstantRescaleCost(up_s=18, down_s=12)
+    assert ConstantRescaleCost.parse("restart_s=30,batch_s=5") == ConstantRescaleCost(
+        up_s=30, down_s=30, resume_s=30, batch_s=5
+    )
+    for text, message in (("up=3", "'up=3' names no constant"), ("up_s=x", "up_s is 'x'"), ("up_s=1,up_s=2", "again")):
+        with pytest.raises(InputError, match=message):
+            ConstantRescaleCost.parse(text)
+
+
+def test_a_job_from_the_training_time_model():
+    plan = parse_cluster("v100:nodes=4,gpus_per_node=4,nic_gbps=10")
+    model = MODELS["gpt3-350m"]
+    made = elastic_job_of(model, plan, job_id="a", samples=1000, max_gpus=16)
+    assert made.gpu_batch == made.curve.gpu_batch[-1] == 2  # more does not fit
+    alone = parse_cluster("v100:nodes=1,gpus_per_node=1,nic_gbps=10").machine(1)
+    found = estimate_checked(model, Parallelism(micro_batch=2, global_batch=2), alone)
+    assert made.curve.iteration_s(4, 8) == pytest.approx(float(found.step_s))
+    assert made.message_bytes == pytest.approx(float(found.reduced_bytes))
+    with pytest.raises(InputError, match=r"does not fit one GPU with any batch of \[512\]"):
+        elastic_job_of(model, plan, job_id="a", samples=1000, max_gpus=16, gpu_batches=[512])

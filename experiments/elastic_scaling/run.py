@@ -35,10 +35,12 @@ HOURS = {40: 4.0, 400: 1.0}
 WORK_HOURS = {40: 1.0, 400: 0.5}
 """For how long jobs arrive, and their mean work on one GPU, by GPUs: what 400 GPUs do takes longer to simulate."""
 SEEDS = {40: 6, 400: 3}
+SWEEP_SEEDS = 3
 INTERVALS_MIN = (1, 5, 10, 30)
 COSTS_S = (10, 30, 60)
 DEFAULT_MIN, DEFAULT_S = 10, 30
 SWEPT = ("balanced", "high", 40)
+SWEPT_POLICIES = ["elastic", "smallest batch", "largest batch"]
 METRICS = {
     "completed": "Completed",
     "dropped_share": "Dropped (%)",
@@ -87,8 +89,8 @@ def runs(clusters: list[int], seeds: int | None) -> Iterator[Run]:
             settings = {(interval, DEFAULT_S) for interval in INTERVALS_MIN} | {(1, cost) for cost in COSTS_S}
             settings |= {(DEFAULT_MIN, cost) for cost in COSTS_S}
             for interval_min, cost_s in sorted(settings):
-                for seed in range(1, (seeds or SEEDS[gpus]) + 1):
-                    for policy in POLICIES:
+                for seed in range(1, (seeds or SWEEP_SEEDS) + 1):
+                    for policy in SWEPT_POLICIES:
                         yield run_of(SWEPT, "queue", policy, seed, interval_min, cost_s)
 
 
@@ -115,6 +117,11 @@ class Measured:
                 values = {"metric": metric, "mean": found.mean, "low": found.low, "high": found.high}
                 rows.append(dict(zip(TABLE, labels, strict=True)) | values | {"seeds": found.seeds})
         return pd.DataFrame(rows)
+
+    def sweep_seeds(self) -> list[int]:
+        """Return the seeds of the sweeps, which may be fewer than the grid's."""
+        swept_runs = self.table[self.table["interval_min"] != DEFAULT_MIN]
+        return sorted(int(seed) for seed in swept_runs["seed"].unique())
 
     def ratio(self, metric: str, baseline: str, *, elastic_over: bool, **labels: object) -> Interval:
         """Return elastic over baseline, or the other way round, paired by seed."""
@@ -213,13 +220,20 @@ def cell(metric: str, value: float) -> str:
 
 
 def swept(measured: Measured, fixed: dict[str, float], varied: str) -> dict[str, dict[float, Interval]]:
-    """Return the average completion time by policy, then by the value that is varied; jobs wait."""
-    labels = {"category": SWEPT[0], "arrivals": SWEPT[1], "gpus": SWEPT[2], "room": "queue"} | fixed
-    values = INTERVALS_MIN if varied == "interval_min" else COSTS_S
-    tables = {value: measured.of("average_completion_s", **labels, **{varied: value}) for value in values}
-    return {policy: {value: mean_interval(table[policy]) for value, table in tables.items()} for policy in POLICIES}
+    """Return the average completion time over that of the defaults, by policy, then by the value that is varied."""
+    labels = {"category": SWEPT[0], "arrivals": SWEPT[1], "gpus": SWEPT[2], "room": "queue"}
+    defaults = {"interval_min": DEFAULT_MIN, "cost_s": DEFAULT_S}
+    seeds = measured.sweep_seeds()
+    usual = measured.of("average_completion_s", **labels, **defaults).loc[seeds]
+    found: dict[str, dict[float, Interval]] = {policy: {} for policy in SWEPT_POLICIES}
+    for value in INTERVALS_MIN if varied == "interval_min" else COSTS_S:
+        table = measured.of("average_completion_s", **labels, **fixed, **{varied: value}).loc[seeds]
+        for policy, points in found.items():
+            points[value] = paired_ratio(table[policy], usual[policy])
+    return found
 
 
+RELATIVE = "Average completion time over that at 10 min and 30 s"
 SWEEPS = {
     "Restart cost 30 s": ({"cost_s": DEFAULT_S}, "interval_min", "Interval (min)"),
     "Interval 1 min": ({"interval_min": 1}, "cost_s", "Restart cost (s)"),
@@ -230,7 +244,7 @@ SWEEPS = {
 def sweep_chart(measured: Measured) -> Figure:
     """Return the sweeps' chart."""
     panels = {title: swept(measured, fixed, varied) for title, (fixed, varied, _) in SWEEPS.items()}
-    return lines(panels, axis="Average completion time (s)", x_axis={title: x for title, (_, _, x) in SWEEPS.items()})
+    return lines(panels, axis=RELATIVE, x_axis={title: x for title, (_, _, x) in SWEEPS.items()})
 
 
 def sweep_text(measured: Measured) -> str:
@@ -240,12 +254,11 @@ def sweep_text(measured: Measured) -> str:
         found = swept(measured, fixed, varied)
         rows = [
             {"policy": policy}
-            | {f"{axis}: {value}": interval_text(interval, decimals=0) for value, interval in points.items()}
+            | {f"{axis}: {value}": interval_text(interval, decimals=2) for value, interval in points.items()}
             for policy, points in found.items()
         ]
-        text.append(
-            f"## Average completion time (s), {', '.join(SWEPT[:2])}, {SWEPT[2]} GPUs; {title}\n\n{markdown(rows)}\n"
-        )
+        workload = f"{SWEPT[0]}, {SWEPT[1]}, {SWEPT[2]} GPUs"
+        text.append(f"## {RELATIVE}, {workload}; {title}\n\n{markdown(rows)}\n")
     return "\n".join(text)
 
 

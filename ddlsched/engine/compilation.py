@@ -20,7 +20,8 @@ def _compile(state_type: object) -> None:
 
     number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
     kernel.advance.compile((state_type,))
-    kernel.place_job.compile((state_type, number, number, numbers, number, numbers, floats, floats, numbers))
+    kernel.place_job.compile((state_type, number, number, numbers, number, numbers, floats, floats, numbers, number))
+    kernel.stop_job.compile((state_type, number, number))
     kernel.fill_loads.compile((state_type, numbers, numbers))
     kernel.next_fitting.compile((state_type, numbers, number))
     kernel.gather_transfers.compile((state_type,))
@@ -28,8 +29,8 @@ def _compile(state_type: object) -> None:
     kernel.start_transfer.compile((state_type, number))
     kernel.pause_transfer.compile((state_type, number))
     kernel.apply_rates.compile((state_type, floats))
-    kernel.fail_server.compile((state_type, number, number))
-    kernel.restore_server.compile((state_type, number, number))
+    kernel.fail_gpus.compile((state_type, numbers, number))
+    kernel.restore_gpus.compile((state_type, numbers))
     kernel.add_busy_ns.compile((state_type, numbers))
     kernel.count_room.compile((state_type,))
     kernel.wake.compile((state_type, number))

@@ -219,7 +219,9 @@ def order_key(order: str) -> OrderKey:
     communication = parameters.get("communication") == "true"
     keys: dict[str, OrderKey] = {
         "srsf": lambda s: s.remaining_service_ns + communication * s.iterations_left * s.communication_ns * len(s.gpus),
-        "srtf": lambda s: Fraction(s.remaining_service_ns, s.job.num_gpus),
+        "srtf": lambda s: (
+            Fraction(s.remaining_service_ns, s.job.num_gpus) + communication * s.iterations_left * s.communication_ns
+        ),
         "fifo": lambda s: s.job.arrival_ns,
         "las": lambda s: s.job.service_ns - s.remaining_service_ns,
     }
@@ -231,6 +233,7 @@ def preemption_key(by: str, transfer: Transfer, now_ns: int) -> float | Fraction
     keys: dict[str, float | Fraction] = {
         "service": service_ns,
         "service-per-gpu": Fraction(service_ns, transfer.job.job.num_gpus),
+        "time": order_key("srtf:communication=true")(transfer.job),
         "bytes": transfer.bytes_left_at(now_ns),
     }
     return keys[by]

@@ -124,7 +124,7 @@ def test_the_bound_is_below_the_optimum_and_every_policy(seed):
 
 
 def isolated(small_bytes: float, communication: str) -> float:
-    """Return the sum of JCTs of two one-iteration jobs of which the small one comes at the end of the other's compute."""
+    """Return the sum of JCTs of two jobs that are one transfer each, the new one 0.2 s later."""
     iteration = {name: DataParallelIteration(forward_s=0, backward_s=0, message_bytes=m) for name, m in
                  (("old", 1e9), ("new", small_bytes))}  # fmt: skip
     jobs = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.cluster import Cluster
@@ -164,7 +165,7 @@ class _Model:
         for worker in on:
             model.add_exactly_one(worker)
             numbers.append(sum(gpu * here for gpu, here in enumerate(worker)))
-        for before, after in zip(numbers, numbers[1:], strict=False):
+        for before, after in pairwise(numbers):
             model.add(after >= before + 1)  # workers are alike
         spans = model.new_bool_var("")
         used, carries = [], []
@@ -233,13 +234,15 @@ class _Model:
         for number, name in enumerate(names):
             for here, gpu in zip(self.gpus[number][0], workers[name], strict=True):
                 self._model.add(here[gpu] == 1)
-        for row in compute_slices(result).itertuples():
-            key = workers[row.job_id].index(row.gpu), row.iteration, int(row.task == "backward")
-            self._fix(self.starts[names.index(row.job_id)][key], row.start_ns, unit_ns)
-        for (name, iteration), slices in transfer_slices(result).groupby(["job_id", "iteration"]):
-            chunks = self.chunks[names.index(name)][iteration]
-            begins = [t for row in slices.itertuples() for t in range(row.start_ns, row.end_ns, unit_ns)]
-            for chunk, begin_ns in zip(chunks, sorted(begins), strict=True):
+        for row in compute_slices(result).to_dict("records"):
+            key = workers[row["job_id"]].index(row["gpu"]), row["iteration"], int(row["task"] == "backward")
+            self._fix(self.starts[names.index(row["job_id"])][key], row["start_ns"], unit_ns)
+        begins_ns: dict[tuple[str, int], list[int]] = {}
+        for row in transfer_slices(result).to_dict("records"):
+            begins = begins_ns.setdefault((row["job_id"], row["iteration"]), [])
+            begins += range(row["start_ns"], row["end_ns"], unit_ns)
+        for (name, iteration), times_ns in begins_ns.items():
+            for chunk, begin_ns in zip(self.chunks[names.index(name)][iteration], sorted(times_ns), strict=True):
                 self._fix(chunk, begin_ns, unit_ns)
 
     def _fix(self, start: IntVar, time_ns: int, unit_ns: int) -> None:

@@ -28,13 +28,13 @@ def test_check_passes(check: str) -> None:
 
 
 PROMISED = {
-    "placement": {"random", "first-fit", "list-scheduling", "lwf"},
-    "order": {"srsf", "srtf", "fifo", "las"},
+    "placement": {"random", "first-fit", "list-scheduling", "lwf", "blocks", "delay", "sjf-bsbf"},
+    "order": {"srsf", "srtf", "fifo", "las", "tiresias", "themis", "qssf"},
     "communication": {"bounded-overlap", "adadual", "preemptive"},
     "contention": {"linear", "10gbe", "1gbe", "equal-share", "max-min"},
     "topology": {"star", "leaf-spine", "fat-tree"},
     "workload": {"microsoft-160"},
-    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},
+    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
 }
 
 

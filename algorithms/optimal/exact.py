@@ -135,7 +135,8 @@ def _job_in_units(job: Job, where: str, contention: Linear, unit_s: float) -> _T
     for time_s, count in zip(times_s, units, strict=True):
         if abs(time_s - count * unit_s) > 1e-9:
             raise InputError(f"{where}: job {job.job_id!r} has a time of {time_s} s; expected multiples of {unit_s} s")
-    return _Times(*units, job.iterations, job.num_gpus)
+    arrival, forward, backward, transfer = units
+    return _Times(arrival, forward, backward, transfer, job.iterations, job.num_gpus)
 
 
 class _Model:

@@ -187,7 +187,7 @@ def major_key(rule, job):
 @njit
 def minor_key(rule, job):
     """The fraction left by a division; exact, since fractions of fewer than 1e7 GPUs differ as floats."""
-    if rule == PER_GPU or rule == REMAINING_TIME:
+    if rule in (PER_GPU, REMAINING_TIME):
         return (job.remaining_service_ns % job.num_gpus) / job.num_gpus
     return 0.0
 

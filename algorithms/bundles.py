@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ADA_SRSF", "SRSF_1", "SRSF_2", "SRSF_3"]
+__all__ = ["ADA_SRSF", "BLOCK_SRTF", "SRSF_1", "SRSF_2", "SRSF_3"]
 
 ADA_SRSF = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "adadual"}
 """Ada-SRSF of arXiv 2002.10105."""
@@ -15,3 +15,6 @@ SRSF_2 = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "bounded
 
 SRSF_3 = {"placement": "lwf:kappa=1", "order": "srsf", "communication": "bounded-overlap:limit=3"}
 """SRSF(3): three transfers may overlap."""
+
+BLOCK_SRTF = {"placement": "blocks", "order": "srtf", "communication": "preemptive:by=time"}
+"""Nested blocks of servers, GPUs to the shortest remaining compute, the network to the shortest remaining time."""

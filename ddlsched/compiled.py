@@ -22,6 +22,7 @@ class OrderRule(IntEnum):
     REMAINING_SERVICE_PER_GPU = 3
     ARRIVAL = 4
     ATTAINED_SERVICE = 5
+    REMAINING_TIME = 6
 
 
 class CommunicationRule(IntEnum):
@@ -34,6 +35,7 @@ class CommunicationRule(IntEnum):
     PREEMPTIVE_BY_SERVICE = 4
     PREEMPTIVE_BY_SERVICE_PER_GPU = 5
     PREEMPTIVE_BY_BYTES = 6
+    PREEMPTIVE_BY_TIME = 7
 
 
 class ContentionRule(IntEnum):

@@ -147,6 +147,11 @@ class JobView:
         return Fraction(self.remaining_service_ns, self.num_gpus)
 
     @property
+    def remaining_time_ns(self) -> Fraction:
+        """Remaining service / GPUs plus the remaining all-reduces without contention, exact."""
+        return self.remaining_service_per_gpu_ns + self.iterations_left * self.communication_ns
+
+    @property
     def communication_ns(self) -> int:
         """Time of an iteration's all-reduces without contention; 0 while queued and on one server."""
         return int(self._columns.communication_ns.item(self._place))

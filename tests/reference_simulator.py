@@ -260,7 +260,9 @@ def order_key(order: str) -> OrderKey:
     communication = parameters.get("communication") == "true"
     keys: dict[str, OrderKey] = {
         "srsf": lambda s: s.remaining_service_ns + communication * s.iterations_left * s.communication_ns * len(s.gpus),
-        "srtf": lambda s: Fraction(s.remaining_service_ns, s.size),
+        "srtf": lambda s: (
+            Fraction(s.remaining_service_ns, s.size) + communication * s.iterations_left * s.communication_ns
+        ),
         "fifo": lambda s: s.job.arrival_ns,
         "las": lambda s: s.attained_ns,
     }
@@ -272,6 +274,7 @@ def preemption_key(by: str, transfer: Transfer, now_ns: int) -> float | Fraction
     keys: dict[str, float | Fraction] = {
         "service": service_ns,
         "service-per-gpu": Fraction(service_ns, transfer.job.size),
+        "time": order_key("srtf:communication=true")(transfer.job),
         "bytes": transfer.bytes_left_at(now_ns),
     }
     return keys[by]

@@ -34,7 +34,7 @@ def examples(usual: int) -> int:
 
 
 PLACEMENTS = ("first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=3")
-ORDERS = ("srsf", "srsf:communication=true", "srtf", "fifo", "las")
+ORDERS = ("srsf", "srsf:communication=true", "srtf", "srtf:communication=true", "fifo", "las")
 COMMUNICATIONS = (
     "bounded-overlap:limit=1",
     "bounded-overlap:limit=2",
@@ -42,6 +42,7 @@ COMMUNICATIONS = (
     "adadual",
     "preemptive:by=service-per-gpu",
     "preemptive:by=service",
+    "preemptive:by=time",
     "preemptive:by=bytes",
 )
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.

@@ -28,14 +28,14 @@ def test_check_passes(check: str) -> None:
 
 
 PROMISED = {
-    "placement": {"random", "first-fit", "list-scheduling", "lwf"},
-    "order": {"srsf", "srtf", "fifo", "las"},
+    "placement": {"random", "first-fit", "list-scheduling", "lwf", "blocks", "delay", "sjf-bsbf"},
+    "order": {"srsf", "srtf", "fifo", "las", "tiresias", "themis", "qssf"},
     "communication": {"bounded-overlap", "adadual", "preemptive"},
     "allocation": {"elastic-scaling"},
     "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
     "topology": {"star", "leaf-spine", "fat-tree"},
     "workload": {"elastic-mix", "microsoft-160"},
-    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},
+    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
 }
 
 

@@ -8,12 +8,18 @@ from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.las import LeastAttainedService
+from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
+from algorithms.ordering.themis import FinishTimeFairness
+from algorithms.ordering.tiresias import Tiresias
+from algorithms.placement.blocks import AlignedBlocks
+from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.first_fit import FirstFit
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
+from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.contention import EqualShare, Linear, MaxMin
 from ddlsched.testing import (
     AllocationConformance,
@@ -37,12 +43,20 @@ TestFirstFit = conformance(PlacementConformance, FirstFit())
 TestListScheduling = conformance(PlacementConformance, ListScheduling())
 TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))
 TestLwf4 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=4))
+TestBlocks = conformance(PlacementConformance, AlignedBlocks())
+TestBlocksAnywhere = conformance(PlacementConformance, AlignedBlocks(aligned=False, spanning_weight=1.0, price="load"))
+TestDelay = conformance(PlacementConformance, DelayScheduling())
+TestSjfBsbf = conformance(PlacementConformance, BestSharingBenefitFirst())
 TestRandomFit = conformance(PlacementConformance, RandomFit())
 
 TestFifo = conformance(OrderingConformance, FirstInFirstOut())
 TestLas = conformance(OrderingConformance, LeastAttainedService())
 TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
 TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
+TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
+TestThemis = conformance(OrderingConformance, FinishTimeFairness())
+TestTiresias = conformance(OrderingConformance, Tiresias())
+TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())
@@ -50,6 +64,7 @@ TestBoundedOverlap1 = conformance(CommunicationConformance, BoundedOverlap(limit
 TestBoundedOverlap3 = conformance(CommunicationConformance, BoundedOverlap(limit=3))
 TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortestFirst(by="bytes"))
 TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
+TestPreemptiveByTime = conformance(CommunicationConformance, PreemptiveShortestFirst(by="time"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
 
 TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))

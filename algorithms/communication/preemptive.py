@@ -14,6 +14,7 @@ from ddlsched.views import NetworkView, TransferView
 __all__ = ["PreemptiveShortestFirst"]
 
 _RULES = {
+    "time": CommunicationRule.PREEMPTIVE_BY_TIME,
     "service-per-gpu": CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU,
     "service": CommunicationRule.PREEMPTIVE_BY_SERVICE,
     "bytes": CommunicationRule.PREEMPTIVE_BY_BYTES,
@@ -30,10 +31,11 @@ class PreemptiveShortestFirst:
     Parameters
     ----------
     by
-        The key: the job's remaining service / GPUs, its remaining service, or the transfer's bytes left.
+        The key: the job's remaining service / GPUs, that plus its remaining all-reduces without contention
+        (``time``), its remaining service, or the transfer's bytes left.
     """
 
-    by: Literal["service-per-gpu", "service", "bytes"] = "service-per-gpu"
+    by: Literal["service-per-gpu", "time", "service", "bytes"] = "service-per-gpu"
 
     def __post_init__(self) -> None:
         if self.by not in _RULES:
@@ -62,4 +64,6 @@ class PreemptiveShortestFirst:
             return transfer.bytes_left, transfer.number
         if self.by == "service":
             return job.remaining_service_ns, transfer.number
+        if self.by == "time":
+            return job.remaining_time_ns, transfer.number
         return job.remaining_service_per_gpu_ns, transfer.number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 from ddlsched.compiled import CompiledRule, OrderRule
 from ddlsched.views import JobView
@@ -14,10 +13,22 @@ __all__ = ["ShortestRemainingTimeFirst"]
 
 @dataclass(frozen=True, kw_only=True)
 class ShortestRemainingTimeFirst:
-    """The job with the least remaining compute time on each of its GPUs (remaining service / GPUs)."""
+    """The job with the least remaining compute time on each of its GPUs (remaining service / GPUs).
 
-    compiled: ClassVar[CompiledRule] = CompiledRule(OrderRule.REMAINING_SERVICE_PER_GPU)
+    Parameters
+    ----------
+    communication
+        Add the contention-free time of the remaining all-reduces: 0 while queued and on one server.
+    """
+
+    communication: bool = False
+
+    @property
+    def compiled(self) -> CompiledRule:
+        """The engine's form of this order."""
+        rule = OrderRule.REMAINING_TIME if self.communication else OrderRule.REMAINING_SERVICE_PER_GPU
+        return CompiledRule(rule)
 
     def key(self, job: JobView, now_s: float) -> Fraction:
-        """Return the remaining service / GPUs, exact, nanoseconds."""
-        return job.remaining_service_per_gpu_ns
+        """Return the remaining time, exact, nanoseconds."""
+        return job.remaining_time_ns if self.communication else job.remaining_service_per_gpu_ns

@@ -56,16 +56,18 @@ COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE, WAIT_SLICE = range(5)
 
 # The numbers of the rules and of a transfer's states, written here once more: numba's cache does not notice
 # changes in other files, so a number that changed elsewhere would be wrong in code that is already compiled.
-PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED = 0, 1, 2, 3, 4, 5
+PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED, REMAINING_TIME = 0, 1, 2, 3, 4, 5, 6
 PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES = 0, 1, 2, 3, 4, 5, 6
+BY_TIME = 7
 PYTHON_RATES, LINEAR, EQUAL_SHARE, MAX_MIN = 0, 1, 2, 3
 IDLE, WAITING, ACTIVE = 0, 1, 2
 
 
 def refuse_other_numbers():
     """Fail at import if a rule or state has another number where it is named."""
-    orders = (PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED)
-    communications = (PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES)
+    orders = (PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED, REMAINING_TIME)
+    preemptive = (BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES, BY_TIME)
+    communications = (PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, *preemptive)
     named = (tuple(OrderRule), tuple(CommunicationRule), tuple(ContentionRule))
     states = (layout.TRANSFER_IDLE, layout.TRANSFER_WAITING, layout.TRANSFER_ACTIVE)
     here = (orders, communications, (PYTHON_RATES, LINEAR, EQUAL_SHARE, MAX_MIN), (IDLE, WAITING, ACTIVE))
@@ -173,6 +175,8 @@ def major_key(rule, job):
         return job.remaining_service_ns + job.iterations_left * job.communication_ns * job.num_gpus
     if rule == PER_GPU:
         return job.remaining_service_ns // job.num_gpus
+    if rule == REMAINING_TIME:
+        return job.remaining_service_ns // job.num_gpus + job.iterations_left * job.communication_ns
     if rule == ARRIVAL:
         return job.arrival_ns
     if rule == ATTAINED:
@@ -183,7 +187,7 @@ def major_key(rule, job):
 @njit
 def minor_key(rule, job):
     """The fraction left by a division; exact, since fractions of fewer than 1e7 GPUs differ as floats."""
-    if rule == PER_GPU:
+    if rule in (PER_GPU, REMAINING_TIME):
         return (job.remaining_service_ns % job.num_gpus) / job.num_gpus
     return 0.0
 
@@ -309,6 +313,8 @@ def sort_transfers(s, count):
                 rule = REMAINING_SERVICE
             elif run.communication_rule == BY_SERVICE_PER_GPU:
                 rule = PER_GPU
+            elif run.communication_rule == BY_TIME:
+                rule = REMAINING_TIME
             s.major[place] = major_key(rule, job)
             s.minor[place] = minor_key(rule, job)
     sort_items(s.items, s.major, s.minor, count)

@@ -127,14 +127,14 @@ class Simulation:
     def _may_skip_networked(self) -> bool:
         """Return whether no decision depends on the instants at which a job that meets nobody communicates.
 
-        A policy or model in Python is asked at each of them. Selection by service is made anew at each, with what
-        waiting jobs have computed since.
+        A policy or model in Python is asked at each of them. Selection by service or time is made anew at each, with
+        what waiting jobs have computed since.
         """
         run = self._run
         if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
             return False
-        by_service = CommunicationRule.PREEMPTIVE_BY_SERVICE, CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU
-        return run.communication_rule not in by_service or not any(job.dag.overlaps for job in self._workload)
+        unchanging = CommunicationRule.BOUNDED_OVERLAP, CommunicationRule.ADADUAL, CommunicationRule.PREEMPTIVE_BY_BYTES
+        return run.communication_rule in unchanging or not any(job.dag.overlaps for job in self._workload)
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):

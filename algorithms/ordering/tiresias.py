@@ -1,0 +1,47 @@
+"""Discretised two-dimensional least attained service (Tiresias)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from ddlsched.errors import InputError
+from ddlsched.units import NS_PER_S
+from ddlsched.views import JobView
+
+__all__ = ["Tiresias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiresias:
+    """Jobs in few queues by attained compute time x GPUs, first come first served within each.
+
+    Needs no durations; unlike :class:`~algorithms.ordering.las.LeastAttainedService` it does not switch between
+    jobs that have had about the same. It orders the queue, GPUs and transfers; a placed job keeps its GPUs,
+    which Tiresias would take away.
+
+    Parameters
+    ----------
+    threshold_gpu_s
+        Attained service at which a job moves to the second queue, GPU-seconds.
+    queues
+        How many; each threshold is ten times the one before.
+
+    References
+    ----------
+    Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.3.
+    """
+
+    threshold_gpu_s: float = 100.0
+    queues: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold_gpu_s <= 1e9:
+            raise InputError(f"tiresias: threshold_gpu_s is {self.threshold_gpu_s}; expected a number > 0, to 1e9")
+        if not 1 <= self.queues <= 10:
+            raise InputError(f"tiresias: queues is {self.queues}; expected a whole number from 1 to 10")
+
+    def key(self, job: JobView, now_s: float) -> tuple[int, int]:
+        """Return the queue and the arrival, nanoseconds."""
+        thresholds = [self.threshold_gpu_s * 10**queue for queue in range(self.queues - 1)]
+        return bisect_right(thresholds, job.attained_service_ns / NS_PER_S), job.arrival_ns

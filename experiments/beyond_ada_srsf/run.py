@@ -1,0 +1,268 @@
+"""Schedulers that earn, with bytes conserved, what Ada-SRSF's abstract claims.
+
+python experiments/beyond_ada_srsf/run.py            6 held job sets at full size; about five minutes on two cores
+python experiments/beyond_ada_srsf/run.py --full     100 held job sets
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddlsched import Cluster
+from ddlsched.plots.charts import Change, bars, changes, distributions
+from ddlsched.plots.style import save
+from ddlsched.progress import progress_bar
+from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
+from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from topologies.fat_tree import FatTree
+from topologies.star import Star
+
+MIXES = Path(__file__).resolve().with_name("mixes.py")
+METRICS = {
+    "average_jct_s": "Average JCT (s)",
+    "p95_jct_s": "95th percentile (s)",
+    "jct_1_gpu_s": "1 GPU (s)",
+    "jct_2_to_4_gpus_s": "2-4 GPUs (s)",
+    "jct_8_or_more_gpus_s": "8+ GPUs (s)",
+    "makespan_s": "Makespan (s)",
+}
+TARGETS = {"SRSF(1)": -20.1, "SRSF(2)": -36.7}
+AUTHORS = {"load_per_byte_s": 7.8125e-9}
+"""The authors' b in LWF's GPU load: what the published baselines use."""
+
+LWF = {"placement": "lwf:kappa=1", "order": "srsf"}
+BLOCKS: dict[str, Any] = {"scheduler": "block-srtf"}
+NEW = "Block-SRTF"
+BASELINES: dict[str, dict[str, Any]] = {
+    "SRSF(1)": LWF | {"communication": "bounded-overlap:limit=1"} | AUTHORS,
+    "SRSF(2)": LWF | {"communication": "bounded-overlap:limit=2"} | AUTHORS,
+    "Ada-SRSF": LWF | {"communication": "adadual"} | AUTHORS,
+    "LWF-1, preemptive": LWF | {"communication": "preemptive:by=service-per-gpu"} | AUTHORS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Policies compared on the same job sets."""
+
+    name: str
+    title: str
+    policies: dict[str, dict[str, Any]]
+    workload: str = "microsoft-160"
+    scale: float = 1.0
+    most_seeds: int = 100
+
+    def runs(self, seeds: int) -> Iterator[Run]:
+        """Yield the runs of held seeds 1, 2, ..."""
+        for seed in range(1, min(seeds, self.most_seeds) + 1):
+            for policy, options in self.policies.items():
+                yield Run(
+                    labels={"table": self.name, "policy": policy},
+                    workload=f"{self.workload}:scale={self.scale}",
+                    seed=seed,
+                    options=options,
+                    measures=(f"{MIXES}:by_size",),
+                )
+
+
+POLICIES = Table(
+    name="policies",
+    title="The paper's 64-GPU experiment at full size",
+    policies=BASELINES
+    | {
+        "SRSF(1), honest b": BASELINES["SRSF(1)"] | {"load_per_byte_s": None},
+        "SRSF(2), honest b": BASELINES["SRSF(2)"] | {"load_per_byte_s": None},
+        NEW: BLOCKS,
+    },
+)
+ABLATION = Table(
+    name="ablation",
+    title="Block-SRTF with one part changed",
+    most_seeds=20,
+    policies={
+        "SRSF(1)": BASELINES["SRSF(1)"],
+        NEW: BLOCKS,
+        "LWF-1 in place of blocks": BLOCKS | {"placement": "lwf:kappa=1"},
+        "blocks not aligned": BLOCKS | {"placement": "blocks:aligned=false"},
+        "spanning jobs' compute counts": BLOCKS | {"placement": "blocks:spanning_weight=1"},
+        "all of others' time in the price": BLOCKS | {"placement": "blocks:price=load"},
+        "order by service (SRSF)": BLOCKS | {"order": "srsf"},
+        "order by time with communication": BLOCKS | {"order": "srtf:communication=true"},
+        "preemption by compute left": BLOCKS | {"communication": "preemptive:by=service-per-gpu"},
+        "no preemption, no overlap": BLOCKS | {"communication": "bounded-overlap:limit=1"},
+        "no preemption, AdaDUAL": BLOCKS | {"communication": "adadual"},
+    },
+)
+EVERYWHERE = {name: BASELINES[name] | {"load_per_byte_s": None} for name in BASELINES} | {NEW: BLOCKS}
+"""Away from the paper's own setting LWF counts communication at the network's own b."""
+
+
+def elsewhere(**options: Any) -> dict[str, dict[str, Any]]:
+    """Return the policies, all run with further options."""
+    return {policy: own | options for policy, own in EVERYWHERE.items()}
+
+
+SCENARIOS = (
+    Table(
+        name="second_mix",
+        title="Other models and message sizes",
+        policies=elsewhere(),
+        workload=f"{MIXES}:second_mix",
+        scale=0.1,
+        most_seeds=20,
+    ),
+    Table(
+        name="gigabit",
+        title="1 Gbit/s Ethernet",
+        policies=elsewhere(contention="1gbe", cluster=Cluster(topology=Star(nic_gbps=1.0))),
+        scale=0.1,
+        most_seeds=20,
+    ),
+    Table(
+        name="fat_tree",
+        title="Fat-tree, 4:1 oversubscribed",
+        policies=elsewhere(cluster=Cluster(topology=FatTree(oversubscription=4.0))),
+        scale=0.1,
+        most_seeds=20,
+    ),
+    Table(
+        name="bucketed",
+        title="Backward and all-reduce in four overlapping parts",
+        policies=elsewhere(),
+        workload=f"{MIXES}:bucketed",
+        scale=0.1,
+        most_seeds=20,
+    ),
+)
+SETTINGS = tuple(zip((POLICIES, *SCENARIOS), ("10 GbE", "Other mix", "1 GbE", "Fat-tree", "4 buckets"), strict=True))
+BSBF = {"placement": "sjf-bsbf", "order": "srtf", "communication": "bounded-overlap:limit=2"}
+NEIGHBOURS = Table(
+    name="neighbours",
+    title="Neighbours, at 1/50 of the iterations and arrivals, times shown x 50",
+    scale=0.02,
+    most_seeds=10,
+    policies={
+        "SRSF(1)": BASELINES["SRSF(1)"],
+        "SRSF(2)": BASELINES["SRSF(2)"],
+        "Tiresias": LWF | {"order": "tiresias:threshold_gpu_s=10", "communication": "bounded-overlap:limit=1"},
+        "LAS": LWF | {"order": "las", "communication": "bounded-overlap:limit=1"},
+        "QSSF": LWF | {"order": "qssf", "communication": "bounded-overlap:limit=1"},
+        "Themis": LWF | {"order": "themis", "communication": "bounded-overlap:limit=1"},
+        "Dally": LWF | {"placement": "delay:server_s=2,rack_s=2", "communication": "bounded-overlap:limit=1"},
+        "SJF-BSBF": BSBF,
+        NEW: BLOCKS,
+    },
+)
+TABLES = (POLICIES, ABLATION, *SCENARIOS, NEIGHBOURS)
+
+
+def compared(done: Sweep, table: Table) -> dict[str, pd.DataFrame]:
+    """Return the comparison against each baseline: means, paired changes, intervals."""
+    runs = done.summaries()
+    runs = runs[runs["table"] == table.name].reset_index(drop=True)
+    runs[list(METRICS)] /= table.scale
+    return {b: compare_runs(runs, baseline=b, metrics=list(METRICS)) for b in TARGETS if b in table.policies}
+
+
+def text(table: Table, against: dict[str, pd.DataFrame]) -> str:
+    """Return a table of means and, for each baseline, one of changes."""
+    first = next(iter(against.values()))
+    seeds = int(first["seeds"].max())
+    parts = [f"## {table.title} (mean [95 % interval] over {seeds} seeds)", markdown(_means(table, first))]
+    for baseline, comparison in against.items():
+        parts += [f"Change against {baseline}, paired by seed, %:", markdown(_changes(table, baseline, comparison))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _means(table: Table, comparison: pd.DataFrame) -> list[dict[str, str]]:
+    return [
+        {"policy": policy}
+        | {n: interval_text(interval_of(comparison, policy, m), decimals=0) for m, n in METRICS.items()}
+        for policy in table.policies
+    ]
+
+
+def _changes(table: Table, baseline: str, comparison: pd.DataFrame) -> list[dict[str, str]]:
+    return [
+        {"policy": policy}
+        | {
+            name.rpartition(" (")[0]: interval_text(_change(comparison, policy, metric), sign=True)
+            for metric, name in METRICS.items()
+        }
+        for policy in table.policies
+        if policy != baseline
+    ]
+
+
+def _change(comparison: pd.DataFrame, policy: str, metric: str) -> Any:
+    return interval_of(comparison, policy, metric, change=True).scaled(100.0)
+
+
+def report(done: Sweep, out: Path) -> None:
+    """Print the tables, write them as CSV files, and draw the charts."""
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    found = {}
+    for table in TABLES:
+        found[table.name] = compared(done, table)
+        print(text(table, found[table.name]))
+        for baseline, comparison in found[table.name].items():
+            name = f"{table.name}_against_srsf_{baseline[5]}.csv"
+            comparison.to_csv(out / "tables" / name, index=False, float_format="%.9g", lineterminator="\n")
+    drawn = charts(found, out / "charts")
+    jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in ("SRSF(1)", "SRSF(2)", "Ada-SRSF", NEW)}
+    drawn += save(distributions(jct_s, axis="JCT (s)", title=POLICIES.title), out / "charts" / "jct_cdf")
+    print("Charts:", *drawn, sep="\n  ")
+
+
+def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path]:
+    """Draw the average JCT of each table's policies, and the changes against both baselines in every setting."""
+    drawn: list[Path] = []
+    for table in (POLICIES, ABLATION, NEIGHBOURS):
+        comparison = found[table.name]["SRSF(1)"]
+        means = {policy: interval_of(comparison, policy, "average_jct_s") for policy in table.policies}
+        drawn += save(bars(means, axis="Average JCT (s)", title=table.title), folder / f"{table.name}_average_jct")
+    rows = []
+    for table, setting in SETTINGS:
+        for baseline, claimed in TARGETS.items():
+            comparison = found[table.name][baseline]
+            shown = {p: _change(comparison, p, "average_jct_s") for p in ("Ada-SRSF", "LWF-1, preemptive", NEW)}
+            rows.append(Change(f"{setting}\nagainst {baseline}", shown, claimed=claimed))
+    return drawn + save(
+        changes(rows, axis="Change of the average JCT (%)", claim="the abstract's claim"), folder / "settings"
+    )
+
+
+def main() -> int:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="100 held seeds (20 or 10 in the smaller tables)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="held seeds 1 to N")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/beyond_ada_srsf"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
+    arguments = parser.parse_args()
+    seeds = arguments.seeds or (100 if arguments.full else 6)
+    runs = [run for table in TABLES for run in table.runs(seeds)]
+    try:
+        with progress_bar("simulating") as watch:
+            done = sweep(runs, arguments.out / "runs", processes=arguments.jobs, watch=watch)
+    except KeyboardInterrupt:
+        print(f"Stopped. The same command goes on from what {arguments.out / 'runs'} holds.", file=sys.stderr)
+        return 130
+    if done.failures:
+        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
+        return 1
+    report(done, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,7 +21,9 @@ from ddlsched.errors import InputError
 
 __all__ = ["CountProgramme", "best_counts"]
 
-_BITS = 44
+_BITS = 57
+_CHANGE = 1 << 12
+"""Units of gain that a change of a job's size must be worth: more than the roundings of thousands of jobs."""
 _NEVER = -(1 << 60)
 
 
@@ -65,8 +67,8 @@ class CountProgramme:
 def best_counts(gains: Sequence[npt.NDArray[np.float64]], nodes: int, now: Sequence[int]) -> list[int]:
     """Return the sizes with the greatest sum of gains; among those, with the fewest jobs changed.
 
-    V_j(k) = max_n V_{j-1}(k - n) + gain_j(n), in O(jobs x nodes x sizes), over whole numbers: gains are rounded to
-    about 2^-44 of the sum of the largest, so that ties are real ties whatever the order of additions.
+    V_j(k) = max_n V_{j-1}(k - n) + gain_j(n), in O(jobs x nodes x sizes), over whole numbers: a unit is about 2^-57 of
+    the sum of the largest gains, and sums within 2^-45 of it are ties, whatever the order of additions.
 
     Parameters
     ----------
@@ -102,15 +104,14 @@ def best_counts(gains: Sequence[npt.NDArray[np.float64]], nodes: int, now: Seque
 
 
 def _whole_gains(gains: Sequence[npt.NDArray[np.float64]], now: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-    """Return gains in whole units, each of which outweighs a change of every job."""
+    """Return gains in whole units, less what every change must be worth."""
     largest = sum(np.abs(gain[np.isfinite(gain)]).max(initial=0.0) for gain in gains)
-    weight = len(gains) + 1
-    scale = 0.0 if largest == 0 else 2.0 ** (_BITS - np.ceil(np.log2(largest)) - np.ceil(np.log2(weight)))
-    return [_whole(gain, float(scale), weight, size) for gain, size in zip(gains, now, strict=True)]
+    scale = 0.0 if largest == 0 else 2.0 ** (_BITS - np.ceil(np.log2(largest)))
+    return [_whole(gain, float(scale), size) for gain, size in zip(gains, now, strict=True)]
 
 
-def _whole(gain: npt.NDArray[np.float64], scale: float, weight: int, now: int) -> npt.NDArray[np.int64]:
+def _whole(gain: npt.NDArray[np.float64], scale: float, now: int) -> npt.NDArray[np.int64]:
     can = np.isfinite(gain)
     whole = np.full(len(gain), _NEVER)
-    whole[can] = np.rint(gain[can] * scale).astype(np.int64) * weight - (np.flatnonzero(can) != now)
+    whole[can] = np.rint(gain[can] * scale).astype(np.int64) - _CHANGE * (np.flatnonzero(can) != now)
     return whole

@@ -112,6 +112,16 @@ class Disturbances:
         _refuse_overlap(outages)
         object.__setattr__(self, "outages", outages)
 
+    @property
+    def servers_fail(self) -> bool:
+        """Whether any server may."""
+        return self.server_mtbf_s is not None or bool(self.outages)
+
+    @property
+    def restart_ns(self) -> int:
+        """Time for which a job that starts again holds its GPUs, nanoseconds."""
+        return ns_from_s(self.restart_s)
+
     def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         """Return when servers fail and come back, in order of time; endless for random failures.
 

@@ -1,0 +1,221 @@
+"""The elastic jobs of a run: what each holds, what a policy's answer changes, and on which GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import Rescale
+from ddlsched.elastic.views import ElasticJobView
+from ddlsched.engine.layout import Columns
+from ddlsched.jobs import Workload
+from ddlsched.policies import Allocation, Drop
+from ddlsched.units import s_from_ns
+from ddlsched.views import GpuId
+
+__all__ = ["Change", "ElasticJobs", "Holding", "choose_gpus"]
+
+
+@dataclass
+class Holding:
+    """An elastic job and what it holds.
+
+    ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
+    change ends, and ``samples_lost`` what a loss of servers at this instant cost.
+    """
+
+    job: ElasticJob
+    number: int
+    had: tuple[GpuId, ...] = ()
+    gpus: tuple[GpuId, ...] = ()
+    batch: int = 0
+    hold_until_ns: int = -1
+    started_ns: int = -1
+    samples_lost: int = 0
+    compute_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def compute_ns_at(self, num_gpus: int, batch: int) -> int:
+        """Return the compute time of an iteration; the curve is asked once for each size."""
+        if (num_gpus, batch) not in self.compute_ns:
+            self.compute_ns[num_gpus, batch] = self.job.compute_ns_at(num_gpus, batch)
+        return self.compute_ns[num_gpus, batch]
+
+
+class Change(NamedTuple):
+    """What a job has from now on: so many GPUs (0: none, ``gpus`` says which if the policy does), so large a batch."""
+
+    holding: Holding
+    num_gpus: int
+    batch: int
+    gpus: tuple[GpuId, ...] | None
+
+
+class ElasticJobs:
+    """Those that have arrived and are neither finished nor dropped, in the order of arrival."""
+
+    def __init__(self, workload: Workload, columns: Columns) -> None:
+        self._columns = columns
+        jobs = [(job.arrival_ns, n, job) for n, job in enumerate(workload) if isinstance(job, ElasticJob)]
+        self._to_come = [Holding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
+        self.there: dict[int, Holding] = {}
+        """By number."""
+
+    def __bool__(self) -> bool:
+        return bool(self.there or self._to_come)
+
+    def take_in(self, now_ns: int, finished: int) -> None:
+        """Take in the arrivals until now and let those go whose state is ``finished``."""
+        state = self._columns.state
+        for number in [number for number in self.there if state.item(number) == finished]:
+            del self.there[number]
+        while self._to_come and self._to_come[-1].job.arrival_ns <= now_ns:
+            holding = self._to_come.pop()
+            self.there[holding.number] = holding
+
+    def samples_left(self, number: int) -> int:
+        """Return the samples of iterations that have not ended."""
+        columns = self._columns
+        ended = columns.start_iterations_left.item(number) - columns.iterations_left.item(number)
+        return max(columns.samples_left.item(number) - ended * columns.batch.item(number), 0)
+
+    def views(self, now_ns: int) -> list[ElasticJobView]:
+        """Return what a policy sees of them."""
+        return [
+            ElasticJobView(
+                job=holding.job,
+                number=number,
+                samples_left=self.samples_left(number),
+                gpus=holding.gpus,
+                batch=holding.batch,
+                lost_gpus=len(holding.had) - len(holding.gpus),
+                rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)),
+                start_s=s_from_ns(holding.started_ns) if holding.started_ns >= 0 else None,
+            )
+            for number, holding in self.there.items()
+        ]
+
+    def lose(self, stopped: Iterable[int], gone: frozenset[GpuId]) -> None:
+        """Note that jobs were stopped because some of their GPUs are gone."""
+        lost_samples = self._columns.lost_samples
+        for number in stopped:
+            if holding := self.there.get(number):
+                holding.gpus = tuple(gpu for gpu in holding.gpus if gpu not in gone)
+                holding.samples_lost += lost_samples.item(number)
+                lost_samples[number] = 0
+
+    def changes(self, answer: Mapping[str, Allocation | Drop]) -> list[Change]:
+        """Return what an answer changes."""
+        changes = []
+        for holding in self.there.values():
+            given = answer.get(holding.job.job_id)
+            if not isinstance(given, Allocation):
+                if holding.had:
+                    changes.append(Change(holding, 0, holding.batch, None))
+                continue
+            batch = holding.job.largest_batch(given.num_gpus) if given.batch is None else int(given.batch)
+            gpus = None if given.gpus is None else tuple(sorted(int(gpu) for gpu in given.gpus))
+            same = holding.had == holding.gpus if gpus is None else holding.had == gpus
+            if not same or len(holding.had) != given.num_gpus or holding.batch != batch:
+                changes.append(Change(holding, int(given.num_gpus), batch, gpus))
+        return changes
+
+
+def rescale_of(change: Change, gpus: tuple[GpuId, ...], num_servers: int, now_ns: int) -> Rescale:
+    """Return a change as a model of its cost sees it."""
+    holding = change.holding
+    had = set(holding.had)
+    return Rescale(
+        job_id=holding.job.job_id,
+        time_s=s_from_ns(now_ns),
+        from_gpus=len(had),
+        to_gpus=len(gpus),
+        from_batch=holding.batch,
+        to_batch=change.batch,
+        lost_gpus=len(had) - len(holding.gpus),
+        added_gpus=len(set(gpus) - had),
+        removed_gpus=len(had.difference(gpus)),
+        to_servers=num_servers,
+        is_first=holding.started_ns < 0,
+        pending_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)) if had else 0.0,
+        lost_samples=holding.samples_lost,
+    )
+
+
+def choose_gpus(
+    changes: Sequence[Change], free: Iterable[GpuId], server_of: Sequence[int]
+) -> dict[int, tuple[GpuId, ...]]:
+    """Return each changed job's GPUs, by its number, ascending.
+
+    Those that a policy names come first. A job that shrinks keeps its GPUs on the servers on which it has the most
+    (ties: lower servers, lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs: on
+    servers on which they are, most of theirs first; then on the server with the fewest free GPUs that are enough,
+    or else on the one with the most free (ties: lower servers).
+
+    Parameters
+    ----------
+    changes
+        Of jobs that have more than 0 GPUs from now on.
+    free
+        GPUs that are free once these jobs have left theirs.
+    server_of
+        Server of each GPU.
+    """
+    chosen = {change.holding.number: change.gpus for change in changes if change.gpus is not None}
+    taken = {gpu for gpus in chosen.values() for gpu in gpus}
+    rest = [change for change in changes if change.gpus is None]
+    kept = {}
+    for change in rest:
+        held = [gpu for gpu in change.holding.gpus if gpu not in taken]
+        kept[change.holding.number] = _keep(held, change.num_gpus, server_of)
+        taken.update(kept[change.holding.number])
+    pool: dict[int, list[GpuId]] = {}
+    for gpu in sorted(set(free) - taken):
+        pool.setdefault(server_of[gpu], []).append(gpu)
+    for change in sorted(rest, key=lambda c: (len(kept[c.holding.number]) - c.num_gpus, c.holding.number)):
+        mine = kept[change.holding.number]
+        added = _nearest(mine, change.num_gpus - len(mine), pool, server_of)
+        chosen[change.holding.number] = tuple(sorted(mine + added))
+    return chosen
+
+
+def _keep(held: list[GpuId], count: int, server_of: Sequence[int]) -> list[GpuId]:
+    if count >= len(held):
+        return held
+    on_server: dict[int, int] = {}
+    for gpu in held:
+        on_server[server_of[gpu]] = on_server.get(server_of[gpu], 0) + 1
+    return sorted(held, key=lambda gpu: (-on_server[server_of[gpu]], gpu))[:count]
+
+
+def _nearest(
+    mine: list[GpuId], count: int, pool: dict[int, list[GpuId]], server_of: Sequence[int]
+) -> list[GpuId]:
+    """Take ``count`` GPUs out of the pool, by server."""
+    added: list[GpuId] = []
+    on_server: dict[int, int] = {}
+    for gpu in mine:
+        on_server[server_of[gpu]] = on_server.get(server_of[gpu], 0) + 1
+    for server in sorted(on_server, key=lambda server: (-on_server[server], server)):
+        added += _take(pool, server, count - len(added))
+    others = sorted(pool, key=lambda server: (-len(pool[server]), server)) if len(added) < count else []
+    for place, server in enumerate(others):
+        left = count - len(added)
+        if left <= len(pool[server]):
+            enough = [other for other in others[place:] if len(pool[other]) >= left]
+            server = min(enough, key=lambda other: (len(pool[other]), other))
+        added += _take(pool, server, left)
+        if len(added) == count:
+            break
+    return added
+
+
+def _take(pool: dict[int, list[GpuId]], server: int, count: int) -> list[GpuId]:
+    there = pool.get(server, [])
+    taken, left = there[:count], there[count:]
+    if left:
+        pool[server] = left
+    else:
+        pool.pop(server, None)
+    return taken

@@ -35,6 +35,8 @@ class Holding:
     started_ns: int = -1
     samples_lost: int = 0
     compute_ns: dict[tuple[int, int], int] = field(default_factory=dict)
+    as_queued: ElasticJobView | None = None
+    """What policies see of it until it starts, kept since nothing of it changes."""
 
     def compute_ns_at(self, num_gpus: int, batch: int) -> int:
         """Return the compute time of an iteration; the curve is asked once for each size."""
@@ -82,19 +84,24 @@ class ElasticJobs:
 
     def views(self, now_ns: int) -> list[ElasticJobView]:
         """Return what a policy sees of them."""
-        return [
-            ElasticJobView(
-                job=holding.job,
-                number=number,
-                samples_left=self.samples_left(number),
-                gpus=holding.gpus,
-                batch=holding.batch,
-                lost_gpus=len(holding.had) - len(holding.gpus),
-                rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)),
-                start_s=s_from_ns(holding.started_ns) if holding.started_ns >= 0 else None,
-            )
-            for number, holding in self.there.items()
-        ]
+        return [self._view(holding, now_ns) for holding in self.there.values()]
+
+    def _view(self, holding: Holding, now_ns: int) -> ElasticJobView:
+        if holding.started_ns < 0 and holding.as_queued is not None:
+            return holding.as_queued
+        view = ElasticJobView(
+            job=holding.job,
+            number=holding.number,
+            samples_left=self.samples_left(holding.number),
+            gpus=holding.gpus,
+            batch=holding.batch,
+            lost_gpus=len(holding.had) - len(holding.gpus),
+            rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)),
+            start_s=s_from_ns(holding.started_ns) if holding.started_ns >= 0 else None,
+        )
+        if holding.started_ns < 0:
+            holding.as_queued = view
+        return view
 
     def lose(self, stopped: Iterable[int], gone: frozenset[GpuId]) -> None:
         """Note that jobs were stopped because some of their GPUs are gone."""

@@ -23,7 +23,8 @@ class Holding:
     """An elastic job and what it holds.
 
     ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
-    change ends, and ``samples_lost`` what a loss of servers at this instant cost.
+    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is what a policy sees while nothing
+    changes, since most jobs wait most of the time.
     """
 
     job: ElasticJob
@@ -35,8 +36,7 @@ class Holding:
     started_ns: int = -1
     samples_lost: int = 0
     compute_ns: dict[tuple[int, int], int] = field(default_factory=dict)
-    as_queued: ElasticJobView | None = None
-    """What policies see of it until it starts, kept since nothing of it changes."""
+    queued_view: ElasticJobView | None = None
 
     def compute_ns_at(self, num_gpus: int, batch: int) -> int:
         """Return the compute time of an iteration; the curve is asked once for each size."""
@@ -63,15 +63,17 @@ class ElasticJobs:
         self._to_come = [Holding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
         self.there: dict[int, Holding] = {}
         """By number."""
+        self._seen_left = len(workload)
 
     def __bool__(self) -> bool:
         return bool(self.there or self._to_come)
 
-    def take_in(self, now_ns: int, finished: int) -> None:
+    def take_in(self, now_ns: int, finished: int, num_jobs_left: int) -> None:
         """Take in the arrivals until now and let those go whose state is ``finished``."""
         state = self._columns.state
-        for number in [number for number in self.there if state.item(number) == finished]:
-            del self.there[number]
+        if num_jobs_left != self._seen_left:
+            self.there = {n: holding for n, holding in self.there.items() if state.item(n) != finished}
+            self._seen_left = num_jobs_left
         while self._to_come and self._to_come[-1].job.arrival_ns <= now_ns:
             holding = self._to_come.pop()
             self.there[holding.number] = holding
@@ -84,11 +86,9 @@ class ElasticJobs:
 
     def views(self, now_ns: int) -> list[ElasticJobView]:
         """Return what a policy sees of them."""
-        return [self._view(holding, now_ns) for holding in self.there.values()]
+        return [holding.queued_view or self._view(holding, now_ns) for holding in self.there.values()]
 
     def _view(self, holding: Holding, now_ns: int) -> ElasticJobView:
-        if holding.started_ns < 0 and holding.as_queued is not None:
-            return holding.as_queued
         view = ElasticJobView(
             job=holding.job,
             number=holding.number,
@@ -96,11 +96,11 @@ class ElasticJobs:
             gpus=holding.gpus,
             batch=holding.batch,
             lost_gpus=len(holding.had) - len(holding.gpus),
-            rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)),
+            rescaling_left_s=s_from_ns(max(holding.hold_until_ns - now_ns, 0)) if holding.gpus else 0.0,
             start_s=s_from_ns(holding.started_ns) if holding.started_ns >= 0 else None,
         )
-        if holding.started_ns < 0:
-            holding.as_queued = view
+        if not holding.had:
+            holding.queued_view = view
         return view
 
     def lose(self, stopped: Iterable[int], gone: frozenset[GpuId]) -> None:

@@ -87,12 +87,12 @@ class Simulation:
         self._changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
         if capacity is not None:
             self._changes = capacity.changes(cluster.num_servers)
+        self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
         self._expect_change()
         self._configure(window)
         self._refuse_too_much_service()
-        self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
         self._gpus_now, self._links_now = Columns(self._state.gpus), Columns(self._state.links)
-        self._transfers_now = Columns(self._state.transfers)
+        self._transfers_now, self._tasks = Columns(self._state.transfers), Columns(self._state.tasks)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
         self._elastic = ElasticJobs(workload, self._jobs)
@@ -131,9 +131,9 @@ class Simulation:
                 self._check_service(number, sum(ns_from_s(self._load_per_byte_s * w) for w in wire))
 
     def _check_service(self, number: int, iteration_ns: int) -> None:
-        job = self._state.jobs[number]
-        compute_ns, communication_ns = int(job.service_ns), iteration_ns * int(job.iterations) * int(job.num_gpus)
-        self._refuse_service(number, compute_ns + communication_ns)
+        jobs = self._jobs
+        communication_ns = iteration_ns * jobs.iterations.item(number) * jobs.num_gpus.item(number)
+        self._refuse_service(number, jobs.service_ns.item(number) + communication_ns)
 
     def _refuse_service(self, number: int, service_ns: int) -> None:
         if service_ns > MAX_NS:
@@ -233,7 +233,7 @@ class Simulation:
 
     def _expect_change(self) -> None:
         self._change = next(self._changes, None)
-        self._run.next_capacity_ns = kernel.NEVER if self._change is None else self._change.time_ns
+        self._now.next_capacity_ns[0] = kernel.NEVER if self._change is None else self._change.time_ns
 
     def _change_capacity(self) -> None:
         come, gone = [], {True: list[int](), False: list[int]()}
@@ -279,8 +279,8 @@ class Simulation:
 
     def _count_idle(self, what: str) -> None:
         """Give up after very many instants at which nothing ran and nothing was to come."""
-        run = self._run
-        idle = run.heap_size == 0 and run.next_arrival == len(self._workload)
+        now = self._now
+        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._workload)
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
@@ -315,10 +315,10 @@ class Simulation:
 
     def _allocate(self) -> None:
         elastic, now_ns = self._elastic, self._now_ns
-        elastic.take_in(now_ns, kernel.FINISHED)
+        elastic.take_in(now_ns, kernel.FINISHED, self._now.num_jobs_left.item(0))
         held = {gpu for holding in elastic.there.values() for gpu in holding.gpus}
         free = self._free_gpus()
-        queued = [self._views[number] for number in self._state.queue[: self._run.num_queued].tolist()]
+        queued = [self._views[number] for number in self._state.queue[: self._now.num_queued.item(0)].tolist()]
         view = CapacityView(
             num_gpus=len(held.union(free)),
             free_gpus=tuple(gpu for gpu in free if gpu not in held),
@@ -367,9 +367,9 @@ class Simulation:
             cost_ns = self._asker.rescale_ns(holding.job, rescale)
             self._fit(holding, len(gpus), change.batch)
             self._put(number, list(gpus), cost_ns)
-            self._run.num_elastic_queued -= 1
+            self._now.num_elastic_queued[0] -= 1
             holding.started_ns = self._jobs.start_ns.item(number)
-        holding.gpus, holding.batch = gpus, change.batch
+        holding.gpus, holding.batch, holding.queued_view = gpus, change.batch, None
         holding.hold_until_ns = self._now_ns + cost_ns
         self._rescales.append((number, rescale, cost_ns))
 
@@ -386,10 +386,9 @@ class Simulation:
         jobs.num_gpus[number], jobs.batch[number], jobs.compute_ns[number] = num_gpus, batch, compute_ns
         jobs.service_ns[number], jobs.remaining_service_ns[number] = attained_ns + remaining_ns, remaining_ns
         first = jobs.first_task.item(number)
-        tasks = self._state.tasks
-        tasks.duration_ns[first] = compute_ns
+        self._tasks.duration_ns[first] = compute_ns
         if jobs.num_tasks.item(number) > 1:
-            tasks.pending[first + 1] = num_gpus
+            self._tasks.pending[first + 1] = num_gpus
 
     def _drop(self, number: int) -> None:
         """Turn a job away that has no GPUs."""
@@ -397,8 +396,8 @@ class Simulation:
         jobs.state[number] = kernel.DROPPED
         jobs.queueing_ns[number] += now_ns - jobs.since_ns.item(number)
         jobs.since_ns[number] = now_ns
-        self._run.num_elastic_queued -= 1
-        self._run.num_jobs_left -= 1
+        self._now.num_elastic_queued[0] -= 1
+        self._now.num_jobs_left[0] -= 1
         del self._elastic.there[number]
 
     def _place(self) -> None:

@@ -32,7 +32,9 @@ class Sharing:
         Believed of a job that states no constants of its own, seconds.
     """
 
-    def __init__(self, allocator: NodeAllocator, *, most_jobs: int, scale_up_s: float, scale_down_s: float) -> None:
+    def __init__(
+        self, allocator: NodeAllocator | None, *, most_jobs: int, scale_up_s: float, scale_down_s: float
+    ) -> None:
         self._allocator, self._most_jobs = allocator, most_jobs
         self._cost = ConstantRescaleCost(up_s=scale_up_s, down_s=scale_down_s)
         self._rates: dict[int, Numbers] = {}
@@ -42,10 +44,11 @@ class Sharing:
     ) -> Mapping[str, Allocation]:
         """Return the nodes of each job."""
         served = jobs[: self._most_jobs]
-        counts = self._allocator.counts([self._trainer(view) for view in served], capacity.num_gpus)
+        counts = self._allocator.counts([self.trainer(view) for view in served], capacity.num_gpus)
         return {view.job_id: Allocation(num_gpus=n) for view, n in zip(served, counts, strict=True) if n}
 
-    def _trainer(self, view: ElasticJobView) -> Trainer:
+    def trainer(self, view: ElasticJobView) -> Trainer:
+        """Return what is known of a job."""
         job = view.job
         if view.number not in self._rates:
             self._rates[view.number] = rates_of(job)

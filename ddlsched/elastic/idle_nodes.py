@@ -100,7 +100,9 @@ class IdleTrace:
 
     def capacity(self) -> CapacityTrace:
         """Return the same as servers that join and leave a cluster without warning."""
-        return CapacityTrace.of(zip(self.node.tolist(), self.idle_from_s.tolist(), self.idle_to_s.tolist(), strict=True))
+        return CapacityTrace.of(
+            zip(self.node.tolist(), self.idle_from_s.tolist(), self.idle_to_s.tolist(), strict=True)
+        )
 
     def mean_idle(self, from_s: float, to_s: float) -> float:
         """Return how many nodes are idle on average within a span."""

@@ -196,9 +196,7 @@ def _keep(held: list[GpuId], count: int, server_of: Sequence[int]) -> list[GpuId
     return sorted(held, key=lambda gpu: (-on_server[server_of[gpu]], gpu))[:count]
 
 
-def _nearest(
-    mine: list[GpuId], count: int, pool: dict[int, list[GpuId]], server_of: Sequence[int]
-) -> list[GpuId]:
+def _nearest(mine: list[GpuId], count: int, pool: dict[int, list[GpuId]], server_of: Sequence[int]) -> list[GpuId]:
     """Take ``count`` GPUs out of the pool, by server."""
     added: list[GpuId] = []
     on_server: dict[int, int] = {}

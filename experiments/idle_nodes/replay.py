@@ -1,9 +1,9 @@
 """The published log replayer's rules, written down as plainly as they are: the cross-check of the engine's numbers.
 
-At each change of the set of idle nodes: every trainer advances by its rate since the last change, less what changes of its
-size then cost; one that loses nodes pays R_down x its rate before; finished ones leave; new nodes join; queued ones are
-admitted up to a cap; the allocator shares the nodes out; one whose size it changes pays its rate before x R_up or R_down.
-Nothing happens between two changes: a trainer that is done holds its nodes until the next.
+At each change of the set of idle nodes: every trainer advances by its rate since the last change, less what changes of
+its size then cost; one that loses nodes pays R_down x its rate before; finished ones leave; new nodes join; queued ones
+are admitted up to a cap; the allocator shares the nodes out; one whose size it changes pays its rate before x R_up or
+R_down. Nothing happens between two changes: a trainer that is done holds its nodes until the next.
 """
 
 from __future__ import annotations
@@ -62,7 +62,12 @@ class Outcome(NamedTuple):
 
 
 def replay(
-    idle: IdleTrace, jobs: Sequence[TrainingJob], allocator: NodeAllocator, *, most_jobs: int = 10, until_s: float = np.inf
+    idle: IdleTrace,
+    jobs: Sequence[TrainingJob],
+    allocator: NodeAllocator,
+    *,
+    most_jobs: int = 10,
+    until_s: float = np.inf,
 ) -> Outcome:
     """Replay from time 0 until all jobs are done, the trace ends, or ``until_s``."""
     run = _Replay(list(jobs), allocator, most_jobs)
@@ -145,6 +150,4 @@ class _Replay:
     def outcome(self) -> Outcome:
         mean_idle = self._idle_node_s / self._now_s if self._now_s else 0.0
         losses = self._rescale_lost, self._preempt_lost
-        return Outcome(
-            self._now_s, self._finished, self._trained, *losses, self._rescales, self._resizes, mean_idle
-        )
+        return Outcome(self._now_s, self._finished, self._trained, *losses, self._rescales, self._resizes, mean_idle)

@@ -142,14 +142,11 @@ def test_equal_share_gives_allowed_sizes_that_fit(problem) -> None:
     assert all(trainer.allowed()[n] or n == 0 for n, trainer in zip(counts, trainers, strict=True))
 
 
-def test_the_milp_stops_at_its_time_limit() -> None:
-    trainers = [Trainer(nodes=0, rates=rates_at([(1, 3.0 + j), (4, 9), (16, 40), (64, 100)], 64)) for j in range(10)]
-    try:
-        found = best_map(trainers, [None] * 200, lookahead_s=10, time_limit_s=0.001)
-    except SimulationError as error:
-        assert "time limit" in str(error)
-    else:
-        assert not found.is_optimal
+def test_the_milp_answers_within_its_time_limit_or_says_so() -> None:
+    rng = np.random.default_rng(1)
+    trainers = [Trainer(nodes=0, rates=np.append(0.0, rng.uniform(0, 9, 64).cumsum())) for _ in range(10)]
+    with pytest.raises(SimulationError, match="no solution found|time limit"):
+        best_map(trainers, [None] * 60, lookahead_s=10, time_limit_s=0.001, warm_start=False)
 
 
 def test_breakpoints_are_where_the_rates_bend() -> None:

@@ -39,6 +39,8 @@ class CountProgramme:
         How many jobs run at a time, first come, first served.
     scale_up_s, scale_down_s
         What changes of a job's size are believed to cost that states no constants of its own.
+    believes
+        ``curve``: the job's own, which its owner has supplied; ``linear``: that every node adds the speed of the first.
 
     References
     ----------
@@ -49,14 +51,23 @@ class CountProgramme:
     most_jobs: int = 10
     scale_up_s: float = 18.0
     scale_down_s: float = 12.0
+    believes: str = "curve"
 
     def __post_init__(self) -> None:
         times = {"scale_up_s": self.scale_up_s, "scale_down_s": self.scale_down_s}
         check_fields("malleable", self.most_jobs, lookahead_s=self.lookahead_s, **times)
+        if self.believes not in (known := ("curve", "linear")):
+            raise InputError(f"malleable: believes is {self.believes!r}; expected one of {', '.join(known)}")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
         """Return what is asked during a run."""
-        return Sharing(self, most_jobs=self.most_jobs, scale_up_s=self.scale_up_s, scale_down_s=self.scale_down_s)
+        return Sharing(
+            self,
+            most_jobs=self.most_jobs,
+            scale_up_s=self.scale_up_s,
+            scale_down_s=self.scale_down_s,
+            is_linear=self.believes == "linear",
+        )
 
     def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
         """Return the best size of each trainer; of equally good ones those with the fewest changes."""

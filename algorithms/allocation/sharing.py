@@ -30,12 +30,20 @@ class Sharing:
         How many jobs run at a time.
     scale_up_s, scale_down_s
         Believed of a job that states no constants of its own, seconds.
+    is_linear
+        Whether every node is believed to add the speed of the first, whatever a job's curve says.
     """
 
     def __init__(
-        self, allocator: NodeAllocator | None, *, most_jobs: int, scale_up_s: float, scale_down_s: float
+        self,
+        allocator: NodeAllocator,
+        *,
+        most_jobs: int,
+        scale_up_s: float,
+        scale_down_s: float,
+        is_linear: bool = False,
     ) -> None:
-        self._allocator, self._most_jobs = allocator, most_jobs
+        self._allocator, self._most_jobs, self._is_linear = allocator, most_jobs, is_linear
         self._cost = ConstantRescaleCost(up_s=scale_up_s, down_s=scale_down_s)
         self._rates: dict[int, Numbers] = {}
 
@@ -51,7 +59,9 @@ class Sharing:
         """Return what is known of a job."""
         job = view.job
         if view.number not in self._rates:
-            self._rates[view.number] = rates_of(job)
+            rates = rates_of(job)
+            each = rates[job.min_gpus] / job.min_gpus
+            self._rates[view.number] = np.arange(len(rates)) * each if self._is_linear else rates
         cost = job.rescale_cost if isinstance(job.rescale_cost, ConstantRescaleCost) else self._cost
         return Trainer(
             nodes=view.num_gpus,

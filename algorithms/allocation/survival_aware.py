@@ -1,31 +1,32 @@
-"""Allocation of idle nodes by how long they are likely to stay: learnt while running, from the past only."""
+"""Allocation of idle nodes by how long they are likely to stay, learnt while running, and by what a change costs now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from algorithms.allocation.count_programme import best_counts
+from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.survival import Survival
-from ddlsched.elastic.trainers import Numbers, Trainer
+from ddlsched.elastic.trainers import Trainer, gains
 from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.policies import Allocation
 from ddlsched.views import GpuId
 
-__all__ = ["SurvivalAware"]
+__all__ = ["SurvivalAware", "SurvivalRun"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurvivalAware:
-    """The optimum over counts in which a node counts for as long as one of its age is likely to stay.
+    """The optimum over counts with three changes, all from what has been seen so far.
 
-    A job's gain at a size is its rate there, times the mean useful time of its nodes, less what the change costs and
-    what nodes that leave will cost. Nodes that came together tend to leave together, and a job pays once for all that
-    leave at an instant: so a job that grows takes whole groups of those that came together.
+    The look-ahead is for how long the nodes that are there are likely to stay, up to the horizon. A change costs
+    what it costs now: a job that has to stop anyway, since it lost nodes or an earlier change is under way, loses only
+    the difference. And nodes are not interchangeable: the job that trains the most keeps and adds those that are the
+    likeliest to stay, as the loss of a node costs its whole job; one not worth a change is not taken.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class SurvivalAware:
         As of :class:`~algorithms.allocation.count_programme.CountProgramme`.
     """
 
-    horizon_s: float = 300.0
+    horizon_s: float = 150.0
     most_jobs: int = 10
     scale_up_s: float = 18.0
     scale_down_s: float = 12.0
@@ -44,13 +45,13 @@ class SurvivalAware:
         times = {"scale_up_s": self.scale_up_s, "scale_down_s": self.scale_down_s}
         check_fields("malleable-survival", self.most_jobs, horizon_s=self.horizon_s, **times)
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SurvivalRun:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> SurvivalRun:
         """Return what is asked during a run."""
-        return _SurvivalRun(self, Survival())
+        return SurvivalRun(self, Survival())
 
 
 @dataclass
-class _SurvivalRun:
+class SurvivalRun:
     """Remembers since when each node is there and for how long those that left had been."""
 
     policy: SurvivalAware
@@ -58,31 +59,25 @@ class _SurvivalRun:
     since_s: dict[GpuId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        policy = self.policy
-        self._sharing = Sharing(
-            None, most_jobs=policy.most_jobs, scale_up_s=policy.scale_up_s, scale_down_s=policy.scale_down_s
-        )
+        costs = {"scale_up_s": self.policy.scale_up_s, "scale_down_s": self.policy.scale_down_s}
+        self._sharing = Sharing(CountProgramme(), most_jobs=self.policy.most_jobs, **costs)
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
     ) -> Mapping[str, Allocation]:
         """Return the nodes of each job, by name."""
         served = jobs[: self.policy.most_jobs]
-        self._observe([*capacity.free_gpus, *(gpu for view in served for gpu in view.gpus)], now_s)
-        useful_s = self._useful_s(now_s)
-        free = sorted(capacity.free_gpus, key=lambda gpu: (-useful_s[gpu], gpu))
-        trainers = [self._sharing.trainer(view) for view in served]
-        gains = [
-            self._gains(trainer, [useful_s[gpu] for gpu in view.gpus], [useful_s[gpu] for gpu in free])
-            for trainer, view in zip(trainers, served, strict=True)
-        ]
-        counts = best_counts(gains, capacity.num_gpus, [trainer.nodes for trainer in trainers])
-        gpus = self._choose(served, counts, free, useful_s)
-        return {
-            view.job_id: Allocation(num_gpus=len(gpus[view.number]), gpus=gpus[view.number])
-            for view in served
-            if gpus[view.number]
-        }
+        held = [gpu for view in served for gpu in view.gpus]
+        self._observe([*capacity.free_gpus, *held], now_s)
+        useful_s = self.useful_s(now_s)
+        worth_s = self.policy.scale_up_s + self.policy.scale_down_s
+        free = [gpu for gpu in capacity.free_gpus if useful_s[gpu] >= min(worth_s, self.policy.horizon_s)]
+        trainers = [self._trainer(view) for view in served]
+        lookahead_s = float(np.mean([useful_s[gpu] for gpu in (*free, *held)] or [0.0]))
+        terms = [gains(trainer, lookahead_s) for trainer in trainers]
+        counts = best_counts(terms, len(free) + len(held), [trainer.nodes for trainer in trainers])
+        chosen = self._choose(served, counts, free, useful_s)
+        return {view.job_id: Allocation(num_gpus=len(gpus), gpus=gpus) for view, gpus in chosen if gpus}
 
     def _observe(self, nodes: Iterable[GpuId], now_s: float) -> None:
         there = set(nodes)
@@ -91,21 +86,21 @@ class _SurvivalRun:
         for gpu in there:
             self.since_s.setdefault(gpu, now_s)
 
-    def _useful_s(self, now_s: float) -> dict[GpuId, float]:
-        """Return for how long each node is likely to be of use, up to the horizon."""
+    def useful_s(self, now_s: float) -> dict[GpuId, float]:
+        """Return for how long each node is likely to stay, up to the horizon."""
         horizon_s = self.policy.horizon_s
         by_since = {since: self.survival.useful_s(now_s - since, horizon_s) for since in set(self.since_s.values())}
         return {gpu: by_since[since] for gpu, since in self.since_s.items()}
 
-    def _gains(self, trainer: Trainer, own: Sequence[float], free: Sequence[float]) -> Numbers:
-        """Return the samples that a job is likely to train on its best 0, 1, ... nodes, less what the change costs."""
-        pool = np.concatenate([np.sort(own)[::-1], free])[: trainer.max_nodes]
-        gains = np.full(len(trainer.rates), -np.inf)
-        sizes = np.arange(len(pool) + 1)
-        mean_s = np.append(0.0, pool.cumsum() / np.maximum(sizes[1:], 1))
-        change_s = np.where(sizes > trainer.nodes, trainer.scale_up_s, trainer.scale_down_s * (sizes < trainer.nodes))
-        gains[: len(sizes)] = mean_s * trainer.rates[sizes] - trainer.rate * change_s
-        return np.where(trainer.allowed(), gains, -np.inf)
+    def _trainer(self, view: ElasticJobView) -> Trainer:
+        """Return a job with what a change costs beyond the time that it does not train anyway."""
+        trainer = self._sharing.trainer(view)
+        stopped_s = max(view.rescaling_left_s, trainer.scale_down_s if view.lost_gpus else 0.0)
+        return replace(
+            trainer,
+            scale_up_s=max(trainer.scale_up_s - stopped_s, 0.0),
+            scale_down_s=max(trainer.scale_down_s - stopped_s, 0.0),
+        )
 
     def _choose(
         self,
@@ -113,31 +108,16 @@ class _SurvivalRun:
         counts: Sequence[int],
         free: Sequence[GpuId],
         useful_s: Mapping[GpuId, float],
-    ) -> dict[int, tuple[GpuId, ...]]:
-        """Return each job's nodes: one that shrinks keeps those likely to stay, one that grows adds whole groups."""
-        chosen, pool = {}, set(free)
-        for view, count in zip(served, counts, strict=True):
-            kept = sorted(view.gpus, key=lambda gpu: (-useful_s[gpu], self.since_s[gpu], gpu))[:count]
-            pool.update(set(view.gpus).difference(kept))
-            chosen[view.number] = kept
-        growing = sorted(
-            zip(served, counts, strict=True), key=lambda each: (each[0].num_gpus - each[1], each[0].number)
-        )
-        for view, count in growing:
-            added = self._whole_groups(pool, count - len(chosen[view.number]), chosen[view.number])
-            pool.difference_update(added)
-            chosen[view.number] += added
-        return {number: tuple(sorted(gpus)) for number, gpus in chosen.items()}
+    ) -> list[tuple[ElasticJobView, tuple[GpuId, ...]]]:
+        """Return each job's nodes: shrinking ones keep the likeliest to stay, then the largest choose first."""
 
-    def _whole_groups(self, pool: Iterable[GpuId], count: int, own: Sequence[GpuId]) -> list[GpuId]:
-        """Return ``count`` nodes of the pool: of groups that are already the job's, then of the largest that fit whole."""
-        groups: dict[float, list[GpuId]] = {}
-        for gpu in sorted(pool):
-            groups.setdefault(self.since_s[gpu], []).append(gpu)
-        mine = {self.since_s[gpu] for gpu in own}
-        added: list[GpuId] = []
-        while len(added) < count:
-            left = count - len(added)
-            since = min(groups, key=lambda s: (s not in mine, len(groups[s]) > left, abs(len(groups[s]) - left), s))
-            added += groups.pop(since)[:left]
-        return added
+        def staying_first(gpus: Iterable[GpuId]) -> list[GpuId]:
+            return sorted(gpus, key=lambda gpu: (-useful_s[gpu], self.since_s[gpu], gpu))
+
+        kept = [staying_first(view.gpus)[:count] for view, count in zip(served, counts, strict=True)]
+        pool = set(free).union(*(view.gpus for view in served)).difference(*kept)
+        for j in sorted(range(len(served)), key=lambda j: (-counts[j], j)):
+            added = staying_first(pool)[: counts[j] - len(kept[j])]
+            pool.difference_update(added)
+            kept[j] += added
+        return [(view, tuple(sorted(gpus))) for view, gpus in zip(served, kept, strict=True)]

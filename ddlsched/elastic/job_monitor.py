@@ -13,7 +13,6 @@ class _Stretch:
     """Messages since a job has its size; the first ``warm_up`` steps are not kept."""
 
     nodes: int
-    begun_s: float
     first_step: int
     counted: tuple[float, int, float] | None = None
     last: tuple[float, int, float] | None = None
@@ -25,7 +24,8 @@ class _Known:
     up_s: list[float] = field(default_factory=list)
     down_s: list[float] = field(default_factory=list)
     stretch: _Stretch | None = None
-    waiting: tuple[int, int, float] | None = None
+    change: tuple[bool, float, float] | None = None
+    """Of the change before this stretch: whether it grew, its gap in seconds, the samples trained within that."""
 
 
 @dataclass
@@ -33,7 +33,8 @@ class JobMonitor:
     """Learns from (time, step, samples, nodes) of running jobs.
 
     A size's speed is that of the stretch at that size which is the latest; the first steps after a change are
-    dropped, and fewer than ``least_steps`` tell nothing. A change costs the gap across it, less a step's normal time.
+    dropped, and fewer than ``least_steps`` tell nothing. A change costs the gap across it, less the time that what was
+    trained meanwhile takes at the new speed.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class JobMonitor:
         known = self._jobs.setdefault(job_id, _Known())
         stretch = known.stretch
         if stretch is None or stretch.nodes != nodes or (stretch.last is not None and step < stretch.last[1]):
-            self._begin(known, time_s, step, nodes)
+            self._begin(known, time_s, step, samples, nodes)
             return
         if step < stretch.first_step + self.warm_up_steps:
             return
@@ -65,13 +66,13 @@ class JobMonitor:
         stretch.last = time_s, step, samples
         self._measure(known, stretch)
 
-    def _begin(self, known: _Known, time_s: float, step: int, nodes: int) -> None:
-        before = known.stretch
-        if before is not None and before.last is not None and before.nodes and nodes and before.nodes != nodes:
-            known.waiting = before.nodes, nodes, time_s - before.last[0]
-        else:
-            known.waiting = None
-        known.stretch = _Stretch(nodes, time_s, step)
+    def _begin(self, known: _Known, time_s: float, step: int, samples: float, nodes: int) -> None:
+        before, known.change = known.stretch, None
+        if before is not None and before.nodes != nodes and before.last is not None:
+            last_s, _, last_samples = before.last
+            known.change = nodes > before.nodes, time_s - last_s, samples - last_samples
+        now = time_s, step, samples
+        known.stretch = _Stretch(nodes, step, now if self.warm_up_steps == 0 else None, now)
 
     def _measure(self, known: _Known, stretch: _Stretch) -> None:
         if stretch.counted is None or stretch.last is None:
@@ -80,11 +81,11 @@ class JobMonitor:
         if to_step - from_step < self.least_steps or to_s <= from_s:
             return
         known.rates[stretch.nodes] = (to_samples - from_samples) / (to_s - from_s)
-        if known.waiting is not None:
-            before, after, gap_s = known.waiting
-            step_s = (to_s - from_s) / (to_step - from_step)
-            (known.up_s if after > before else known.down_s).append(max(gap_s - step_s, 0.0))
-            known.waiting = None
+        if known.change is not None:
+            grew, gap_s, samples = known.change
+            cost_s = max(gap_s - samples / known.rates[stretch.nodes], 0.0)
+            (known.up_s if grew else known.down_s).append(cost_s)
+            known.change = None
 
     def rates(self, job_id: str) -> dict[int, float]:
         """Return the samples/s measured at each size, by nodes."""

@@ -103,7 +103,9 @@ class ProfilingAdvisor:
                 self.held_since_s = now_s
             elif now_s >= self.held_since_s + self.hold_s - 1e-6:
                 self._end()
-                following = [s for s in self._missing(job) if s < size and self._fits(job, s, there.values(), num_nodes)]
+                following = [
+                    s for s in self._missing(job) if s < size and self._fits(job, s, there.values(), num_nodes)
+                ]
                 if following:
                     self._pin(job_id, max(following))
 

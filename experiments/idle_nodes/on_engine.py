@@ -95,6 +95,40 @@ class _AtChanges:
         return {view.job_id: Allocation(num_gpus=view.num_gpus) for view in jobs if view.gpus}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """Passes questions on to ``policy`` and keeps what had been trained at the last of them, and when that was."""
+
+    policy: Any
+    seen: dict[str, float] = field(default_factory=dict, repr=False)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Watched:
+        """Return what is asked during a run."""
+        return _Watched(self.policy.begin(cluster, rng), self.seen)
+
+
+@dataclass
+class _Watched:
+    asked: Any
+    seen: dict[str, float]
+    done: dict[int, int] = field(default_factory=dict)
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation]:
+        there = {view.number: view for view in jobs if view.start_s is not None}
+        for number in self.done.keys() - there.keys():
+            self.seen["finished"] = self.seen.get("finished", 0.0) + self.done.pop(number)
+        for number, view in there.items():
+            self.done[number] = view.job.samples
+        under_way = sum(view.job.samples - view.samples_left for view in there.values())
+        self.seen["trained"], self.seen["until_s"] = self.seen.get("finished", 0.0) + under_way, now_s
+        return self.asked.allocate(jobs, capacity, now_s)
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self.asked.wake_s(now_s) if hasattr(self.asked, "wake_s") else None
+
+
 def elastic_job(job: TrainingJob) -> ElasticJob:
     """Return a job whose iterations are about ``ITERATION_S`` long, and whose curve holds its communication."""
     sizes = tuple(range(1, len(job.rates)))

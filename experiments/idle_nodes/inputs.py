@@ -1,4 +1,4 @@
-"""The idle nodes and training jobs of the experiment: the measured ones where they are, else those that ship with it."""
+"""The idle nodes and training jobs of the experiment: the measured ones where they are, else those that ship here."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NODES = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What is replayed; time 0 is the beginning of the replay."""
+    """What is replayed; time 0 is the beginning of the replay. ``idle`` is of the first 1024 nodes."""
 
     name: str
     idle: IdleTrace
-    past: IdleTrace
+    all_nodes: IdleTrace
     hpo: list[TrainingJob]
     imagenet: list[TrainingJob]
 
@@ -47,8 +47,8 @@ def load(folder: Path | None) -> Inputs:
     else:
         idle, begin_s, name = read_fragments(folder / "idle_fragments.parquet"), START_S, "measured"
     jobs = [read_trainers(folder / f"trainers_{kind}.csv", begin_s) for kind in ("hpo", "imagenet")]
-    chosen = idle.of_nodes(0, NODES)
-    return Inputs(name=name, idle=chosen.since(begin_s), past=idle.between(0.0, begin_s), hpo=jobs[0], imagenet=jobs[1])
+    all_nodes = idle.since(begin_s)
+    return Inputs(name=name, idle=all_nodes.of_nodes(0, NODES), all_nodes=all_nodes, hpo=jobs[0], imagenet=jobs[1])
 
 
 def read_trainers(path: Path, begin_s: float) -> list[TrainingJob]:

@@ -1,4 +1,4 @@
-"""Allocation of idle nodes by how long they are likely to stay, learnt while running, and by what a change costs now."""
+"""Allocation of idle nodes by how long they are likely to stay, as learnt so far, and by what a change costs now."""
 
 from __future__ import annotations
 
@@ -59,8 +59,13 @@ class SurvivalRun:
     since_s: dict[GpuId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        costs = {"scale_up_s": self.policy.scale_up_s, "scale_down_s": self.policy.scale_down_s}
-        self._sharing = Sharing(CountProgramme(), most_jobs=self.policy.most_jobs, **costs)
+        policy = self.policy
+        self._sharing = Sharing(
+            CountProgramme(),
+            most_jobs=policy.most_jobs,
+            scale_up_s=policy.scale_up_s,
+            scale_down_s=policy.scale_down_s,
+        )
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -93,7 +94,7 @@ class IdleTrace:
         order = np.argsort(times, kind="stable")
         times, steps, nodes = times[order], steps[order], nodes[order]
         bounds = np.flatnonzero(np.diff(times, prepend=-np.inf, append=np.inf))
-        for first, beyond in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, beyond in pairwise(bounds.tolist()):
             came, went = (set(nodes[first:beyond][steps[first:beyond] == step].tolist()) for step in (1, -1))
             if came != went:
                 yield IdleChange(float(times[first]), tuple(sorted(came - went)), tuple(sorted(went - came)))

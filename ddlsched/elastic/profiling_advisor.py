@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -128,7 +128,7 @@ class ProfilingAdvisor:
         return [size for size in self.scales if size not in known and job.min_nodes <= size <= job.max_nodes]
 
     @staticmethod
-    def _fits(job: Candidate, size: int, jobs: Sequence[Candidate], num_nodes: int) -> bool:
+    def _fits(job: Candidate, size: int, jobs: Iterable[Candidate], num_nodes: int) -> bool:
         others = sum(other.min_nodes for other in jobs if other.nodes and other.job_id != job.job_id)
         return size + others <= num_nodes
 

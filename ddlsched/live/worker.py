@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _train(orders: Orders, folder: Path) -> None:
         losses.append(float(loss))
         if orders.rank == 0:
             both = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
-            _commit(folder, losses, lambda path, both=both: torch.save(both, path))
+            _commit(folder, losses, partial(torch.save, both))
             _report(orders, losses)
     distributed.barrier()
     distributed.destroy_process_group()

@@ -57,7 +57,7 @@ def policies(idle: IdleTrace) -> dict[str, Any]:
 
 
 def runs(idle: IdleTrace, jobs: Sequence[TrainingJob], nodes_each: int, most_sets: int, until_s: float) -> pd.DataFrame:
-    """Return a row a policy and disjoint set of ``nodes_each`` nodes; there are more jobs than can end by ``until_s``."""
+    """Return a row a policy and disjoint set of nodes; there are more jobs than can end by ``until_s``."""
     at_once = [replace(job, submit_s=0.0) for job in jobs]
     rows = []
     for first in range(0, min(int(idle.node.max()) + 1, most_sets * nodes_each), nodes_each):

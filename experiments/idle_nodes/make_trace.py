@@ -2,9 +2,9 @@
 
 python experiments/idle_nodes/make_trace.py        writes experiments/idle_nodes/generated/
 
-1024 nodes for 30 hours. Groups of nodes become idle together (how many: a Pareto law, cut off), mostly for the same time
-(drawn from quantiles of the measured fragments' lengths: median 475 s, mean about 1200 s); so often that 8.6 % of nodes
-are idle on average, as measured.
+1024 nodes for 30 hours. Groups of nodes become idle together (how many: a Pareto law, cut off), mostly for the same
+time (drawn from quantiles of the measured fragments' lengths: median 475 s, mean about 1200 s); so often that about
+8.6 % of nodes are idle on average, as measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The idle nodes as a cluster whose servers come and go, in the simulator's one engine.
 
-Two sets of rules. ``live``: a change keeps a job from training for R_up or R_down, whatever its sizes, and a job's end is
-noticed at once. ``published``: those of :mod:`replay` (the rate *before* counts; ends are noticed at the next change).
+Two sets of rules. ``live``: a change keeps a job from training for R_up or R_down, whatever its sizes, and a job's end
+is noticed at once. ``published``: those of :mod:`replay` (the rate *before* counts; ends are noticed at the next
+change).
 """
 
 from __future__ import annotations
@@ -48,6 +49,18 @@ class Tally:
     rescale_lost: float = 0.0
     preempt_lost: float = 0.0
     rescales: int = 0
+    debts: dict[str, float] = field(default_factory=dict)
+    """Samples that stopping cost jobs that have no nodes now; published rules have them pay when they go on."""
+
+    def stopped(self, view: ElasticJobView) -> None:
+        """Take note of a job that has no nodes from now on."""
+        job = self.jobs[view.job_id]
+        before, kept = job.rates[view.num_gpus + view.lost_gpus], job.rates[view.num_gpus]
+        lost, chosen = before * job.scale_down_s * bool(view.lost_gpus), kept * job.scale_down_s
+        self.debts[view.job_id] = self.debts.get(view.job_id, 0.0) + view.rescaling_left_s * before + lost + chosen
+        self.preempt_lost += lost
+        self.rescale_lost += chosen
+        self.rescales += view.num_gpus > 0
 
     def __call__(self, change: Rescale) -> float:
         """Return for how long the job does not train, seconds."""
@@ -59,7 +72,7 @@ class Tally:
         before, after = job.rates[change.from_gpus], job.rates[change.to_gpus]
         if self.published:
             chosen, lost = chosen_s * job.rates[kept], lost_s * before
-            hold_s = (change.pending_s * before + chosen + lost) / after
+            hold_s = (change.pending_s * before + chosen + lost + self.debts.pop(change.job_id, 0.0)) / after
         else:
             hold_s = max(chosen_s if kept else 0.0, lost_s, change.pending_s)
             lost = after * (lost_s if lost_s >= chosen_s else 0.0)
@@ -74,15 +87,17 @@ class AtChanges:
     """Asks ``policy`` only when the set of idle nodes has changed, as the published replayer does."""
 
     policy: Any
+    tally: Tally = field(repr=False)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _AtChanges:
         """Return what is asked during a run."""
-        return _AtChanges(self.policy.begin(cluster, rng))
+        return _AtChanges(self.policy.begin(cluster, rng), self.tally)
 
 
 @dataclass
 class _AtChanges:
     asked: Sharing
+    tally: Tally
     nodes: frozenset[int] = field(default_factory=frozenset)
 
     def allocate(
@@ -91,7 +106,11 @@ class _AtChanges:
         nodes = frozenset(capacity.free_gpus).union(*(view.gpus for view in jobs if view.gpus))
         if nodes != self.nodes:
             self.nodes = nodes
-            return self.asked.allocate(jobs, capacity, now_s)
+            answer = self.asked.allocate(jobs, capacity, now_s)
+            for view in jobs:
+                if view.num_gpus + view.lost_gpus and view.job_id not in answer:
+                    self.tally.stopped(view)
+            return answer
         return {view.job_id: Allocation(num_gpus=view.num_gpus) for view in jobs if view.gpus}
 
 
@@ -153,7 +172,7 @@ def simulated(
     result = simulate(
         Workload(elastic),
         Cluster(num_servers=int(idle.node.max()) + 1, gpus_per_server=1),
-        allocation=AtChanges(policy=policy) if published else policy,
+        allocation=AtChanges(policy=policy, tally=tally) if published else policy,
         rescale_cost=tally,
         capacity=idle.capacity(),
         until_s=until_s,

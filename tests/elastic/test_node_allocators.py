@@ -145,7 +145,7 @@ def test_equal_share_gives_allowed_sizes_that_fit(problem) -> None:
 def test_the_milp_answers_within_its_time_limit_or_says_so() -> None:
     rng = np.random.default_rng(1)
     trainers = [Trainer(nodes=0, rates=np.append(0.0, rng.uniform(0, 9, 64).cumsum())) for _ in range(10)]
-    with pytest.raises(SimulationError, match="no solution found|time limit"):
+    with pytest.raises(SimulationError, match=r"no solution found|time limit"):
         best_map(trainers, [None] * 60, lookahead_s=10, time_limit_s=0.001, warm_start=False)
 
 

@@ -160,7 +160,15 @@ def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> N
 
 
 def run_live(folder: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "ddlsched.cli", "live", str(folder / "jobs.csv"), "--state", str(folder / "state")]
+    command = [
+        sys.executable,
+        "-c",
+        "from ddlsched.cli import main; main()",
+        "live",
+        str(folder / "jobs.csv"),
+        "--state",
+        str(folder / "state"),
+    ]
     return subprocess.Popen(
         [*command, "--trace", str(folder / "idle.csv"), "--hold-s", "0.2"], stderr=subprocess.DEVNULL
     )

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from beyond import MOST_JOBS, no_cost_bound, runs
 from inputs import Inputs, load, shared_evenly
-from on_engine import simulated
+from on_engine import Watched, simulated
 from replay import TrainingJob, replay
 from scipy import stats
 from streams import architecture_search, hyperparameter_search
@@ -31,9 +31,15 @@ from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import SOLVERS, best_map
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.curves import LinearCurve
 from ddlsched.elastic.idle_nodes import IdleTrace
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import ConstantRescaleCost
 from ddlsched.elastic.trainers import Trainer, objective
 from ddlsched.errors import DdlschedError
+from ddlsched.jobs import Workload
+from ddlsched.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "data" / "idle_nodes"
@@ -171,6 +177,35 @@ def efficiency(inputs: Inputs) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def topology(inputs: Inputs) -> pd.DataFrame:
+    """Return what jobs whose gradients cross the network train in two hours, by network."""
+    idle = inputs.all_nodes.of_nodes(0, 128).between(0.0, 7200.0)
+    curve = LinearCurve(fixed_s=0.1, sample_s=0.01)
+    jobs = [
+        ElasticJob(
+            job_id=f"t{j}", arrival_s=0.0, samples=10**8, curve=curve, gpu_batch=64, max_gpus=32, message_bytes=100e6
+        )
+        for j in range(MOST_JOBS)
+    ]
+    rows = []
+    leaves = [f"leaf-spine:servers_per_leaf=16,oversubscription={ratio}" for ratio in (4, 16)]
+    for network in ("star", *leaves):
+        watched = Watched(policy=CountProgramme(lookahead_s=120.0))
+        simulate(
+            Workload(jobs),
+            Cluster(num_servers=128, gpus_per_server=1, topology=network),
+            allocation=watched,
+            communication="bounded-overlap:limit=1000000",
+            contention="max-min",
+            rescale_cost=ConstantRescaleCost(up_s=18.0, down_s=12.0),
+            capacity=idle.capacity(),
+            until_s=7200.0,
+        )
+        rows.append({"network": network, "samples_per_s": watched.seen["trained"] / watched.seen["until_s"]})
+    table = pd.DataFrame(rows)
+    return table.assign(against_star=table["samples_per_s"] / table["samples_per_s"].iloc[0] - 1)
+
+
 def beyond(inputs: Inputs) -> pd.DataFrame:
     """Return U of each policy over disjoint sets of nodes, and its paired gain over T_fwd 120 s with a t interval."""
     until_s = 50_000.0
@@ -193,6 +228,7 @@ PARTS: dict[str, Callable[[Inputs], pd.DataFrame]] = {
     "solve_times": solve_times,
     "efficiency": efficiency,
     "beyond": beyond,
+    "topology": topology,
 }
 
 

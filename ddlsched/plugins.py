@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports
-nothing.
+``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and
+``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations

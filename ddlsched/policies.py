@@ -31,9 +31,9 @@ Each of these policies may add two methods:
     object that is asked during that run. For policies with memory or randomness. Default: the policy itself.
 ``wake_s(now_s)``
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
-    if nothing has happened by then, or None. A time that has passed is as good as None. An order's, a placement's
-    or an allocation's wake runs a round of allocation and placement, a communication policy's a communication round. The engine asks the
-    object that ``begin`` returned.
+    if nothing has happened by then, or None. A time that has passed is as good as None. A communication policy's
+    wake runs a communication round, any other's a round of allocation and placement. The engine asks the object
+    that ``begin`` returned.
 
 Contention models and topologies are the other two doors, without these two methods: see
 :class:`ddlsched.contention.ContentionModel` and :class:`ddlsched.topology.Topology`.

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.elastic_scaling import ElasticScaling
+from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.malletrain import MalleTrain
+from algorithms.allocation.node_milp import NodeMilp
+from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
@@ -15,6 +21,7 @@ from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from ddlsched.contention import EqualShare, Linear, MaxMin
 from ddlsched.testing import (
+    AllocationConformance,
     CommunicationConformance,
     ContentionConformance,
     OrderingConformance,
@@ -49,6 +56,17 @@ TestBoundedOverlap3 = conformance(CommunicationConformance, BoundedOverlap(limit
 TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortestFirst(by="bytes"))
 TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
+
+TestCountProgramme = conformance(AllocationConformance, CountProgramme(lookahead_s=120.0))
+TestNodeMilp = conformance(AllocationConformance, NodeMilp(lookahead_s=120.0, most_jobs=2))
+TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs=2))
+TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
+TestMalleTrain = conformance(AllocationConformance, MalleTrain())
+TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
+TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
+TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))
+TestLargestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="max"))
+TestRandomBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="random", queue=True))
 
 TestLinear = conformance(ContentionConformance, Linear())
 TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69e-4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, inf
 from typing import Protocol, runtime_checkable
 
@@ -104,7 +105,7 @@ class LinearCurve:
 def _check_points(x_name: str, xs: tuple[int, ...], y_name: str, ys: tuple[float, ...]) -> None:
     if not xs or len(xs) != len(ys):
         raise InputError(f"scaling curve: {len(xs)} {x_name} and {len(ys)} {y_name}; expected as many of both, from 1")
-    if xs[0] < 1 or any(b <= a for a, b in zip(xs, xs[1:], strict=False)):
+    if xs[0] < 1 or any(b <= a for a, b in pairwise(xs)):
         raise InputError(f"scaling curve: {x_name} is {xs}; expected ascending whole numbers from 1")
     if not all(0 < y < inf for y in ys):
         raise InputError(f"scaling curve: {y_name} is {ys}; expected finite numbers above 0")

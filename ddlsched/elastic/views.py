@@ -88,9 +88,9 @@ class CapacityView:
         return int(self.cluster.server_of_gpu.item(gpu))
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
-        """Return the time of an all-reduce that shares no link, by the run's contention model, seconds; 0 on one server.
+        """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
 
-        The latency of cables is that between the cluster's first servers.
+        It is 0 on one server. The latency of cables is that between the cluster's first servers.
         """
         if num_servers < 2 or not message_bytes or self.all_reduce is None:
             return 0.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.packing import free_by_server, take_nearest
 from ddlsched.elastic.rescale import Rescale
 from ddlsched.elastic.views import ElasticJobView
 from ddlsched.engine.layout import Columns
@@ -23,8 +25,8 @@ class Holding:
     """An elastic job and what it holds.
 
     ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
-    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is what a policy sees while nothing
-    changes, since most jobs wait most of the time.
+    change ends, and ``samples_lost`` what a loss of servers at this instant cost. ``queued_view`` is
+    what a policy sees of a job that waits, kept since most jobs wait most of the time.
     """
 
     job: ElasticJob
@@ -82,7 +84,8 @@ class ElasticJobs:
         """Return the samples of iterations that have not ended."""
         columns = self._columns
         ended = columns.start_iterations_left.item(number) - columns.iterations_left.item(number)
-        return max(columns.samples_left.item(number) - ended * columns.batch.item(number), 0)
+        samples: int = columns.samples_left.item(number) - ended * columns.batch.item(number)
+        return max(samples, 0)
 
     def views(self, now_ns: int) -> list[ElasticJobView]:
         """Return what a policy sees of them."""
@@ -151,14 +154,13 @@ def rescale_of(change: Change, gpus: tuple[GpuId, ...], num_servers: int, now_ns
 
 
 def choose_gpus(
-    changes: Sequence[Change], free: Iterable[GpuId], server_of: Sequence[int]
+    changes: Sequence[Change], free: Iterable[GpuId], server_of: Callable[[GpuId], int]
 ) -> dict[int, tuple[GpuId, ...]]:
     """Return each changed job's GPUs, by its number, ascending.
 
     Those that a policy names come first. A job that shrinks keeps its GPUs on the servers on which it has the most
-    (ties: lower servers, lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs: on
-    servers on which they are, most of theirs first; then on the server with the fewest free GPUs that are enough,
-    or else on the one with the most free (ties: lower servers).
+    (ties: lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs
+    (:func:`~ddlsched.elastic.packing.take_nearest`).
 
     Parameters
     ----------
@@ -177,50 +179,16 @@ def choose_gpus(
         held = [gpu for gpu in change.holding.gpus if gpu not in taken]
         kept[change.holding.number] = _keep(held, change.num_gpus, server_of)
         taken.update(kept[change.holding.number])
-    pool: dict[int, list[GpuId]] = {}
-    for gpu in sorted(set(free) - taken):
-        pool.setdefault(server_of[gpu], []).append(gpu)
+    pool = free_by_server(set(free) - taken, server_of)
     for change in sorted(rest, key=lambda c: (len(kept[c.holding.number]) - c.num_gpus, c.holding.number)):
         mine = kept[change.holding.number]
-        added = _nearest(mine, change.num_gpus - len(mine), pool, server_of)
+        added = take_nearest(pool, change.num_gpus - len(mine), mine, server_of)
         chosen[change.holding.number] = tuple(sorted(mine + added))
     return chosen
 
 
-def _keep(held: list[GpuId], count: int, server_of: Sequence[int]) -> list[GpuId]:
+def _keep(held: list[GpuId], count: int, server_of: Callable[[GpuId], int]) -> list[GpuId]:
     if count >= len(held):
         return held
-    on_server: dict[int, int] = {}
-    for gpu in held:
-        on_server[server_of[gpu]] = on_server.get(server_of[gpu], 0) + 1
-    return sorted(held, key=lambda gpu: (-on_server[server_of[gpu]], gpu))[:count]
-
-
-def _nearest(mine: list[GpuId], count: int, pool: dict[int, list[GpuId]], server_of: Sequence[int]) -> list[GpuId]:
-    """Take ``count`` GPUs out of the pool, by server."""
-    added: list[GpuId] = []
-    on_server: dict[int, int] = {}
-    for gpu in mine:
-        on_server[server_of[gpu]] = on_server.get(server_of[gpu], 0) + 1
-    for server in sorted(on_server, key=lambda server: (-on_server[server], server)):
-        added += _take(pool, server, count - len(added))
-    others = sorted(pool, key=lambda server: (-len(pool[server]), server)) if len(added) < count else []
-    for place, server in enumerate(others):
-        left = count - len(added)
-        if left <= len(pool[server]):
-            enough = [other for other in others[place:] if len(pool[other]) >= left]
-            server = min(enough, key=lambda other: (len(pool[other]), other))
-        added += _take(pool, server, left)
-        if len(added) == count:
-            break
-    return added
-
-
-def _take(pool: dict[int, list[GpuId]], server: int, count: int) -> list[GpuId]:
-    there = pool.get(server, [])
-    taken, left = there[:count], there[count:]
-    if left:
-        pool[server] = left
-    else:
-        pool.pop(server, None)
-    return taken
+    on_server = Counter(server_of(gpu) for gpu in held)
+    return sorted(held, key=lambda gpu: (-on_server[server_of(gpu)], gpu))[:count]

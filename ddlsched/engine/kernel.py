@@ -912,7 +912,8 @@ def expand(s, job):
 def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns, hold_ns):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
-    It holds them for ``hold_ns`` before its first task. ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry for each of the job's all-reduces.
+    It holds them for ``hold_ns`` before its first task. ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry
+    for each of the job's all-reduces.
     """
     run = s.run[0]
     job = s.jobs[number]
@@ -991,7 +992,7 @@ def join_gpu(s, job, number, gpu):
 
 
 @njit
-def leave_gpu(s, job, number):
+def leave_gpu(s, number):
     gpu = s.workers[number].gpu
     g = s.gpus[gpu]
     g.free_bytes += s.workers[number].memory_bytes
@@ -1029,7 +1030,7 @@ def remove_job(s, job):
     """A job leaves its GPUs."""
     book(s, job)
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
-        leave_gpu(s, job, number)
+        leave_gpu(s, number)
     s.run[0].must_place = 1
 
 

@@ -137,8 +137,9 @@ class Simulation:
 
     def _refuse_service(self, number: int, service_ns: int) -> None:
         if service_ns > MAX_NS:
+            job_id = self._workload[number].job_id
             raise InputError(
-                f"{self._workload.where(number)}: job {self._workload[number].job_id!r} has more compute and communication x GPUs "
+                f"{self._workload.where(number)}: job {job_id!r} has more compute and communication x GPUs "
                 f"(or load by load_per_byte_s) than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
             )
 
@@ -236,7 +237,9 @@ class Simulation:
         self._now.next_capacity_ns[0] = kernel.NEVER if self._change is None else self._change.time_ns
 
     def _change_capacity(self) -> None:
-        come, gone = [], {True: list[int](), False: list[int]()}
+        # Those that go without warning first, since a job may have GPUs on servers of both kinds.
+        come: list[int] = []
+        gone: dict[bool, list[int]] = {False: [], True: []}
         while self._change is not None and self._change.time_ns == self._now_ns:
             server = self._change.server
             gpus = range(self._cluster.first_gpus.item(server), self._cluster.first_gpus.item(server + 1))
@@ -353,7 +356,7 @@ class Simulation:
                 kernel.stop_job(self._state, number, 1)
                 self._end_stay(number)
         going_on = [change for change in changes if change.num_gpus]
-        chosen = choose_gpus(going_on, self._free_gpus() if going_on else (), self._server_of_gpu)
+        chosen = choose_gpus(going_on, self._free_gpus() if going_on else (), self._server_of_gpu.__getitem__)
         for change in changes:
             self._resize(change, chosen.get(change.holding.number, ()))
 

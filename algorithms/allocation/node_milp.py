@@ -131,6 +131,8 @@ def best_map(
     for j, trainer in enumerate(trainers):
         if trainer.nodes != (count := sum(o == j for o in owner)):
             raise InputError(f"malleable-milp: trainer {j} has {trainer.nodes} nodes and the map gives it {count}")
+    if not trainers or not owner:
+        return NodeMap(owner=tuple(owner), objective=0.0, bound=0.0, is_optimal=True)
     model = mathopt.Model(name="nodes")
     has = [[model.add_binary_variable(name=f"x{j},{i}") for i in range(len(owner))] for j in range(len(trainers))]
     for i in range(len(owner)):

@@ -125,6 +125,13 @@ def test_least_sizes_that_do_not_fit_are_refused() -> None:
 def test_no_jobs_get_nothing() -> None:
     assert CountProgramme().counts([], 5) == []
     assert NodeEqualShare().counts([], 5) == []
+    assert NodeMilp().counts([], 5) == []
+
+
+def test_no_nodes_are_shared_out_to_nobody() -> None:
+    trainers = [Trainer(nodes=0, rates=np.arange(9.0))] * 2
+    for allocator in (CountProgramme(), NodeEqualShare(), NodeMilp()):
+        assert allocator.counts(trainers, 0) == [0, 0]
 
 
 def test_equal_share_gives_what_is_left_over_to_the_first_that_have_room() -> None:

@@ -44,6 +44,8 @@ from ddlsched.jobs import Workload
 from ddlsched.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
+MOST_OF_A_STREAM = 0.8
+"""Throughput of a stream is that of its first four fifths: then the last few jobs share all nodes."""
 MEASURED = ROOT.parent / "shared" / "data" / "idle_nodes"
 POLICIES: dict[str, Any] = {
     "equal share": NodeEqualShare(),
@@ -155,18 +157,21 @@ def streams(inputs: Inputs, seeds: int) -> pd.DataFrame:
     }
     for name, make in (("architecture search", architecture_search), ("hyper-parameter search", hyperparameter_search)):
         for seed in range(1, seeds + 1):
-            jobs = make(seed, 80)
+            jobs = make(seed, 60)
             for policy, instance in policies.items():
-                result, _ = simulated(inputs.idle, jobs, instance)
-                summary = result.summary()
-                times = {key: float(summary[key]) / 3600 for key in ("makespan_s", "average_jct_s")}
-                rows.append({"stream": name, "seed": seed, "policy": policy, **times})
-    table = pd.DataFrame(rows).rename(columns={"makespan_s": "makespan_h", "average_jct_s": "average_jct_h"})
-    base = table[table["policy"] == "FreeTrain, linear"].set_index(["stream", "seed"])["makespan_h"]
-    table["throughput_gain"] = table.join(base, on=["stream", "seed"], rsuffix="_base").eval(
-        "makespan_h_base / makespan_h - 1"
-    )
-    return table
+                finish_s = np.sort(simulated(inputs.idle, jobs, instance)[0].jobs["finish_s"])
+                most_h = float(finish_s[int(MOST_OF_A_STREAM * len(jobs)) - 1]) / 3600
+                row = {
+                    "stream": name,
+                    "seed": seed,
+                    "policy": policy,
+                    "jobs_per_h": MOST_OF_A_STREAM * len(jobs) / most_h,
+                }
+                rows.append(row | {"makespan_h": float(finish_s[-1]) / 3600, "mean_finish_h": finish_s.mean() / 3600})
+    table = pd.DataFrame(rows)
+    base = table[table["policy"] == "FreeTrain, linear"].set_index(["stream", "seed"])["jobs_per_h"]
+    joined = table.join(base, on=["stream", "seed"], rsuffix="_base")
+    return table.assign(gain=joined["jobs_per_h"] / joined["jobs_per_h_base"] - 1)
 
 
 def efficiency(inputs: Inputs) -> pd.DataFrame:

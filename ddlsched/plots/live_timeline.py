@@ -28,6 +28,7 @@ def live_timeline(path: Path) -> Figure:
         It is no such file.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
     rows = [row for _, row in readable(path, "a timeline of ddlsched live", lambda p: list(csv_rows(p, _COLUMNS, ())))]
     jobs = sorted({row["job"] for row in rows if row["job"]})
@@ -44,12 +45,16 @@ def live_timeline(path: Path) -> Figure:
             for row in own
             if row["what"] == "started" or row["what"] in _ENDS
         ]
+        changes += [(end_s, changes[-1][1])] if changes and changes[-1][1] else []
         _steps(sizes, changes, f"job {job}", shade[job], filled=False)
         points = [(float(row["time_s"]), float(row["loss"])) for row in own if row["what"] == "step"]
-        losses.plot(*zip(*points, strict=True), ".", color=shade[job], markersize=2) if points else None
+        if points:
+            losses.plot(*zip(*points, strict=True), ".", color=shade[job], markersize=2)
     sizes.set_ylabel("Nodes")
     losses.set_ylabel("Loss")
     losses.set_yscale("log")
+    losses.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    losses.yaxis.set_minor_formatter(NullFormatter())
     losses.set_xlabel("Time (s)")
     sizes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=INK)
     return figure

@@ -86,6 +86,7 @@ class _MalleTrainRun:
     def _report(self, view: ElasticJobView, now_s: float) -> None:
         """Tell the monitor where a job is; while a change is under way it sends nothing."""
         if not view.gpus or view.lost_gpus or view.rescaling_left_s > 0:
+            self.profiled.monitor.interrupted(view.job_id)
             return
         trained = view.job.samples - view.samples_left
         step = trained // view.batch

@@ -32,6 +32,9 @@ def live(
     hold_s: Annotated[float, typer.Option(help="How long the profiling advisor holds a size, seconds.")] = 20.0,
     most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
     until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="STEM", help="Draw the timeline into STEM.png and STEM.svg.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
 ) -> None:
     """Train jobs as processes on this machine, one a node; a node that leaves takes its process with it.
@@ -62,6 +65,11 @@ def live(
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
         manager.run(until_s)
+    if chart is not None:
+        from ddlsched.plots.live_timeline import live_timeline
+        from ddlsched.plots.style import save
+
+        save(live_timeline(folder / "timeline.csv"), chart)
     _tell(folder)
 
 

@@ -16,6 +16,7 @@ class _Stretch:
     first_step: int
     counted: tuple[float, int, float] | None = None
     last: tuple[float, int, float] | None = None
+    is_over: bool = False
 
 
 @dataclass
@@ -56,7 +57,7 @@ class JobMonitor:
         """Take in that a job had trained so many samples in so many steps, at a time, on so many nodes."""
         known = self._jobs.setdefault(job_id, _Known())
         stretch = known.stretch
-        if stretch is None or stretch.nodes != nodes or (stretch.last is not None and step < stretch.last[1]):
+        if stretch is None or stretch.is_over or stretch.nodes != nodes:
             self._begin(known, time_s, step, samples, nodes)
             return
         if step < stretch.first_step + self.warm_up_steps:
@@ -65,6 +66,12 @@ class JobMonitor:
             stretch.counted = time_s, step, samples
         stretch.last = time_s, step, samples
         self._measure(known, stretch)
+
+    def interrupted(self, job_id: str) -> None:
+        """Take note that a job does not train at present: what follows is another stretch, also at the same size."""
+        known = self._jobs.get(job_id)
+        if known is not None and known.stretch is not None:
+            known.stretch.is_over = True
 
     def _begin(self, known: _Known, time_s: float, step: int, samples: float, nodes: int) -> None:
         before, known.change = known.stretch, None

@@ -204,4 +204,5 @@ class LiveManager:
         if job is not None:
             job.kill()
             self.store.stop(job_id)
+            self.sharer.monitor.interrupted(job_id)
             self._tell(Event(self.now_s, why, job_id, len(committed_steps(self.folder / job_id)), len(job.nodes)))

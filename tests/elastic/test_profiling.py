@@ -48,6 +48,14 @@ def test_the_monitor_measures_what_a_change_costs() -> None:
     assert monitor.rates("a") == {}
 
 
+def test_a_stop_does_not_count_as_training_at_the_same_size() -> None:
+    monitor = JobMonitor(warm_up_steps=0, least_steps=5)
+    tell(monitor, 2, 0.0, 0, 20, 1.0)
+    monitor.interrupted("a")
+    tell(monitor, 2, 60.0, 20, 20, 1.0)
+    assert monitor.rates("a") == {2: 64.0}
+
+
 def job(name: str, nodes: int, measured=(), *, settled: bool = True, most: int = 8) -> Candidate:
     return Candidate(
         job_id=name, nodes=nodes, min_nodes=1, max_nodes=most, measured=frozenset(measured), settled=settled

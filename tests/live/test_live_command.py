@@ -27,7 +27,7 @@ def live(folder: Path, *more: object):
 
 
 def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -> None:
-    done = live(files, "--speed", 60, "--json")
+    done = live(files, "--speed", 60, "--json", "--chart", files / "timeline")
     assert done.exit_code == 0, done.stderr
     assert "2 finished, 0 failed, 0 queued" in done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -35,6 +35,7 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
     lines = (files / "state" / "timeline.csv").read_text().splitlines()
     assert lines[0] == "time_s,what,job,step,nodes,loss"
     assert len(lines) == len(events) + 1
+    assert (files / "timeline.png").stat().st_size > 5000
     again = live(files)
     assert (again.exit_code, again.stdout) == (0, "")
     assert "2 finished" in again.stderr

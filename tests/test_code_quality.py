@@ -35,6 +35,7 @@ PROMISED = {
         "elastic-scaling",
         "malleable",
         "malleable-equal-share",
+        "malleable-links",
         "malleable-milp",
         "malleable-survival",
         "malletrain",

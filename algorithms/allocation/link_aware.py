@@ -13,7 +13,6 @@ from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.trainers import Numbers
 from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.errors import InputError
 from ddlsched.policies import Allocation
 from ddlsched.views import GpuId
 
@@ -80,8 +79,6 @@ class _LinkAwareRun:
     def _choose(
         self, served: Sequence[ElasticJobView], counts: Sequence[int], capacity: CapacityView
     ) -> list[tuple[ElasticJobView, tuple[GpuId, ...]]]:
-        if capacity.network is None:
-            raise InputError("malleable-links: the capacity has no network; expected that of a run")
         kept = [list(view.gpus[:count]) for view, count in zip(served, counts, strict=True)]
         pool = set(capacity.free_gpus).union(*(view.gpus for view in served)).difference(*kept)
         rings = [self._links(gpus, capacity) for gpus in kept]

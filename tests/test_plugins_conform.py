@@ -5,6 +5,7 @@ from __future__ import annotations
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
 from algorithms.allocation.survival_aware import SurvivalAware
@@ -59,6 +60,7 @@ TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, Preemptive
 
 TestCountProgramme = conformance(AllocationConformance, CountProgramme(lookahead_s=120.0))
 TestNodeMilp = conformance(AllocationConformance, NodeMilp(lookahead_s=120.0, most_jobs=2))
+TestLinkAware = conformance(AllocationConformance, LinkAware(lookahead_s=120.0))
 TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs=2))
 TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
 TestMalleTrain = conformance(AllocationConformance, MalleTrain())

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
+from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.link_aware import LinkAware
+from algorithms.allocation.malletrain import MalleTrain
+from algorithms.allocation.node_milp import NodeMilp
+from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
@@ -67,6 +73,12 @@ TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShorte
 TestPreemptiveByTime = conformance(CommunicationConformance, PreemptiveShortestFirst(by="time"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
 
+TestCountProgramme = conformance(AllocationConformance, CountProgramme(lookahead_s=120.0))
+TestNodeMilp = conformance(AllocationConformance, NodeMilp(lookahead_s=120.0, most_jobs=2))
+TestLinkAware = conformance(AllocationConformance, LinkAware(lookahead_s=120.0))
+TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs=2))
+TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
+TestMalleTrain = conformance(AllocationConformance, MalleTrain())
 TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
 TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
 TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))

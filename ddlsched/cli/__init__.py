@@ -17,6 +17,7 @@ from ddlsched.cli.estimate_command import estimate
 from ddlsched.cli.explain_command import explain
 from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
+from ddlsched.cli.live_command import live
 from ddlsched.cli.output import emit
 from ddlsched.cli.report_command import report
 from ddlsched.cli.simulate_command import simulate
@@ -44,6 +45,7 @@ app.command("calibrate")(calibrate)
 app.command("calibrate-agent")(calibrate_agent)
 app.add_typer(workload_app, name="workload")
 app.command("list")(list_plugins)
+app.command("live")(live)
 app.command("validate")(validate)
 
 

@@ -1,0 +1,223 @@
+"""The full allocation model of BFTrainer and MalleTrain: which node to which job, as a mixed-integer programme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from algorithms.allocation.sharing import Sharing, check_fields
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.trainers import Trainer
+from ddlsched.errors import InputError, SimulationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["SOLVERS", "NodeMap", "NodeMilp", "best_map", "breakpoints"]
+
+SOLVERS = {"highs": "HIGHS", "scip": "GSCIP", "cp-sat": "CP_SAT"}
+"""Solvers by name, as OR-Tools' MathOpt calls them."""
+
+_UNLIMITED_S = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeMilp:
+    """The same optimum as :class:`~algorithms.allocation.count_programme.CountProgramme`, by a solver: a cross-check.
+
+    Parameters
+    ----------
+    lookahead_s, most_jobs, scale_up_s, scale_down_s
+        As there.
+    solver
+        One of :data:`SOLVERS`.
+    time_limit_s
+        Of one decision; the best map found by then is taken.
+    """
+
+    lookahead_s: float = 10.0
+    most_jobs: int = 10
+    scale_up_s: float = 18.0
+    scale_down_s: float = 12.0
+    solver: str = "highs"
+    time_limit_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        times = {name: getattr(self, name) for name in ("lookahead_s", "scale_up_s", "scale_down_s", "time_limit_s")}
+        check_fields("malleable-milp", self.most_jobs, **times)
+        _check_solver(self.solver)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
+        """Return what is asked during a run."""
+        return Sharing(self, most_jobs=self.most_jobs, scale_up_s=self.scale_up_s, scale_down_s=self.scale_down_s)
+
+    def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
+        """Return the sizes of the best map found in time."""
+        owner: list[int | None] = [j for j, trainer in enumerate(trainers) for _ in range(trainer.nodes)]
+        owner += [None] * (num_nodes - len(owner))
+        found = best_map(
+            trainers, owner, lookahead_s=self.lookahead_s, solver=self.solver, time_limit_s=self.time_limit_s
+        )
+        return found.counts(len(trainers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeMap:
+    """What a solver found.
+
+    Attributes
+    ----------
+    owner
+        Of each node, the place of the trainer that has it, or None.
+    objective, bound
+        Samples; the best that is possible is at most the bound.
+    is_optimal
+        Whether it is proved the best.
+    """
+
+    owner: tuple[int | None, ...]
+    objective: float
+    bound: float
+    is_optimal: bool
+
+    def counts(self, num_trainers: int) -> list[int]:
+        """Return how many nodes each trainer has."""
+        return [sum(owner == j for owner in self.owner) for j in range(num_trainers)]
+
+
+def best_map(
+    trainers: Sequence[Trainer],
+    owner: Sequence[int | None],
+    *,
+    lookahead_s: float,
+    solver: str = "highs",
+    time_limit_s: float = _UNLIMITED_S,
+    warm_start: bool = True,
+) -> NodeMap:
+    """Return the best map of nodes to trainers without migration: a job only adds or only loses nodes.
+
+    Binary x[j, i] says that trainer j has node i; its size is their sum. Throughput is piecewise linear, with
+    a binary for the piece that the size is on. Binary up[j] and down[j] charge for a change, and hold the
+    nodes of a growing job and keep others' from a shrinking one.
+
+    Parameters
+    ----------
+    trainers, owner
+        The jobs, and which of them has each node now (a place in ``trainers``, or None).
+    lookahead_s
+        T_fwd.
+    solver
+        One of :data:`SOLVERS`.
+    time_limit_s
+        After which the best map found so far is returned.
+    warm_start
+        Whether to start from the present map.
+
+    Raises
+    ------
+    InputError
+        An unknown solver, or a trainer whose size is not the number of its nodes.
+    SimulationError
+        The solver found no map in time.
+    """
+    from ortools.math_opt.python import mathopt
+
+    _check_solver(solver)
+    for j, trainer in enumerate(trainers):
+        if trainer.nodes != (count := sum(o == j for o in owner)):
+            raise InputError(f"malleable-milp: trainer {j} has {trainer.nodes} nodes and the map gives it {count}")
+    if not trainers or not owner:
+        return NodeMap(owner=tuple(owner), objective=0.0, bound=0.0, is_optimal=True)
+    model = mathopt.Model(name="nodes")
+    has = [[model.add_binary_variable(name=f"x{j},{i}") for i in range(len(owner))] for j in range(len(trainers))]
+    for i in range(len(owner)):
+        model.add_linear_constraint(sum(row[i] for row in has) <= 1)
+    terms = [
+        _add_trainer(model, trainer, has[j], [o == j for o in owner], lookahead_s) for j, trainer in enumerate(trainers)
+    ]
+    model.maximize(sum(terms))
+    hint = {has[j][i]: float(o == j) for j in range(len(trainers)) for i, o in enumerate(owner)}
+    result = mathopt.solve(
+        model,
+        getattr(mathopt.SolverType, SOLVERS[solver]),
+        params=mathopt.SolveParameters(
+            time_limit=timedelta(seconds=time_limit_s), relative_gap_tolerance=0.0, absolute_gap_tolerance=0.0
+        ),
+        model_params=mathopt.ModelSolveParameters(
+            solution_hints=[mathopt.SolutionHint(variable_values=hint)] if warm_start else []
+        ),
+    )
+    return _read(result, has, len(owner))
+
+
+def _check_solver(solver: str) -> None:
+    if solver not in SOLVERS:
+        raise InputError(f"malleable-milp: solver is {solver!r}; expected one of {', '.join(SOLVERS)}")
+
+
+def breakpoints(trainer: Trainer) -> list[int]:
+    """Return the sizes at which a trainer's rates bend, with its least, its most, and 0."""
+    rates, ends = trainer.rates, {0, trainer.min_nodes, trainer.max_nodes}
+    bends = {n for n in range(1, trainer.max_nodes) if rates[n + 1] - rates[n] != rates[n] - rates[n - 1]}
+    return sorted(ends | {n for n in bends if n > trainer.min_nodes})
+
+
+def _add_trainer(model: Any, trainer: Trainer, has: Sequence[Any], held: Sequence[bool], lookahead_s: float) -> Any:
+    """Add the constraints of one trainer and return its term of the objective."""
+    size, now, most = sum(has), trainer.nodes, len(has)
+    runs, up, down = (model.add_binary_variable() for _ in range(3))
+    model.add_linear_constraint(size >= trainer.min_nodes * runs)
+    model.add_linear_constraint(size <= trainer.max_nodes * runs)
+    model.add_linear_constraint(size >= trainer.least)
+    if trainer.most is not None:
+        model.add_linear_constraint(size <= trainer.most)
+    model.add_linear_constraint(size - now <= most * up)
+    model.add_linear_constraint(now - size <= most * down)
+    model.add_linear_constraint(up + down <= 1)
+    for node, is_held in zip(has, held, strict=True):
+        model.add_linear_constraint(node >= 1 - down if is_held else node <= up)
+    cost = trainer.rate * (trainer.scale_up_s * up + trainer.scale_down_s * down)
+    return lookahead_s * _throughput(model, trainer, size, runs) - cost
+
+
+def _throughput(model: Any, trainer: Trainer, size: Any, runs: Any) -> Any:
+    """Return the rate at a size: on the one piece that is chosen, its beginning and how far beyond the size is.
+
+    How far is a whole number, as the size is, which suits solvers that know no other (CP-SAT).
+    """
+    rates, points = trainer.rates, [n for n in breakpoints(trainer) if n]
+    pieces = list(pairwise(points)) or [(points[0], points[0])]
+    chosen = [model.add_binary_variable() for _ in pieces]
+    beyond = [model.add_integer_variable(lb=0, ub=end - start) for start, end in pieces]
+    model.add_linear_constraint(sum(chosen) == runs)
+    model.add_linear_constraint(
+        sum(start * z + d for (start, _), z, d in zip(pieces, chosen, beyond, strict=True)) == size
+    )
+    rate = 0.0
+    for (start, end), z, d in zip(pieces, chosen, beyond, strict=True):
+        model.add_linear_constraint(d <= (end - start) * z)
+        slope = float(rates[end] - rates[start]) / max(end - start, 1)
+        rate += float(rates[start]) * z + slope * d
+    return rate
+
+
+def _read(result: Any, has: Sequence[Sequence[Any]], num_nodes: int) -> NodeMap:
+    from ortools.math_opt.python import mathopt
+
+    if not result.has_primal_feasible_solution():
+        raise SimulationError(
+            f"malleable-milp: no map found ({result.termination.reason.name.lower().replace('_', ' ')})"
+        )
+    values: Mapping[Any, float] = result.variable_values()
+    owner = [next((j for j, row in enumerate(has) if values[row[i]] > 0.5), None) for i in range(num_nodes)]
+    return NodeMap(
+        owner=tuple(owner),
+        objective=result.objective_value(),
+        bound=result.best_objective_bound(),
+        is_optimal=result.termination.reason == mathopt.TerminationReason.OPTIMAL,
+    )

@@ -1,0 +1,90 @@
+"""From an allocator of interchangeable nodes to an allocation policy: the first jobs in the queue share all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import ConstantRescaleCost
+from ddlsched.elastic.trainers import NodeAllocator, Numbers, Trainer
+from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.errors import InputError
+from ddlsched.policies import Allocation
+from ddlsched.units import is_whole
+
+__all__ = ["Sharing", "check_fields", "rates_of"]
+
+
+class Sharing:
+    """Admits jobs first come, first served up to a cap, and gives them what an allocator says, from their own curves.
+
+    A node is a GPU here: of clusters whose servers have several, use one GPU a server.
+
+    Parameters
+    ----------
+    allocator
+        Who decides.
+    most_jobs
+        How many jobs run at a time.
+    scale_up_s, scale_down_s
+        Believed of a job that states no constants of its own, seconds.
+    is_linear
+        Whether every node is believed to add the speed of the first, whatever a job's curve says.
+    """
+
+    def __init__(
+        self,
+        allocator: NodeAllocator,
+        *,
+        most_jobs: int,
+        scale_up_s: float,
+        scale_down_s: float,
+        is_linear: bool = False,
+    ) -> None:
+        self._allocator, self._most_jobs, self._is_linear = allocator, most_jobs, is_linear
+        self._cost = ConstantRescaleCost(up_s=scale_up_s, down_s=scale_down_s)
+        self._rates: dict[int, Numbers] = {}
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation]:
+        """Return the nodes of each job."""
+        served = jobs[: self._most_jobs]
+        counts = self._allocator.counts([self.trainer(view) for view in served], capacity.num_gpus)
+        return {view.job_id: Allocation(num_gpus=n) for view, n in zip(served, counts, strict=True) if n}
+
+    def trainer(self, view: ElasticJobView) -> Trainer:
+        """Return what is known of a job."""
+        job = view.job
+        if view.number not in self._rates:
+            rates = rates_of(job)
+            each = rates[job.min_gpus] / job.min_gpus
+            self._rates[view.number] = np.arange(len(rates)) * each if self._is_linear else rates
+        cost = job.rescale_cost if isinstance(job.rescale_cost, ConstantRescaleCost) else self._cost
+        return Trainer(
+            nodes=view.num_gpus,
+            rates=self._rates[view.number],
+            min_nodes=job.min_gpus,
+            scale_up_s=cost.up_s,
+            scale_down_s=cost.down_s,
+        )
+
+
+def rates_of(job: ElasticJob) -> Numbers:
+    """Return a job's true rates on 0, 1, ..., most GPUs with the largest batch, samples/s; 0 below its fewest."""
+    rates = np.zeros(job.max_gpus + 1)
+    for n in range(job.min_gpus, job.max_gpus + 1):
+        batch = job.largest_batch(n)
+        rates[n] = batch / job.curve.iteration_s(n, batch)
+    return rates
+
+
+def check_fields(name: str, most_jobs: int, **seconds: float) -> None:
+    """Refuse a cap, a look-ahead or a cost out of range."""
+    for field, value in seconds.items():
+        if not 0 <= value < np.inf:
+            raise InputError(f"{name}: {field} is {value}; expected seconds from 0")
+    if not is_whole(most_jobs, 1):
+        raise InputError(f"{name}: most_jobs is {most_jobs}; expected a whole number from 1")

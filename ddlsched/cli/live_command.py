@@ -1,0 +1,104 @@
+"""``ddlsched live``: real training processes on nodes that come and go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddlsched.cli.output import emit, notice
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from ddlsched.live.manager import Event, Sharer
+
+__all__ = ["live"]
+
+
+def live(
+    jobs: Annotated[
+        Path,
+        typer.Argument(metavar="JOBS", help="CSV: job_id, program (mlp or count), steps, max_nodes.", readable=False),
+    ],
+    folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where jobs and what they commit are kept.")],
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Idle fragments to play back: node, idle_from_s, idle_to_s.")
+    ] = None,
+    speed: Annotated[float, typer.Option(help="Seconds of the trace that pass in one.")] = 1.0,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Ask Slurm for idle nodes instead.")] = False,
+    allocation: Annotated[str, typer.Option(help="Allocator of nodes, by name.")] = "malleable:lookahead_s=120",
+    hold_s: Annotated[float, typer.Option(help="How long the profiling advisor holds a size, seconds.")] = 20.0,
+    most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
+    until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,
+    chart: Annotated[
+        Path | None, typer.Option(metavar="STEM", help="Draw the timeline into STEM.png and STEM.svg.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+) -> None:
+    """Train jobs as processes on this machine, one a node; a node that leaves takes its process with it.
+
+    Started again with the same DIR it goes on where it was, whatever ended it. Programs: mlp needs PyTorch
+    (pip install 'ddlsched[live]'), count only counts. Timeline: DIR/timeline.csv.
+    """
+    from ddlsched.elastic.idle_nodes import read_fragments
+    from ddlsched.elastic.scavengers import SlurmScavenger, TraceScavenger
+    from ddlsched.live.jobs_file import read_jobs
+    from ddlsched.live.manager import LiveManager
+
+    if (trace is None) != slurm:
+        raise InputError("live: expected either --trace FILE or --slurm")
+    wanted = read_jobs(jobs)
+    scavenger = SlurmScavenger() if trace is None else TraceScavenger(trace=read_fragments(trace), speed=speed)
+    sharer = _sharer(allocation, hold_s)
+    _make(folder)
+    with (folder / "timeline.csv").open("a") as timeline:
+
+        def watch(event: Event) -> None:
+            timeline.write(f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}\n")
+            timeline.flush()
+            if as_json:
+                emit(json.dumps(event.__dict__) + "\n")
+
+        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch)
+        for job in wanted:
+            manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
+        manager.run(until_s)
+    if chart is not None:
+        from ddlsched.plots.live_timeline import live_timeline
+        from ddlsched.plots.style import save
+
+        save(live_timeline(folder / "timeline.csv"), chart)
+    _tell(folder)
+
+
+def _sharer(allocation: str, hold_s: float) -> Sharer:
+    from ddlsched.elastic.job_monitor import JobMonitor
+    from ddlsched.elastic.profiled import Profiled
+    from ddlsched.elastic.profiling_advisor import ProfilingAdvisor
+    from ddlsched.plugins import resolve
+
+    allocator = resolve("allocation", allocation)
+    if not hasattr(allocator, "counts"):
+        raise InputError(f"live: allocation {allocation!r} shares no nodes out by counts; expected malleable, say")
+    return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(), (1.0, 1.0))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "timeline.csv").exists():
+            (folder / "timeline.csv").write_text("time_s,what,job,step,nodes,loss\n")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for jobs' state") from None
+
+
+def _tell(folder: Path) -> None:
+    from ddlsched.live.store import JobStore
+
+    jobs = JobStore(folder / "jobs.sqlite").jobs()
+    states = {state: sum(job.state == state for job in jobs) for state in ("finished", "failed", "queued")}
+    notice(", ".join(f"{count} {state}" for state, count in states.items()) + f"; timeline: {folder / 'timeline.csv'}")
+    if states["failed"]:
+        raise typer.Exit(1)

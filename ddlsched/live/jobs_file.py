@@ -1,0 +1,50 @@
+"""The table of jobs that ``ddlsched live`` is given."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ddlsched.errors import InputError
+from ddlsched.live.store import StoredJob
+from ddlsched.tables import abbreviated, cell_whole, csv_rows, readable
+
+__all__ = ["read_jobs"]
+
+_COLUMNS = ("job_id", "program", "steps", "max_nodes")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def read_jobs(path: Path) -> list[StoredJob]:
+    """Read a CSV table with the columns job_id, program, steps, max_nodes.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected; also for ``mlp`` where PyTorch is missing.
+    """
+    return readable(path, "a table of jobs (CSV)", _read)
+
+
+def _read(path: Path) -> list[StoredJob]:
+    from importlib.util import find_spec
+
+    from ddlsched.live.worker import PROGRAMS
+
+    jobs: dict[str, StoredJob] = {}
+    for where, row in csv_rows(path, _COLUMNS, ()):
+        name, program = row["job_id"], row["program"]
+        if not _NAME.fullmatch(name):
+            expected = "expected up to 64 letters, digits, _ . and -, for it names a folder"
+            raise InputError(f"{where}, column job_id: {abbreviated(name)}; {expected}")
+        if name in jobs:
+            raise InputError(f"{where}, column job_id: {name!r} is there twice; expected each name once")
+        if program not in PROGRAMS:
+            raise InputError(f"{where}, column program: {abbreviated(program)}; expected one of {', '.join(PROGRAMS)}")
+        if program == "mlp" and find_spec("torch") is None:
+            raise InputError(f"{where}: program mlp needs PyTorch; install it with: pip install 'ddlsched[live]'")
+        steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
+        jobs[name] = StoredJob(name, program, steps, cell_whole(where, "max_nodes", row["max_nodes"], 64), "queued", 0)
+    if not jobs:
+        raise InputError(f"{path}: holds no job; expected at least one row")
+    return list(jobs.values())

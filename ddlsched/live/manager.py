@@ -1,0 +1,208 @@
+"""The live Job Manager: first come, first served up to a cap, on the nodes that the Scavenger finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddlsched.elastic.job_monitor import JobMonitor
+from ddlsched.elastic.profiling_advisor import Candidate
+from ddlsched.elastic.scavengers import Scavenger
+from ddlsched.live.processes import JobProcesses, start_processes
+from ddlsched.live.progress_socket import Report, ReportSocket
+from ddlsched.live.store import JobStore, StoredJob
+from ddlsched.live.worker import committed_steps
+
+__all__ = ["Event", "LiveManager", "Sharer"]
+
+_POLL_S = 0.02
+_MOST_FAILURES = 5
+
+
+class Sharer(Protocol):
+    """Says how many nodes each job is to have; a ``Profiled`` allocator, say."""
+
+    monitor: JobMonitor
+    advisor: Any
+
+    def counts(self, jobs: list[Candidate], num_nodes: int, now_s: float) -> list[int]:
+        """Return how many nodes each job is to have now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened, for the timeline; ``nodes`` and ``loss`` where they belong to it."""
+
+    time_s: float
+    what: str
+    job: str = ""
+    step: int = 0
+    nodes: int = 0
+    loss: float | None = None
+
+
+@dataclass
+class LiveManager:
+    """Runs the jobs of a store to their end.
+
+    Parameters
+    ----------
+    folder
+        Holds ``jobs.sqlite`` and a folder a job with what it has committed.
+    scavenger, sharer
+        Who finds nodes, and who shares them out.
+    most_jobs
+        How many jobs run at a time.
+    watch
+        Is told of every event.
+    """
+
+    folder: Path
+    scavenger: Scavenger
+    sharer: Sharer
+    most_jobs: int = 10
+    watch: Callable[[Event], None] | None = None
+    running: dict[str, JobProcesses] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store = JobStore(self.folder / "jobs.sqlite")
+        self.store.recover()
+        self._socket = ReportSocket(self.store.accepts)
+        self._begun_s = time.monotonic()
+        self._idle: frozenset[str] = frozenset()
+        self._failures: dict[str, int] = {}
+        self._reported: dict[str, float] = {}
+        self._ask = True
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._begun_s
+
+    def run(self, until_s: float = float("inf")) -> None:
+        """Go on until no job is left, or until a time."""
+        try:
+            while self.now_s < until_s and self.turn():
+                pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End every process; jobs that are not done stay in the queue."""
+        for job_id in list(self.running):
+            self._stop(job_id)
+        self._socket.close()
+        self.store.close()
+
+    def turn(self) -> bool:
+        """Look once at everything; return whether jobs are left."""
+        for report in self._socket.receive(_POLL_S):
+            self._take(report)
+        self._look_at_nodes()
+        self._look_at_processes()
+        waiting = [job for job in self.store.jobs() if job.state in ("queued", "running")] if self._ask else []
+        wake_s = self.sharer.advisor.wake_s()
+        if self._ask or (wake_s is not None and self.now_s >= wake_s):
+            waiting = waiting or [job for job in self.store.jobs() if job.state in ("queued", "running")]
+            self._ask = False
+            self._share_out(waiting[: self.most_jobs])
+            return bool(waiting)
+        return True
+
+    def _tell(self, event: Event) -> None:
+        if self.watch is not None:
+            self.watch(event)
+
+    def _take(self, report: Report) -> None:
+        """Pass a report on; the advisor waits for the first one at a new size."""
+        monitor, job_id = self.sharer.monitor, report.job
+        monitor.progress(job_id, time_s=report.time_s, step=report.step, samples=report.samples, nodes=report.nodes)
+        if job_id not in self._reported:
+            self._ask = True
+        self._reported[job_id] = report.time_s
+        self._failures.pop(job_id, None)
+        self._tell(Event(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
+
+    def _look_at_nodes(self) -> None:
+        """Notice nodes that came or went; what runs on one that went is gone at that moment."""
+        there = self.scavenger.idle(self.now_s)
+        if there == self._idle:
+            return
+        self._idle, self._ask = there, True
+        self._tell(Event(self.now_s, "nodes", nodes=len(there)))
+        for job_id, job in list(self.running.items()):
+            if not there.issuperset(job.nodes):
+                self._stop(job_id, "lost a node")
+
+    def _look_at_processes(self) -> None:
+        for job_id, job in list(self.running.items()):
+            if job.has_ended():
+                del self.running[job_id]
+                self.store.finish(job_id)
+                self.sharer.monitor.forget(job_id)
+                self._ask = True
+                self._tell(Event(self.now_s, "finished", job_id))
+            elif job.has_failed():
+                self._stop(job_id, "a process died")
+                self._failures[job_id] = self._failures.get(job_id, 0) + 1
+                self._ask = True
+                if self._failures[job_id] >= _MOST_FAILURES:
+                    self.store.fail(job_id)
+                    self._tell(Event(self.now_s, "failed", job_id))
+
+    def _share_out(self, jobs: list[StoredJob]) -> None:
+        """Ask for sizes and carry out what differs: first jobs that shrink or stop, then those that grow."""
+        candidates = [self._candidate(job) for job in jobs]
+        counts = self.sharer.counts(candidates, len(self._idle), self.now_s)
+        changed = [(job, n) for job, c, n in zip(jobs, candidates, counts, strict=True) if c.nodes != n]
+        kept = {}
+        for job, count in changed:
+            kept[job.job_id] = self.running[job.job_id].nodes[:count] if job.job_id in self.running else ()
+            self._stop(job.job_id)
+        for job, count in changed:
+            taken = {node for each in self.running.values() for node in each.nodes}.union(*kept.values())
+            free = sorted(self._idle - taken)
+            nodes = (*kept[job.job_id], *free[: count - len(kept[job.job_id])])
+            if nodes:
+                self._start(job, nodes)
+            kept[job.job_id] = nodes
+
+    def _candidate(self, job: StoredJob) -> Candidate:
+        running = self.running.get(job.job_id)
+        return Candidate(
+            job_id=job.job_id,
+            nodes=len(running.nodes) if running else 0,
+            min_nodes=1,
+            max_nodes=job.max_nodes,
+            measured=frozenset(self.sharer.monitor.rates(job.job_id)),
+            settled=job.job_id in self._reported,
+        )
+
+    def _start(self, job: StoredJob, nodes: tuple[str, ...]) -> None:
+        folder = self.folder / job.job_id
+        folder.mkdir(exist_ok=True)
+        generation, token = self.store.start(job.job_id)
+        self._reported.pop(job.job_id, None)
+        self.running[job.job_id] = start_processes(
+            job.job_id,
+            program=job.program,
+            steps=job.steps,
+            nodes=nodes,
+            generation=generation,
+            token=token,
+            folder=folder,
+            socket=self._socket.path,
+        )
+        self._tell(Event(self.now_s, "started", job.job_id, len(committed_steps(folder)), len(nodes)))
+
+    def _stop(self, job_id: str, why: str = "stopped") -> None:
+        job = self.running.pop(job_id, None)
+        if job is not None:
+            job.kill()
+            self.store.stop(job_id)
+            self.sharer.monitor.interrupted(job_id)
+            self._tell(Event(self.now_s, why, job_id, len(committed_steps(self.folder / job_id)), len(job.nodes)))

@@ -1,0 +1,143 @@
+"""Where training processes report: a Unix socket that only this user can open, a line of JSON a report."""
+
+from __future__ import annotations
+
+import json
+import math
+import selectors
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddlsched.units import is_whole
+
+__all__ = ["MOST_BYTES", "Report", "ReportSocket", "parse_report", "send_report"]
+
+MOST_BYTES = 1024
+"""Of a report, with its line break."""
+_MOST_CONNECTIONS = 256
+
+
+@dataclass(frozen=True)
+class Report:
+    """A step of a job's that is committed."""
+
+    job: str
+    token: str
+    step: int
+    samples: int
+    nodes: int
+    loss: float
+    time_s: float
+
+
+def parse_report(line: bytes) -> Report | None:
+    """Return what a line says, or None if it is no report."""
+    try:
+        said = json.loads(line)
+    except ValueError:  # No JSON, or no UTF-8.
+        return None
+    fields = Report.__dataclass_fields__
+    if not isinstance(said, dict) or said.keys() != fields.keys():
+        return None
+    texts = all(isinstance(said[name], str) and 0 < len(said[name]) <= 200 for name in ("job", "token"))
+    wholes = all(is_whole(said[name], 0) for name in ("step", "samples", "nodes"))
+    numbers = all(_is_finite(said[name]) for name in ("loss", "time_s"))
+    return Report(**said) if texts and wholes and numbers else None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def send_report(path: str, report: Report) -> None:
+    """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            connection.connect(path)
+            connection.sendall(json.dumps(report.__dict__).encode() + b"\n")
+    except OSError:
+        return
+
+
+class ReportSocket:
+    """Takes reports in without ever waiting; drops what is malformed, too long, or has no valid token.
+
+    Parameters
+    ----------
+    accepts
+        From a job's name and a token to whether its reports are believed.
+    """
+
+    def __init__(self, accepts: Callable[[str, str], bool]) -> None:
+        self._accepts = accepts
+        self._folder = Path(tempfile.mkdtemp(prefix="ddlsched-"))  # Its mode is 0700; a socket's path must be short.
+        self.path = str(self._folder / "progress")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        Path(self.path).chmod(0o600)
+        self._listener.listen(_MOST_CONNECTIONS)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._buffers: dict[socket.socket, bytes] = {}
+        self.refused = 0
+        """Reports and connections that were dropped."""
+
+    def receive(self, timeout_s: float) -> list[Report]:
+        """Return what has come in, after at most ``timeout_s``."""
+        reports: list[Report] = []
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif isinstance(key.fileobj, socket.socket):
+                reports += self._read(key.fileobj)
+        return reports
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        if len(self._buffers) >= _MOST_CONNECTIONS:
+            connection.close()
+            self.refused += 1
+            return
+        connection.setblocking(False)
+        self._buffers[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket) -> list[Report]:
+        try:
+            received = connection.recv(MOST_BYTES + 1)
+        except OSError:
+            received = b""
+        *lines, rest = (self._buffers[connection] + received).split(b"\n")
+        self._buffers[connection] = rest
+        reports = [report for line in lines if (report := self._believed(line)) is not None]
+        if not received or len(rest) >= MOST_BYTES:
+            self.refused += bool(rest)
+            self._drop(connection)
+        return reports
+
+    def _believed(self, line: bytes) -> Report | None:
+        report = parse_report(line) if len(line) < MOST_BYTES else None
+        if report is None or not self._accepts(report.job, report.token):
+            self.refused += 1
+            return None
+        return report
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._buffers[connection]
+        connection.close()
+
+    def close(self) -> None:
+        """Close it and remove its file."""
+        for connection in list(self._buffers):
+            self._drop(connection)
+        self._selector.close()
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

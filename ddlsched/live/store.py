@@ -1,0 +1,138 @@
+"""The live manager's memory: its queue and the state of every job, in SQLite, safe against a kill at any moment."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddlsched.errors import InputError
+
+__all__ = ["JobStore", "StoredJob"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL UNIQUE,
+    program TEXT NOT NULL,
+    steps INTEGER NOT NULL CHECK (steps > 0),
+    max_nodes INTEGER NOT NULL CHECK (max_nodes > 0),
+    state TEXT NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'finished', 'failed')),
+    generation INTEGER NOT NULL DEFAULT 0,
+    token_hash TEXT
+);
+"""
+_COLUMNS = "job_id, program, steps, max_nodes, state, generation"
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A row: what was submitted, its state, and how often its processes have been started."""
+
+    job_id: str
+    program: str
+    steps: int
+    max_nodes: int
+    state: str
+    generation: int
+
+
+class JobStore:
+    """A queue that outlives its manager. Every change is one transaction; the log is written ahead (WAL).
+
+    A job's steps and weights are not here but in what its processes commit: so a manager that is killed between a
+    job's end and its note of it finds the committed end when it comes back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise InputError(f"{path}: cannot be used ({error}); expected a file for the state of jobs") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def submit(self, job_id: str, *, program: str, steps: int, max_nodes: int) -> bool:
+        """Put a job in the queue, unless one of its name is known; return whether it is new.
+
+        Raises
+        ------
+        InputError
+            The one that is known is another.
+        """
+        with self._transaction() as db:
+            row = db.execute("SELECT program, steps, max_nodes FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+            if row is None:
+                values = job_id, program, steps, max_nodes
+                db.execute("INSERT INTO jobs (job_id, program, steps, max_nodes) VALUES (?, ?, ?, ?)", values)
+            elif row != (program, steps, max_nodes):
+                raise InputError(f"job {job_id!r}: is known as {row}; expected the same, or another name")
+        return row is None
+
+    def jobs(self) -> list[StoredJob]:
+        """Return all jobs in the order of submission."""
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY place")
+        return [StoredJob(*row) for row in rows]
+
+    def recover(self) -> list[str]:
+        """Put jobs that a dead manager ran back in the queue and return them; their tokens are worth nothing now."""
+        with self._transaction() as db:
+            lost = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'running' ORDER BY place")]
+            db.execute("UPDATE jobs SET state = 'queued', token_hash = NULL WHERE state = 'running'")
+        return lost
+
+    def start(self, job_id: str) -> tuple[int, str]:
+        """Note that a job's processes are started (again); return the generation and a new token for its reports."""
+        token = secrets.token_hex(16)
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE jobs SET state = 'running', generation = generation + 1, token_hash = ? "
+                "WHERE job_id = ? AND state IN ('queued', 'running')",
+                (_hashed(token), job_id),
+            )
+            found = db.execute("SELECT generation FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+        return int(found[0]), token
+
+    def stop(self, job_id: str) -> None:
+        """Note that a job has no processes now and waits."""
+        self._end(job_id, "queued")
+
+    def finish(self, job_id: str) -> None:
+        """Note that a job is done."""
+        self._end(job_id, "finished")
+
+    def fail(self, job_id: str) -> None:
+        """Note that a job is given up."""
+        self._end(job_id, "failed")
+
+    def _end(self, job_id: str, state: str) -> None:
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET state = ?, token_hash = NULL WHERE job_id = ?", (state, job_id))
+
+    def accepts(self, job_id: str, token: str) -> bool:
+        """Return whether a token is the one of the job's processes of now."""
+        row = self._db.execute("SELECT token_hash FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+        return row is not None and row[0] is not None and secrets.compare_digest(row[0], _hashed(token))
+
+
+def _hashed(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""Better than the myopic optimum? Over disjoint sets of nodes, paired, with a clairvoyant and a bound to compare."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from inputs import shared_evenly
+from on_engine import Watched, simulated
+from replay import TrainingJob
+
+from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.survival_aware import SurvivalAware, SurvivalRun
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.idle_nodes import IdleTrace
+from ddlsched.elastic.survival import Survival
+
+MOST_JOBS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clairvoyant(SurvivalAware):
+    """The same rule with the true time that each node stays: what foresight is worth to it."""
+
+    leaves_s: dict[int, list[float]]
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> SurvivalRun:
+        """Return what is asked during a run."""
+        return _ClairvoyantRun(self, Survival())
+
+
+class _ClairvoyantRun(SurvivalRun):
+    def useful_s(self, now_s: float) -> dict[int, float]:
+        leaves_s, horizon_s = self.policy.leaves_s, self.policy.horizon_s  # type: ignore[attr-defined]
+        return {gpu: min(self._next(leaves_s[gpu], now_s) - now_s, horizon_s) for gpu in self.since_s}
+
+    @staticmethod
+    def _next(leaves_s: Sequence[float], now_s: float) -> float:
+        place = bisect_right(leaves_s, now_s + 1e-6)
+        return leaves_s[place] if place < len(leaves_s) else np.inf
+
+
+def policies(idle: IdleTrace) -> dict[str, Any]:
+    """Return those that are compared."""
+    leaves_s: dict[int, list[float]] = {}
+    for node, end_s in sorted(zip(idle.node.tolist(), idle.idle_to_s.tolist(), strict=True)):
+        leaves_s.setdefault(node, []).append(end_s)
+    return {
+        "optimum, T_fwd 120 s": CountProgramme(lookahead_s=120.0),
+        "survival-aware": SurvivalAware(),
+        "clairvoyant": Clairvoyant(leaves_s=leaves_s),
+    }
+
+
+def runs(idle: IdleTrace, jobs: Sequence[TrainingJob], nodes_each: int, most_sets: int, until_s: float) -> pd.DataFrame:
+    """Return a row a policy and disjoint set of nodes; there are more jobs than can end by ``until_s``."""
+    at_once = [replace(job, submit_s=0.0) for job in jobs]
+    rows = []
+    for first in range(0, min(int(idle.node.max()) + 1, most_sets * nodes_each), nodes_each):
+        part = idle.of_nodes(first, first + nodes_each).between(0.0, until_s)
+        for name, policy in policies(part).items():
+            watched = Watched(policy=policy)
+            _, tally = simulated(part, at_once, watched, until_s=until_s)
+            trained, end_s = watched.seen["trained"], watched.seen["until_s"]
+            even = shared_evenly(jobs, part.mean_idle(0.0, end_s), MOST_JOBS)
+            losses = {"rescale_lost": tally.rescale_lost / trained, "preempt_lost": tally.preempt_lost / trained}
+            rows.append({"first_node": first, "policy": name, "u": trained / end_s / even, **losses})
+        bound = no_cost_bound(part, jobs, until_s)
+        rows.append({"first_node": first, "policy": "no-cost bound", "u": bound})
+    return pd.DataFrame(rows)
+
+
+def no_cost_bound(idle: IdleTrace, jobs: Sequence[TrainingJob], until_s: float) -> float:
+    """Return a bound on U: ten trainers of the mean curve, shared out anew at every instant for nothing."""
+    mean = np.mean([job.rates for job in jobs], axis=0)
+    seconds: dict[int, float] = {}
+    nodes, since_s = 0, 0.0
+    for change in idle.between(0.0, until_s).changes():
+        seconds[nodes] = seconds.get(nodes, 0.0) + change.time_s - since_s
+        nodes, since_s = nodes + len(change.joined) - len(change.left), change.time_s
+    best = np.zeros(max(seconds) + 1)
+    for _ in range(MOST_JOBS):
+        before = best.copy()
+        for size in range(1, min(len(mean), len(best))):
+            best[size:] = np.maximum(best[size:], before[:-size] + mean[size])
+    trained = sum(best[nodes] * span_s for nodes, span_s in seconds.items())
+    return float(trained / until_s / shared_evenly(jobs, idle.mean_idle(0.0, until_s), MOST_JOBS))

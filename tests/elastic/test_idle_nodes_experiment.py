@@ -1,0 +1,66 @@
+"""The idle-node experiment: the engine under the published rules against a plain replay of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments" / "idle_nodes"
+
+
+@pytest.fixture(scope="module")
+def parts():
+    sys.path.insert(0, str(FOLDER))
+    import inputs
+    import on_engine
+    import replay
+
+    yield inputs, on_engine, replay
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("policy", ["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"])
+def test_the_engine_agrees_with_the_plain_replay(parts, policy) -> None:
+    from run import POLICIES
+
+    inputs, on_engine, replay = parts
+    given = inputs.load(None)
+    jobs = given.hpo[:25]
+    samples = sum(job.samples for job in jobs)
+    plain = replay.replay(given.idle, jobs, POLICIES[policy])
+    result, tally = on_engine.simulated(given.idle, jobs, POLICIES[policy], published=True)
+    assert plain.finished == len(jobs) == result.summary()["jobs"]
+    assert result.summary()["makespan_s"] == pytest.approx(plain.makespan_s, rel=0.02)
+    assert tally.rescale_lost / samples == pytest.approx(plain.rescale_lost / samples, abs=0.01)
+    assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
+
+
+def test_the_generated_trace_is_what_its_script_makes(parts, tmp_path, monkeypatch) -> None:
+    import make_trace
+
+    monkeypatch.setattr(make_trace, "HERE", tmp_path)
+    make_trace.main()
+    for path in (FOLDER / "generated").iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_reference_rows_are_reproduced_on_the_measured_trace() -> None:
+    data = ROOT.parent / "shared" / "data" / "idle_nodes"
+    if not data.is_dir():
+        pytest.skip(f"{data} is not there")
+    command = [sys.executable, str(FOLDER / "run.py"), "--reference", "--json", "--data", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = {row["policy"]: row for row in json.loads(done.stdout)}
+    for policy, (makespan_h, u) in {
+        "equal share": (212.7, 0.754),
+        "optimum, T_fwd 10 s": (205.0, 0.820),
+        "optimum, T_fwd 120 s": (203.5, 0.836),
+    }.items():
+        assert rows[policy]["makespan_h"] == pytest.approx(makespan_h, rel=0.02)
+        assert rows[policy]["u"] == pytest.approx(u, abs=0.01)

@@ -1,0 +1,199 @@
+"""The live manager with jobs that only count, so that it needs no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algorithms.allocation.count_programme import CountProgramme
+from ddlsched.elastic.job_monitor import JobMonitor
+from ddlsched.elastic.profiled import Profiled
+from ddlsched.elastic.profiling_advisor import ProfilingAdvisor
+from ddlsched.errors import InputError
+from ddlsched.live.manager import Event, LiveManager
+from ddlsched.live.progress_socket import MOST_BYTES, Report, ReportSocket, parse_report, send_report
+from ddlsched.live.store import JobStore
+from ddlsched.live.worker import committed_steps
+
+
+class Nodes:
+    """A scavenger whose answer a test sets."""
+
+    def __init__(self, count: int) -> None:
+        self.there = frozenset(f"node{n}" for n in range(count))
+
+    def idle(self, now_s: float) -> frozenset[str]:
+        return self.there
+
+
+def manager(folder: Path, nodes: int, events: list[Event] | None = None) -> tuple[LiveManager, Nodes]:
+    scavenger = Nodes(nodes)
+    advisor = ProfilingAdvisor(scales=(2, 1), hold_s=0.2)
+    sharer = Profiled(CountProgramme(lookahead_s=10), advisor, JobMonitor(warm_up_steps=1, least_steps=3), (0.3, 0.3))
+    return LiveManager(folder, scavenger, sharer, 10, None if events is None else events.append), scavenger
+
+
+def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> None:
+    events: list[Event] = []
+    live, _ = manager(tmp_path, 3, events)
+    live.store.submit("a", program="count", steps=150, max_nodes=2)
+    live.store.submit("b", program="count", steps=20, max_nodes=1)
+    live.run(60)
+    assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished", "finished"]
+    assert [len(committed_steps(tmp_path / name)) for name in "ab"] == [150, 20]
+    sizes = [event.nodes for event in events if (event.what, event.job) == ("started", "a")]
+    assert sizes[:2] == [2, 1]
+
+
+def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> None:
+    events: list[Event] = []
+    live, nodes = manager(tmp_path, 2, events)
+    live.store.submit("a", program="count", steps=100, max_nodes=2)
+    while len(committed_steps(tmp_path / "a")) < 10:
+        live.turn()
+    before = len(committed_steps(tmp_path / "a"))
+    nodes.there = frozenset({"node1"})
+    live.turn()
+    assert live.running["a"].nodes == ("node1",)
+    started = [event for event in events if event.what == "started"][-1]
+    assert before <= started.step <= before + 5  # steps that it committed until it was ended
+    live.run(60)
+    assert len(committed_steps(tmp_path / "a")) == 100
+
+
+def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> None:
+    events: list[Event] = []
+    live, _ = manager(tmp_path, 1, events)
+    live.store.submit("a", program="count", steps=60, max_nodes=1)
+    while len(committed_steps(tmp_path / "a")) < 5:
+        live.turn()
+    live.running["a"].processes[0].kill()
+    live.run(60)
+    assert len(committed_steps(tmp_path / "a")) == 60
+    assert "a process died" in [event.what for event in events]
+
+
+def test_a_job_that_keeps_dying_is_given_up(tmp_path, monkeypatch) -> None:
+    live, _ = manager(tmp_path, 1)
+    live.store.submit("a", program="no such program", steps=5, max_nodes=1)
+    live.run(60)
+    assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["failed"]
+
+
+def test_the_store_knows_what_a_dead_manager_ran(tmp_path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    assert store.submit("a", program="count", steps=5, max_nodes=1)
+    assert not store.submit("a", program="count", steps=5, max_nodes=1)
+    with pytest.raises(InputError, match="is known as"):
+        store.submit("a", program="count", steps=6, max_nodes=1)
+    generation, token = store.start("a")
+    assert (generation, store.accepts("a", token), store.accepts("a", "other")) == (1, True, False)
+    again = JobStore(tmp_path / "jobs.sqlite")
+    assert again.recover() == ["a"]
+    assert not again.accepts("a", token)
+    assert again.start("a")[0] == 2
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:
+    (tmp_path / "jobs.sqlite").write_text("x" * 5000)
+    with pytest.raises(InputError, match="cannot be used"):
+        JobStore(tmp_path / "jobs.sqlite")
+
+
+GOOD = {"job": "a", "token": "t", "step": 3, "samples": 192, "nodes": 2, "loss": 0.5, "time_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{",
+        b"[" * 900,
+        json.dumps(GOOD | {"step": -1}).encode(),
+        json.dumps(GOOD | {"step": True}).encode(),
+        json.dumps(GOOD | {"loss": "0.5"}).encode(),
+        json.dumps(GOOD | {"loss": float("nan")}).encode(),
+        json.dumps(GOOD | {"more": 1}).encode(),
+        json.dumps({name: GOOD[name] for name in ("job", "token")}).encode(),
+        json.dumps(GOOD | {"job": ""}).encode(),
+    ],
+)
+def test_what_is_no_report_is_refused(line) -> None:
+    assert parse_report(line) is None
+    assert parse_report(json.dumps(GOOD).encode()) == Report(**GOOD)
+
+
+def received(reports: ReportSocket) -> list[Report]:
+    found = []
+    for _ in range(5):
+        found += reports.receive(0.02)
+    return found
+
+
+def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> None:
+    reports = ReportSocket(lambda job, token: (job, token) == ("a", "right"))
+    try:
+        assert Path(reports.path).stat().st_mode & 0o077 == 0
+        assert Path(reports.path).parent.stat().st_mode & 0o077 == 0
+        send_report(reports.path, Report(**GOOD | {"token": "right"}))
+        send_report(reports.path, Report(**GOOD | {"token": "wrong"}))
+        with socket.socket(socket.AF_UNIX) as endless:
+            endless.connect(reports.path)
+            endless.sendall(b"x" * (3 * MOST_BYTES))
+            assert [report.token for report in received(reports)] == ["right"]
+        assert reports.refused == 2
+        assert reports._buffers == {}
+    finally:
+        reports.close()
+    send_report(reports.path, Report(**GOOD))  # nobody there: no error
+
+
+def run_live(folder: Path) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-c",
+        "from ddlsched.cli import main; main()",
+        "live",
+        str(folder / "jobs.csv"),
+        "--state",
+        str(folder / "state"),
+    ]
+    return subprocess.Popen(
+        [*command, "--trace", str(folder / "idle.csv"), "--hold-s", "0.2"], stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_no_job_is_lost_or_run_twice(tmp_path) -> None:
+    names = [f"j{n}" for n in range(5)]
+    (tmp_path / "jobs.csv").write_text(
+        "job_id,program,steps,max_nodes\n" + "".join(f"{n},count,200,2\n" for n in names)
+    )
+    (tmp_path / "idle.csv").write_text("node,idle_from_s,idle_to_s\n0,0,600\n1,0,600\n2,1,600\n3,0,3\n")
+    rng = np.random.default_rng(int(os.environ.get("FUZZ", 1)))
+    seen: dict[str, list[float]] = {}
+    for _ in range(15):
+        process = run_live(tmp_path)
+        time.sleep(rng.uniform(0.3, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for name in names:  # what was committed is never undone or done again
+            steps = committed_steps(tmp_path / "state" / name)
+            assert steps[: len(seen.get(name, []))] == seen.get(name, [])
+            assert steps == [1.0 / (1 + k) for k in range(len(steps))]
+            seen[name] = steps
+    assert run_live(tmp_path).wait(timeout=300) == 0
+    jobs = JobStore(tmp_path / "state" / "jobs.sqlite").jobs()
+    assert [(job.job_id, job.state) for job in jobs] == [(name, "finished") for name in names]
+    assert all(len(committed_steps(tmp_path / "state" / name)) == 200 for name in names)

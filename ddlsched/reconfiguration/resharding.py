@@ -173,7 +173,7 @@ def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_
 
 
 def _refuse_destination(final: Path, source: Path | str) -> None:
-    if "://" in str(final):
+    if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
     if final.exists() or final.is_symlink():
         raise InputError(f"{final}: exists; expected the name of a new folder")

@@ -78,7 +78,7 @@ def test_plans_of_transformers_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_by_way.values()) == sum(found.bytes_between_ranks.values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
     old = data.draw(odd_collections())
@@ -87,7 +87,7 @@ def test_plans_of_any_tensors_are_sound_and_least(data: st.DataObject) -> None:
     assert sum(found.bytes_between_hosts.values()) == sum(found.lower_bound_bytes.values())
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_plans_conserve_bytes(data: st.DataObject) -> None:
     old = data.draw(collections())
@@ -102,7 +102,7 @@ def test_plans_conserve_bytes(data: st.DataObject) -> None:
     assert sum(first_replica_plan(old, new).bytes_by_way.values()) == held
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_the_published_scheme_never_moves_less(data: st.DataObject) -> None:
     old = data.draw(collections())

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ddlsched.cli.calibrate_command import calibrate, calibrate_agent
+from ddlsched.cli.checkpoint_command import app as checkpoint_app
 from ddlsched.cli.compare_command import compare
 from ddlsched.cli.design_command import design
 from ddlsched.cli.estimate_command import estimate
@@ -20,6 +21,7 @@ from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.live_command import live
 from ddlsched.cli.output import emit
 from ddlsched.cli.report_command import report
+from ddlsched.cli.reshard_command import reshard
 from ddlsched.cli.simulate_command import simulate
 from ddlsched.cli.validate_command import validate
 from ddlsched.cli.workload_command import app as workload_app
@@ -44,6 +46,8 @@ app.command("design")(design)
 app.command("calibrate")(calibrate)
 app.command("calibrate-agent")(calibrate_agent)
 app.add_typer(workload_app, name="workload")
+app.command("reshard")(reshard)
+app.add_typer(checkpoint_app, name="checkpoint")
 app.command("list")(list_plugins)
 app.command("live")(live)
 app.command("validate")(validate)

@@ -1,0 +1,131 @@
+"""Where checkpoints are read from: a local folder, memory-mapped, or any file system that fsspec knows."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from ddlsched.errors import InputError
+
+__all__ = ["Location", "location_of"]
+
+
+class Location(Protocol):
+    """A folder from which files are read, whole or in ranges of bytes."""
+
+    def name_of(self, file: str) -> str:
+        """Return how messages call a file."""
+        ...
+
+    def holds(self, file: str) -> bool:
+        """Return whether a name stays within the folder, links followed."""
+        ...
+
+    def num_bytes(self, file: str) -> int:
+        """Return a file's size."""
+        ...
+
+    def read(self, file: str, low: int, high: int) -> memoryview:
+        """Return the bytes from one number to another; without a copy where that can be."""
+        ...
+
+    def read_all(self, file: str) -> bytes:
+        """Return a whole file."""
+        ...
+
+
+def location_of(directory: Path | str) -> Location:
+    """Return a folder by its path, or by a URL such as ``http://host:8000/checkpoint``."""
+    return _Remote(str(directory)) if "://" in str(directory) else _Folder(Path(directory))
+
+
+class _Folder:
+    """A local folder; its files are mapped into memory once and stay so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._mapped = cache(self._map)
+
+    def name_of(self, file: str) -> str:
+        return str(self.folder / file)
+
+    def holds(self, file: str) -> bool:
+        inside = Path(os.path.realpath(self.folder / file)).parent
+        return inside == Path(os.path.realpath(self.folder))
+
+    def num_bytes(self, file: str) -> int:
+        try:
+            return (self.folder / file).stat().st_size
+        except OSError as error:
+            raise self._unreadable(file, error) from None
+
+    def read(self, file: str, low: int, high: int) -> memoryview:
+        return self._mapped(file)[low:high]
+
+    def read_all(self, file: str) -> bytes:
+        try:
+            return (self.folder / file).read_bytes()
+        except OSError as error:
+            raise self._unreadable(file, error) from None
+
+    def _map(self, file: str) -> memoryview:
+        try:
+            with (self.folder / file).open("rb") as opened:
+                if not self.num_bytes(file):
+                    return memoryview(b"")
+                return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise self._unreadable(file, error) from None
+
+    def _unreadable(self, file: str, error: OSError) -> InputError:
+        return InputError(f"{self.name_of(file)}: cannot be read ({error.strerror}); expected a file of a checkpoint")
+
+
+class _Remote:
+    """A folder of another machine or store."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[reconfiguration]'") from None
+        self.url = url.rstrip("/")
+        try:
+            self.files, _ = fsspec.core.url_to_fs(self.url)
+        except (ValueError, ImportError, OSError) as error:
+            raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
+
+    def name_of(self, file: str) -> str:
+        return f"{self.url}/{file}"
+
+    def holds(self, file: str) -> bool:
+        return True  # a bare name cannot leave a URL
+
+    def num_bytes(self, file: str) -> int:
+        return int(self._asked(file, lambda url: self.files.size(url)))
+
+    def read(self, file: str, low: int, high: int) -> memoryview:
+        if low >= high:
+            return memoryview(b"")
+        found: bytes = self._asked(file, lambda url: self.files.cat_file(url, start=low, end=high))
+        if len(found) != high - low:
+            raise InputError(
+                f"{self.name_of(file)}: gave {len(found):,} bytes of {high - low:,}; expected a whole file"
+            )
+        return memoryview(found)
+
+    def read_all(self, file: str) -> bytes:
+        found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
+        return found
+
+    def _asked(self, file: str, question: Any) -> Any:
+        try:
+            return question(self.name_of(file))
+        except Exception as error:  # each file system has exceptions of its own
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise InputError(
+                f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint"
+            ) from error

@@ -88,6 +88,10 @@ class DatasetState:
         """
         return self._samples(self.consumed_samples + ahead * self.global_batch, self.global_batch)
 
+    def rank_slice(self, rank: int, ranks: int) -> tuple[int, int]:
+        """Return a rank's places in each global batch: from the first to before the second (:func:`rank_slice`)."""
+        return rank_slice(rank, ranks, self.global_batch)
+
     def rank_batch(self, rank: int, ranks: int, ahead: int = 0) -> NDArray[np.int64]:
         """Return what one of so many data-parallel ranks takes of a global batch; may be empty.
 
@@ -98,7 +102,7 @@ class DatasetState:
         InputError
             No such rank.
         """
-        begin, end = rank_slice(rank, ranks, self.global_batch)
+        begin, end = self.rank_slice(rank, ranks)
         return self._samples(self.consumed_samples + ahead * self.global_batch + begin, end - begin)
 
     def _samples(self, first: int, count: int) -> NDArray[np.int64]:

@@ -66,10 +66,10 @@ class Stage:
         return value
 
     def loss(self, value: Tensor, targets: Tensor, head: Tensor) -> Tensor:
-        """Return the sum of the tokens' losses; ``head`` is the rank's part of the tied embedding."""
+        """Return the sum of the tokens' losses, in float64; ``head`` is the rank's part of the tied embedding."""
         normed = enter(self._norm(value, "final_norm"), self.groups.tensor)
         logits = gather_last(F.linear(normed, head), self.groups.tensor)[:, : self.model.vocabulary]
-        return F.cross_entropy(logits.float(), targets, reduction="sum")
+        return F.cross_entropy(logits.double(), targets, reduction="sum")
 
     def _norm(self, value: Tensor, name: str) -> Tensor:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]

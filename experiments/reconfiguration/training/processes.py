@@ -6,7 +6,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable
 from functools import cache
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,11 @@ def train(
 
 @cache
 def _context() -> Any:
-    """Return what starts processes: each a copy of one that has imported torch and done nothing else."""
+    """Return what starts processes: each a copy of one that has imported what takes seconds and done nothing else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "trainer"])
+    # An optimiser's first step imports torch._dynamo. The server does not find this folder's own modules.
+    slow = ["torch", "torch._dynamo", "safetensors.torch", "pydantic", "ddlsched.reconfiguration.dataset_views"]
+    context.set_forkserver_preload(slow)
     return context
 
 
@@ -76,21 +78,26 @@ def on_ranks(ranks: int, work: Callable[[int, Any], Any], task: Any) -> list[Any
             process.start()
             sending.close()
         try:
-            return [_answer(rank, receiving) for rank, (receiving, _) in enumerate(answers)]
+            return _answers([receiving for receiving, _ in answers])
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
 
-def _answer(rank: int, receiving: Connection) -> Any:
-    try:
-        answer, failure = receiving.recv()
-    except EOFError:
-        answer, failure = None, "ended without an answer"
-    if failure:
-        raise TrainingError(f"rank {rank}: {failure}")
-    return answer
+def _answers(receiving: list[Connection]) -> list[Any]:
+    """Return all ranks' answers; the first failure to come is raised, not those that it causes elsewhere."""
+    answers: dict[int, Any] = {}
+    while len(answers) < len(receiving):
+        for ready in wait([end for rank, end in enumerate(receiving) if rank not in answers]):
+            rank = receiving.index(ready)  # type: ignore[arg-type]
+            try:
+                answers[rank], failure = receiving[rank].recv()
+            except EOFError:
+                failure = "ended without an answer"
+            if failure:
+                raise TrainingError(f"rank {rank}: {failure}")
+    return [answers[rank] for rank in range(len(receiving))]
 
 
 def _process(

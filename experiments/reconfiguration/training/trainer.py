@@ -80,7 +80,7 @@ class Trainer:
             return (self.weights[name].numel(),)
         ranks = [self.groups.parallelism.rank(place.tensor, data, place.stage) for data in range(self.parallel_data)]
         held = [self.collection.arrays[rank].get(state) for rank in ranks]
-        counts = [0 if layout is None else sum(piece.num_elements for piece in layout.pieces) for layout in held]
+        counts = [0 if layout is None else layout.num_elements for layout in held]
         return tuple(sum(counts[: data + 1]) for data in range(len(counts)))
 
     @property
@@ -141,7 +141,7 @@ class Trainer:
         totals = {
             name: summed(sums[name].total(torch.zeros_like(leaf)), self.groups.data) for name, leaf in leaves.items()
         }
-        loss = summed(losses.total(torch.zeros(())), self.groups.data)
+        loss = summed(losses.total(torch.zeros((), dtype=torch.float64)), self.groups.data)
         dist.broadcast(loss, self.groups.parallelism.num_ranks - 1)
         return float(loss) / tokens, {name: value.float() / tokens for name, value in self._tied(totals).items()}
 
@@ -161,7 +161,7 @@ class Trainer:
             dist.recv(received, groups.neighbour(-1))
             value = received.requires_grad_()
         value = self.stage.forward(value, dropout)
-        loss = torch.zeros(())
+        loss = torch.zeros((), dtype=torch.float64)
         if groups.last:
             result = self.stage.loss(value, sample[1:], self.weights["output.weight"] if head is None else head)
             result.backward()

@@ -5,3 +5,21 @@ is a directory with a safetensors file a rank (:class:`~.checkpoint.Checkpoint`)
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.reconfiguration.parallelism import Parallelism
+
+if TYPE_CHECKING:
+    from ddlsched.reconfiguration.resharding import reshard
+
+__all__ = ["Parallelism", "reshard"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is heavy when it is first asked for."""
+    if name == "reshard":
+        from ddlsched.reconfiguration.resharding import reshard
+
+        return reshard
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

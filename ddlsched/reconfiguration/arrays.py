@@ -91,13 +91,13 @@ def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callabl
     with replacing(directory / checkpoint.files[rank], "file of a rank") as path, path.open("wb") as file:
         file.write(header)
         for name, layout in held.items():
-            array = np.ascontiguousarray(part(tensors[name], layout))
+            array = part(tensors[name], layout)
             if (array.shape, array.dtype) != (layout.shape, numpy_dtype(tensors[name].dtype)):
                 raise InputError(
                     f"rank {rank}, tensor {name}: is {array.dtype} {list(array.shape)}; "
                     f"expected {numpy_dtype(tensors[name].dtype)} {list(layout.shape)}"
                 )
-            file.write(array.reshape(-1).view(np.uint8).data)
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint, wholes: Mapping[str, Array]) -> None:

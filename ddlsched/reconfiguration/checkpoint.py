@@ -111,14 +111,8 @@ class Checkpoint:
         _refuse_bad_names(checkpoint, place)
         return checkpoint
 
-    def write_description(self, directory: Path) -> None:
-        """Write ``checkpoint.json``, whole or not at all; the ranks' files must be there already.
-
-        Raises
-        ------
-        InputError
-            It cannot be written.
-        """
+    def text(self) -> str:
+        """Return what ``checkpoint.json`` says."""
         collection = self.collection
         described = _File(
             parallelism=collection.parallelism,
@@ -128,8 +122,18 @@ class Checkpoint:
             tensors=collection.tensors,
             **{name: getattr(self, name) for name in _SHARED},
         )
+        return _json(described)
+
+    def write_description(self, directory: Path) -> None:
+        """Write ``checkpoint.json``, whole or not at all; the ranks' files must be there already.
+
+        Raises
+        ------
+        InputError
+            It cannot be written.
+        """
         with replacing(directory / DESCRIPTION, "checkpoint description") as file:
-            file.write_text(_json(described))
+            file.write_text(self.text(), encoding="utf-8")
 
     def entries(self, place: Location, rank: int) -> dict[str, Entry]:
         """Return where each array of a rank lies in its file, after checking them against the description.

@@ -36,6 +36,10 @@ class Location(Protocol):
         """Return a whole file."""
         ...
 
+    def version(self, file: str) -> str:
+        """Return a text that changes when the file does, as far as can be told without reading it."""
+        ...
+
 
 def location_of(directory: Path | str) -> Location:
     """Return a folder by its path, or by a URL such as ``http://host:8000/checkpoint``."""
@@ -70,6 +74,9 @@ class _Folder:
             return (self.folder / file).read_bytes()
         except OSError as error:
             raise self._unreadable(file, error) from None
+
+    def version(self, file: str) -> str:
+        return f"{self.num_bytes(file)} {(self.folder / file).stat().st_mtime_ns}"
 
     def _map(self, file: str) -> memoryview:
         try:
@@ -120,6 +127,9 @@ class _Remote:
     def read_all(self, file: str) -> bytes:
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
         return found
+
+    def version(self, file: str) -> str:
+        return str(self.num_bytes(file))
 
     def _asked(self, file: str, question: Any) -> Any:
         try:

@@ -66,7 +66,9 @@ class Transformer:
             if not is_whole(getattr(self, name), 1):
                 raise InputError(f"{name} is {getattr(self, name)!r}; expected a whole number from 1")
         if self.hidden % self.heads:
-            raise InputError(f"hidden {self.hidden} does not divide by heads {self.heads}; expected heads of equal size")
+            raise InputError(
+                f"hidden {self.hidden} does not divide by heads {self.heads}; expected heads of equal size"
+            )
         if self.heads % self.groups:
             text = f"heads {self.heads} do not divide by key-value heads {self.groups}"
             raise InputError(f"{text}; expected groups of equal size")
@@ -78,7 +80,11 @@ class Transformer:
 
     def parameters(self, dtype: str) -> list[Tensor]:
         """Return the weights, in the order in which the model uses them."""
-        shapes = [*self._embeddings(), *(t for layer in range(self.num_layers) for t in self._layer(layer)), *self._head()]
+        shapes = [
+            *self._embeddings(),
+            *(t for layer in range(self.num_layers) for t in self._layer(layer)),
+            *self._head(),
+        ]
         return [dataclasses.replace(tensor, dtype=dtype) for tensor in shapes]
 
     def _embeddings(self) -> Iterator[Tensor]:
@@ -137,7 +143,9 @@ class Transformer:
         first = Cut(dim=1, parts=(Part(inner),) * 2 if self.gated else ())
         yield _tensor(f"{name}.router.weight", (self.experts, self.hidden), (layer,))
         yield _tensor(f"{name}.experts.h_to_4h.weight", (self.experts, rows, self.hidden), (layer,), spread, first)
-        yield _tensor(f"{name}.experts.4h_to_h.weight", (self.experts, self.hidden, inner), (layer,), spread, Cut(dim=2))
+        yield _tensor(
+            f"{name}.experts.4h_to_h.weight", (self.experts, self.hidden, inner), (layer,), spread, Cut(dim=2)
+        )
 
     def _head(self) -> Iterator[Tensor]:
         yield from self._norm("final_norm", "last")
@@ -171,9 +179,7 @@ class Optimiser:
             raise InputError(f"sharding is {self.sharding!r}; expected one of {', '.join(get_args(Sharding))}")
 
 
-def job_tensors(
-    model: Transformer, *, dtype: str = "BF16", optimiser: Optimiser | None = None
-) -> tuple[Tensor, ...]:
+def job_tensors(model: Transformer, *, dtype: str = "BF16", optimiser: Optimiser | None = None) -> tuple[Tensor, ...]:
     """Return the tensors of a training job: weights, and with an optimiser its step, master weights and moments."""
     weights = model.parameters(dtype)
     if optimiser is None:

@@ -146,9 +146,7 @@ def _refuse_differences(old: TensorCollection, new: TensorCollection) -> None:
         raise InputError(f"tensor {missing[0]}: is not in the new collection; expected the same tensors")
 
 
-def _drafts(
-    old: TensorCollection, new: TensorCollection, lost: frozenset[int]
-) -> tuple[list[TensorPlan], list[_Need]]:
+def _drafts(old: TensorCollection, new: TensorCollection, lost: frozenset[int]) -> tuple[list[TensorPlan], list[_Need]]:
     """Return the moves that stay within hosts, and what hosts lack."""
     drafts, needs = [], []
     wanted = _Wanted(old, new, lost)

@@ -1,0 +1,249 @@
+"""A checkpoint under another parallelism: planned, copied to a temporary folder, checked, then given its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddlsched.errors import InputError
+from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.collection import Allocation, TensorCollection
+from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
+from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
+from ddlsched.reconfiguration.locations import location_of
+from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
+from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
+from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
+
+__all__ = ["Outcome", "reshard"]
+
+_JOURNAL = "journal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was done.
+
+    Parameters
+    ----------
+    plan
+        Who got what from whom.
+    written_bytes
+        Of all new files.
+    resumed_bytes
+        Of them, those that an earlier run, which was stopped, had written.
+    plan_s, copy_s, verify_s
+        Wall time of planning (reading descriptions included), of copying (until all is on disk), of checking hashes.
+    """
+
+    plan: Plan
+    written_bytes: int
+    resumed_bytes: int
+    plan_s: float
+    copy_s: float
+    verify_s: float
+
+
+def reshard(
+    source: Path | str,
+    destination: Path | str,
+    *,
+    to: Parallelism | TensorCollection,
+    lost: Collection[int] = (),
+    host: int | None = None,
+    peers: Mapping[int, str] | None = None,
+    verify: bool = False,
+    buffer_bytes: int = 256 << 20,
+    threads: int = 0,
+    watch: Watch = no_watch,
+) -> Outcome:
+    """Write a checkpoint under another parallelism.
+
+    The new files are filled in a temporary folder beside ``destination``, which takes that name when all is on disk. A
+    run that was stopped goes on where it was when it is started again with the same arguments.
+
+    Parameters
+    ----------
+    source
+        Folder of the old checkpoint, or a URL that fsspec knows. It is only read.
+    destination
+        Folder of the new one; it must not exist.
+    to
+        The new parallelism, or the same tensors as they are to be divided.
+    lost
+        Old ranks whose files are gone; their state is taken from other replicas.
+    host
+        Write only this host's ranks; None: all.
+    peers
+        Where the old files of other hosts are, by host, if not in ``source``.
+    verify
+        Whether to read all back: each tensor's content hash must be the old one's, and replicas must be equal.
+    buffer_bytes
+        Most memory for data on its way, all threads together.
+    threads
+        That copy at a time; 0: as many as suit the machine.
+    watch
+        Told the bytes copied and those in all.
+
+    Raises
+    ------
+    InputError
+        Something cannot be used: the message names the file and the tensor.
+    """
+    clock = _Clock()
+    final = Path(destination)
+    _refuse_destination(final, source)
+    if host is not None and verify:
+        raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
+    reading = Reading.at(source, lost, peers)
+    old = reading.checkpoint
+    new = dataclasses.replace(old, collection=_collection(old.collection, to), files=())
+    reading.refuse_faulty_files()
+    found = plan(old.collection, new.collection, lost=reading.lost)
+    plan_s = clock.lap_s()
+    partial = final.parent / f".{final.name}.partial"
+    writing = _Writing(reading, new, found, partial, host)
+    resumed_bytes = writing.copy(buffer_bytes, threads or num_threads(), watch)
+    copy_s = clock.lap_s()
+    if verify:
+        new = _verified(reading, new, partial, watch)
+    verify_s = clock.lap_s()
+    _finish(new, partial, final)
+    return Outcome(
+        plan=found,
+        written_bytes=sum(writing.sizes.values()),
+        resumed_bytes=resumed_bytes,
+        plan_s=plan_s,
+        copy_s=copy_s + clock.lap_s(),
+        verify_s=verify_s,
+    )
+
+
+class _Clock:
+    """Wall time between laps."""
+
+    def __init__(self) -> None:
+        self.last_s = time.perf_counter()
+
+    def lap_s(self) -> float:
+        before_s, self.last_s = self.last_s, time.perf_counter()
+        return self.last_s - before_s
+
+
+def _collection(old: TensorCollection, to: Parallelism | TensorCollection) -> TensorCollection:
+    if isinstance(to, TensorCollection):
+        return to
+    allocation = Allocation.packed(to.num_ranks, max(Counter(old.allocation.hosts).values()))
+    return old.resized(to, allocation=allocation)
+
+
+def _refuse_destination(final: Path, source: Path | str) -> None:
+    if "://" in str(final):
+        raise InputError(f"{final}: is no local folder; expected one, on each host its own")
+    if final.exists() or final.is_symlink():
+        raise InputError(f"{final}: exists; expected the name of a new folder")
+    if not final.parent.is_dir():
+        raise InputError(f"{final}: there is no folder {final.parent}; expected a name in an existing folder")
+    if "://" not in str(source) and Path(source).resolve() in (final.resolve(), *final.resolve().parents):
+        raise InputError(f"{final}: is in the source {source}, which is only read; expected a folder elsewhere")
+
+
+class _Writing:
+    """The temporary folder, and what is to be in it."""
+
+    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, partial: Path, host: int | None) -> None:
+        self.reading, self.new, self.plan, self.partial = reading, new, found, partial
+        hosts = new.collection.allocation.hosts
+        self.ranks = [rank for rank in range(len(hosts)) if host in (None, hosts[rank])]
+        if not self.ranks:
+            raise InputError(f"host {host}: has no rank of {new.collection.parallelism}; expected one of {set(hosts)}")
+        self.headers: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
+        self.entries: dict[int, dict[str, Entry]] = {}
+        for rank in self.ranks:
+            self._lay_out(rank)
+
+    def _lay_out(self, rank: int) -> None:
+        tensors, file = self.new.collection.by_name, self.new.files[rank]
+        held = self.new.collection.arrays[rank]
+        arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.items()}
+        self.headers[file], self.entries[rank] = header_bytes(arrays)
+        ends = (entry.begin + entry.num_bytes for entry in self.entries[rank].values())
+        self.sizes[file] = max(ends, default=len(self.headers[file]))
+
+    def copy(self, buffer_bytes: int, threads: int, watch: Watch) -> int:
+        """Fill the temporary folder; returns the bytes that an earlier run had written."""
+        needed = sum(self.sizes.values()) - _allocated_bytes(self.partial)
+        refuse_full_disk(self.partial.parent, needed)
+        self.partial.mkdir(exist_ok=True)
+        with (
+            closing(Journal(self.partial / _JOURNAL, self._fingerprint(buffer_bytes, threads))) as journal,
+            closing(OpenFiles(self.partial, self.headers, self.sizes)) as files,
+        ):
+            return copied(self._arrays(), files, journal, buffer_bytes=buffer_bytes, threads=threads, watch=watch)
+
+    def _arrays(self) -> list[NewArray]:
+        return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
+
+    def _of_tensor(self, tensor: TensorPlan) -> Iterator[NewArray]:
+        name = tensor.tensor.name
+
+        def target_of(rank: int) -> Target | None:
+            return Target(self.new.files[rank], self.entries[rank][name].begin) if rank in self.entries else None
+
+        return new_arrays(tensor, lambda rank: self.reading.source(rank, name), target_of)
+
+    def _fingerprint(self, *settings: int) -> str:
+        """Return what the contents of the temporary folder follow from, as a hash."""
+        reading = self.reading
+        versions = [reading.place_of(rank).version(reading.checkpoint.files[rank]) for rank in reading.survivors]
+        parts = (reading.checkpoint.text(), self.new.text(), sorted(reading.lost), self.ranks, versions, settings)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _allocated_bytes(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.is_dir() else 0
+
+
+def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) -> Checkpoint:
+    """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
+    expected = dict(reading.checkpoint.sha256)
+    if set(expected) != set(new.collection.by_name):
+        expected = content_hashes(reading, watch=watch) | expected
+    try:
+        refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
+    except InputError:
+        shutil.rmtree(partial)
+        raise
+    return dataclasses.replace(new, sha256=expected)
+
+
+def _finish(new: Checkpoint, partial: Path, final: Path) -> None:
+    """Write the description and give the folder its name."""
+    new.write_description(partial)
+    (partial / _JOURNAL).unlink()
+    _sync(partial / DESCRIPTION)
+    _sync(partial)
+    try:
+        partial.rename(final)
+    except OSError as error:
+        raise InputError(f"{final}: cannot be made of {partial} ({error.strerror}); expected a new folder") from None
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.plan import Plan, plan
+from ddlsched.reconfiguration.plan import NoReplicaError, Plan, plan
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 from ddlsched.topology import Node, Topology
 

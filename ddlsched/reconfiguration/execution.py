@@ -86,12 +86,11 @@ def _copies(
 
 def filled(array: NewArray, chunk: Chunk, buffer: memoryview) -> memoryview:
     """Return a chunk's bytes: a source's own if they lie there as wanted, else gathered in the buffer."""
+    if is_run(chunk):
+        first = chunk.copies[0]
+        return array.sources[first.source].data(first.read)
     size = DTYPE_BYTES[array.dtype]
     num_bytes = (chunk.high - chunk.low) * size
-    first = chunk.copies[0]
-    whole = len(chunk.copies) == 1 and first.write.num_elements * size == num_bytes
-    if whole and is_contiguous(first.read):
-        return array.sources[first.source].data(first.read)
     if len(buffer) < num_bytes:
         buffer = memoryview(bytearray(num_bytes))
     wanted = buffer[:num_bytes]
@@ -103,6 +102,13 @@ def filled(array: NewArray, chunk: Chunk, buffer: memoryview) -> memoryview:
         view = np.ndarray(write.extent, dtype, wanted, (write.offset - chunk.low) * size, strides)
         view[...] = array.sources[source].view(read)
     return wanted
+
+
+def is_run(chunk: Chunk) -> bool:
+    """Return whether a chunk's bytes lie in one source as they are wanted."""
+    first = chunk.copies[0]
+    whole = len(chunk.copies) == 1 and first.write.num_elements == chunk.high - chunk.low
+    return whole and is_contiguous(first.read)
 
 
 class _Job(NamedTuple):
@@ -166,11 +172,16 @@ def _batches(arrays: Sequence[NewArray], chunk_bytes: int) -> Iterator[list[_Job
 
 
 def _carried_out(job: _Job, files: OpenFiles, spare: SimpleQueue[memoryview]) -> None:
+    array, chunk = job
+    offset = chunk.low * DTYPE_BYTES[array.dtype]
+    first = array.sources[chunk.copies[0].source]
+    descriptor = first.place.descriptor(first.file)
+    if is_run(chunk) and descriptor is not None:
+        files.copy(array.targets, offset, descriptor, first.byte_range(chunk.copies[0].read), array.tensor)
+        return
     buffer = spare.get()
     try:
-        data = filled(job.array, job.chunk, buffer)
-        offset = job.chunk.low * DTYPE_BYTES[job.array.dtype]
-        files.write(job.array.targets, offset, data, job.array.tensor)
+        files.write(array.targets, offset, filled(array, chunk, buffer), array.tensor)
     finally:
         spare.put(buffer)
 

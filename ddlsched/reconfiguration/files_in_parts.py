@@ -16,6 +16,11 @@ from ddlsched.errors import InputError
 __all__ = ["Journal", "OpenFiles", "Target", "refuse_full_disk"]
 
 
+_OTHER_FILE_SYSTEM = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What systems say that cannot copy between these files themselves."""
+_READ_BYTES = 1 << 18
+
+
 class Target(NamedTuple):
     """Where in a new file an array begins."""
 
@@ -53,6 +58,14 @@ class OpenFiles:
                 while done < len(data):
                     done += os.pwrite(self.descriptors[file], data[done:], begin + offset + done)
 
+    def copy(
+        self, targets: Sequence[Target], offset: int, source: int, byte_range: tuple[int, int], tensor: str
+    ) -> None:
+        """Copy a range of an open file to each target, within the kernel if it can."""
+        for file, begin in targets:
+            with self._explained(file, f"tensor {tensor}"):
+                _copy_range(source, self.descriptors[file], byte_range, begin + offset)
+
     def flush(self) -> None:
         """Wait until all that was written is on disk."""
         for name, descriptor in self.descriptors.items():
@@ -72,6 +85,20 @@ class OpenFiles:
             why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
             text = f"{self.folder / file}: {what} cannot be written ({why})"
             raise InputError(f"{text}; what is done is kept: run again to go on, or remove {self.folder}") from None
+
+
+def _copy_range(source: int, target: int, byte_range: tuple[int, int], begin: int) -> None:
+    low, high = byte_range
+    while low < high:
+        try:
+            done = os.copy_file_range(source, target, high - low, low, begin)
+        except OSError as error:
+            if error.errno not in _OTHER_FILE_SYSTEM:
+                raise
+            done = os.pwrite(target, os.pread(source, min(high - low, _READ_BYTES), low), begin)
+        if not done:
+            raise OSError(errno.EIO, "the file that is read has become shorter")
+        low, begin = low + done, begin + done
 
 
 class Journal:

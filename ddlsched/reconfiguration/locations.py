@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from functools import cache
+import threading
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +37,10 @@ class Location(Protocol):
         """Return a whole file."""
         ...
 
+    def descriptor(self, file: str) -> int | None:
+        """Return an open file's descriptor, if it is local."""
+        ...
+
     def version(self, file: str) -> str:
         """Return a text that changes when the file does, as far as can be told without reading it."""
         ...
@@ -51,7 +56,8 @@ class _Folder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._mapped = cache(self._map)
+        self._files: dict[str, tuple[memoryview, int]] = {}
+        self._lock = threading.Lock()
 
     def name_of(self, file: str) -> str:
         return str(self.folder / file)
@@ -67,7 +73,7 @@ class _Folder:
             raise self._unreadable(file, error) from None
 
     def read(self, file: str, low: int, high: int) -> memoryview:
-        return self._mapped(file)[low:high]
+        return self._mapped(file)[0][low:high]
 
     def read_all(self, file: str) -> bytes:
         try:
@@ -75,20 +81,32 @@ class _Folder:
         except OSError as error:
             raise self._unreadable(file, error) from None
 
+    def descriptor(self, file: str) -> int | None:
+        return self._mapped(file)[1]
+
     def version(self, file: str) -> str:
         return f"{self.num_bytes(file)} {(self.folder / file).stat().st_mtime_ns}"
 
-    def _map(self, file: str) -> memoryview:
+    def _mapped(self, file: str) -> tuple[memoryview, int]:
+        """Return a file's bytes and its descriptor; it stays open as long as this folder is in use."""
+        with self._lock:
+            if file not in self._files:
+                self._files[file] = self._map(file)
+            return self._files[file]
+
+    def _map(self, file: str) -> tuple[memoryview, int]:
         try:
-            with (self.folder / file).open("rb") as opened:
-                if not self.num_bytes(file):
-                    return memoryview(b"")
-                return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-        except OSError as error:
+            descriptor = os.open(self.folder / file, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, descriptor)
+            if not os.fstat(descriptor).st_size:
+                return memoryview(b""), descriptor
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), descriptor
+        except (OSError, ValueError) as error:
             raise self._unreadable(file, error) from None
 
-    def _unreadable(self, file: str, error: OSError) -> InputError:
-        return InputError(f"{self.name_of(file)}: cannot be read ({error.strerror}); expected a file of a checkpoint")
+    def _unreadable(self, file: str, error: Exception) -> InputError:
+        why = getattr(error, "strerror", None) or error
+        return InputError(f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint")
 
 
 class _Remote:
@@ -127,6 +145,9 @@ class _Remote:
     def read_all(self, file: str) -> bytes:
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
         return found
+
+    def descriptor(self, file: str) -> int | None:
+        return None
 
     def version(self, file: str) -> str:
         return str(self.num_bytes(file))

@@ -16,7 +16,7 @@ from pathlib import Path
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
+from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
 from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
 from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
 from ddlsched.reconfiguration.locations import location_of
@@ -87,7 +87,7 @@ def reshard(
     peers
         Where the old files of other hosts are, by host, if not in ``source``.
     verify
-        Whether to read all back: each tensor's content hash must be the old one's, and replicas must be equal.
+        Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
     buffer_bytes
         Most memory for data on its way, all threads together.
     threads
@@ -221,6 +221,7 @@ def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) ->
     if set(expected) != set(new.collection.by_name):
         expected = content_hashes(reading, watch=watch) | expected
     try:
+        refuse_diverged(reading)
         refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
     except InputError:
         shutil.rmtree(partial)

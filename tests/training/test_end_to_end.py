@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conftest import GPT, START, STEPS, STOP, Uninterrupted, World, run_of
 
-from ddlsched.errors import InputError
 from ddlsched.reconfiguration.content import content_hashes
 from ddlsched.reconfiguration.models import Transformer
 from ddlsched.reconfiguration.parallelism import parse_parallelism
@@ -97,8 +96,7 @@ def test_a_checkpoint_whose_step_is_not_its_iteration_is_refused(world: World, t
         world.train(start, 1)
 
 
-def test_the_virtual_machine_of_the_test_is_no_stub(world: World, uninterrupted: Uninterrupted) -> None:
-    """Losses change from step to step and end below where they began: the model learns."""
+def test_the_model_learns(uninterrupted: Uninterrupted) -> None:
+    """Else equal losses would say little."""
     assert len(set(uninterrupted.losses)) == STEPS
-    with pytest.raises(InputError):
-        Reading.at(world.folder)
+    assert uninterrupted.losses[-1] < uninterrupted.losses[0] - 0.1

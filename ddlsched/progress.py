@@ -1,15 +1,15 @@
-"""A progress bar with the time left, on stderr, for what :func:`ddlsched.sweeps.sweep.sweep` reports."""
+"""Progress bars with the time left, on stderr: of what :func:`ddlsched.sweeps.sweep.sweep` reports, and of bytes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ddlsched.sweeps.sweep import Failure, Watcher
 
-__all__ = ["progress_bar"]
+__all__ = ["bytes_bar", "progress_bar"]
 
 
 @contextlib.contextmanager
@@ -29,5 +29,23 @@ def progress_bar(title: str) -> Iterator[Watcher]:
             progress.update(task, completed=done, total=total)
             if failure is not None:
                 console.print(f"failed: {failure}", style="red", markup=False, highlight=False)
+
+        yield watch
+
+
+@contextlib.contextmanager
+def bytes_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar for each piece of work; yields what takes the work's name, the bytes done and the bytes in all."""
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn()
+    with bars.Progress(*columns, bars.TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        tasks: dict[str, bars.TaskID] = {}
+
+        def watch(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
 
         yield watch

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.checkpoint_command import app as checkpoint_app
 from ddlsched.cli.compare_command import compare
 from ddlsched.cli.design_command import design
 from ddlsched.cli.estimate_command import estimate
@@ -18,6 +19,7 @@ from ddlsched.cli.failures import ReportingGroup
 from ddlsched.cli.list_command import list_plugins
 from ddlsched.cli.output import emit
 from ddlsched.cli.report_command import report
+from ddlsched.cli.reshard_command import reshard
 from ddlsched.cli.simulate_command import simulate
 from ddlsched.cli.validate_command import validate
 from ddlsched.cli.workload_command import app as workload_app
@@ -40,6 +42,8 @@ app.command("explain")(explain)
 app.command("estimate")(estimate)
 app.command("design")(design)
 app.add_typer(workload_app, name="workload")
+app.command("reshard")(reshard)
+app.add_typer(checkpoint_app, name="checkpoint")
 app.command("list")(list_plugins)
 app.command("validate")(validate)
 

@@ -49,6 +49,8 @@ class Allocation:
     @classmethod
     def packed(cls, num_ranks: int, gpus_per_host: int = 8, first_device: int = 0) -> Allocation:
         """Return ranks on consecutive devices, ``gpus_per_host`` on each host."""
+        if gpus_per_host < 1:
+            raise InputError(f"gpus_per_host is {gpus_per_host}; expected a whole number from 1")
         devices = tuple(range(first_device, first_device + num_ranks))
         return cls(devices=devices, hosts=tuple(device // gpus_per_host for device in devices))
 

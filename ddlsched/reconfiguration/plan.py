@@ -92,6 +92,15 @@ class Plan:
                     found[senders[move.source], receivers[move.target]] += tensor.cell_bytes(move.cell)
         return found
 
+    @cached_property
+    def bytes_between_ranks(self) -> Mapping[tuple[int, int, Way], int]:
+        """Bytes by old rank, new rank and way; what is handed on counts from the old rank it came from."""
+        found: Counter[tuple[int, int, Way]] = Counter()
+        for tensor in self.tensors:
+            for move in tensor.moves:
+                found[move.source, move.target, move.way] += tensor.cell_bytes(move.cell)
+        return found
+
 
 class _Need(NamedTuple):
     """A cell that a host lacks, the ranks there that need it, and the old ranks that have it."""

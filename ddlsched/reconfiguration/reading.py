@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import Array, numpy_dtype
 from ddlsched.reconfiguration.checkpoint import Checkpoint
+from ddlsched.reconfiguration.collection import Allocation
 from ddlsched.reconfiguration.copying import span
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.safetensors_files import Entry
@@ -92,15 +94,27 @@ class Reading:
             raise InputError(f"lost rank {wrong[0]}: expected ranks from 0 to {num_ranks - 1}")
 
     @classmethod
-    def at(cls, where: Path | str, lost: Collection[int] = (), peers: Mapping[int, str] | None = None) -> Reading:
-        """Return the checkpoint of a folder or URL.
+    def at(
+        cls,
+        where: Path | str,
+        lost: Collection[int] = (),
+        peers: Mapping[int, str] | None = None,
+        *,
+        gpus_per_host: int = 0,
+    ) -> Reading:
+        """Return the checkpoint of a folder or URL; ``gpus_per_host`` other than 0 overrides its hosts.
 
         Raises
         ------
         InputError
             There is none.
         """
-        return cls(Checkpoint.read(where), location_of(where), lost, peers)
+        checkpoint = Checkpoint.read(where)
+        if gpus_per_host:
+            collection = checkpoint.collection
+            packed = Allocation.packed(collection.num_ranks, gpus_per_host)
+            checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
+        return cls(checkpoint, location_of(where), lost, peers)
 
     @property
     def survivors(self) -> list[int]:

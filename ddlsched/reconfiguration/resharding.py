@@ -25,7 +25,7 @@ from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
 
-__all__ = ["Outcome", "reshard"]
+__all__ = ["Outcome", "planned", "reshard"]
 
 _JOURNAL = "journal"
 
@@ -62,8 +62,9 @@ def reshard(
     lost: Collection[int] = (),
     host: int | None = None,
     peers: Mapping[int, str] | None = None,
+    gpus_per_host: int = 0,
     verify: bool = False,
-    buffer_bytes: int = 256 << 20,
+    buffer_bytes: int = 64_000_000,
     threads: int = 0,
     watch: Watch = no_watch,
 ) -> Outcome:
@@ -86,6 +87,8 @@ def reshard(
         Write only this host's ranks; None: all.
     peers
         Where the old files of other hosts are, by host, if not in ``source``.
+    gpus_per_host
+        Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
     verify
         Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
     buffer_bytes
@@ -105,11 +108,8 @@ def reshard(
     _refuse_destination(final, source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
-    reading = Reading.at(source, lost, peers)
-    old = reading.checkpoint
-    new = dataclasses.replace(old, collection=_collection(old.collection, to), files=())
-    reading.refuse_faulty_files()
-    found = plan(old.collection, new.collection, lost=reading.lost)
+    reading, found = _planned(source, to, lost, peers, gpus_per_host)
+    new = dataclasses.replace(reading.checkpoint, collection=found.new, files=())
     plan_s = clock.lap_s()
     partial = final.parent / f".{final.name}.partial"
     writing = _Writing(reading, new, found, partial, host)
@@ -129,6 +129,31 @@ def reshard(
     )
 
 
+def planned(
+    source: Path | str,
+    to: Parallelism | TensorCollection,
+    *,
+    lost: Collection[int] = (),
+    peers: Mapping[int, str] | None = None,
+    gpus_per_host: int = 0,
+) -> Plan:
+    """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
+    return _planned(source, to, lost, peers, gpus_per_host)[1]
+
+
+def _planned(
+    source: Path | str,
+    to: Parallelism | TensorCollection,
+    lost: Collection[int],
+    peers: Mapping[int, str] | None,
+    gpus_per_host: int,
+) -> tuple[Reading, Plan]:
+    reading = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
+    reading.refuse_faulty_files()
+    old = reading.checkpoint.collection
+    return reading, plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+
+
 class _Clock:
     """Wall time between laps."""
 
@@ -140,11 +165,11 @@ class _Clock:
         return self.last_s - before_s
 
 
-def _collection(old: TensorCollection, to: Parallelism | TensorCollection) -> TensorCollection:
+def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int) -> TensorCollection:
     if isinstance(to, TensorCollection):
         return to
-    allocation = Allocation.packed(to.num_ranks, max(Counter(old.allocation.hosts).values()))
-    return old.resized(to, allocation=allocation)
+    each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
+    return old.resized(to, allocation=Allocation.packed(to.num_ranks, each))
 
 
 def _refuse_destination(final: Path, source: Path | str) -> None:

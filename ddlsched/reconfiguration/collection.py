@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 from ddlsched.errors import InputError
@@ -153,26 +154,32 @@ class TensorCollection:
         return tuple(Shard(layout, tuple(sorted(ranks))) for layout, ranks in holders.items())
 
     def _held(self, tensor: Tensor, stage: int) -> Iterator[tuple[Layout, int]]:
-        """Yield what each rank of a stage holds of a tensor."""
+        """Yield what each rank of a stage holds of a tensor; of a flat one, only ranks with an element of it."""
         parallelism = self.parallelism
-        by_place: dict[tuple[int, ...], Layout] = {}
-        for data in range(parallelism.dp):
-            for index in range(parallelism.tp):
-                key = (index, data % parallelism.ep, data)
-                shard = (index, *((key[1],) if tensor.over_experts else ()), *((data,) if _by_data(tensor) else ()))
-                if shard not in by_place:
-                    by_place[shard] = self._layout(tensor, stage, *key)
-                yield by_place[shard], parallelism.rank(index, data, stage)
+        experts = parallelism.ep if tensor.over_experts else 1
+        for index, expert in product(range(parallelism.tp), range(experts)):
+            replicas = range(expert, parallelism.dp, experts)
+            for layout, sharing in self._divided(tensor, stage, index, expert, replicas):
+                for data in sharing:
+                    yield layout, parallelism.rank(index, data, stage)
 
-    def _layout(self, tensor: Tensor, stage: int, index: int, expert: int, data: int) -> Layout:
-        whole = self._dense(tensor, index, expert, data)
+    def _divided(
+        self, tensor: Tensor, stage: int, index: int, expert: int, replicas: range
+    ) -> Iterator[tuple[Layout, Sequence[int]]]:
+        """Yield the parts of a tensor among data-parallel ranks, and which of them hold each."""
+        if any(cut.axis == "data" for cut in tensor.cuts):
+            for data in replicas:
+                yield self._dense(tensor, index, data % self.parallelism.ep, data), (data,)
+            return
+        whole = self._dense(tensor, index, expert, 0)
         if not tensor.flat:
-            return whole
+            yield whole, replicas
+            return
         begin, share = self._flat_places(stage, index, expert, tensor.over_experts)[tensor.name]
-        group_rank = data // self.parallelism.ep if tensor.over_experts else data
-        low = min(max(group_rank * share - begin, 0), whole.num_elements)
-        high = min(max((group_rank + 1) * share - begin, 0), whole.num_elements)
-        return flat_layout(whole, low, high)
+        end = begin + whole.num_elements
+        for number in range(begin // share if share else 0, -(-end // share) if share else 0):
+            low, high = max(number * share - begin, 0), min((number + 1) * share, end) - begin
+            yield flat_layout(whole, low, high), (replicas[number],)
 
     def _dense(self, tensor: Tensor, index: int, expert: int, data: int) -> Layout:
         parallelism = self.parallelism
@@ -217,8 +224,3 @@ class TensorCollection:
                 for rank in ranks:
                     arrays[rank][tensor.name] = layout
         return arrays
-
-
-def _by_data(tensor: Tensor) -> bool:
-    """Return whether data-parallel ranks hold different parts of a tensor."""
-    return bool(tensor.flat) or any(cut.axis == "data" for cut in tensor.cuts)

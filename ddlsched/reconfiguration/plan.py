@@ -236,10 +236,13 @@ def _no_replica(tensor: Tensor, cell: Cell, lost: frozenset[int]) -> NoReplicaEr
 
 
 def _assigned(needs: Sequence[_Need], hosts: Sequence[int], distance: Distance | None) -> Iterator[tuple[_Need, int]]:
-    """Yield each need with the old rank that serves it, the largest first: the nearest, then the least loaded."""
+    """Yield each need with the old rank that serves it: the nearest, then the least loaded.
+
+    Those with the fewest ranks to choose from come first, of these the largest: the others even out what is left.
+    """
     host_bytes: Counter[int] = Counter()
     rank_bytes: Counter[int] = Counter()
-    for need in sorted(needs, key=lambda need: -need.num_bytes):
+    for need in sorted(needs, key=lambda need: (len(need.sources), -need.num_bytes)):
         near = need.sources
         if distance is not None:
             away = {rank: distance(hosts[rank], need.host) for rank in near}

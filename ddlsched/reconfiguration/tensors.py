@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
@@ -129,7 +130,7 @@ class Tensor:
         """Bytes of the whole tensor."""
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
-    @property
+    @cached_property
     def over_experts(self) -> bool:
         """Whether ranks hold different experts of it."""
         return any(cut.axis == "expert" for cut in self.cuts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,7 @@ from ddlsched.cli.output import emit
 __all__ = ["make"]
 
 
-class Dtype(str, Enum):
+class Dtype(StrEnum):
     """Of the weights."""
 
     bf16 = "bf16"
@@ -24,7 +24,7 @@ class Dtype(str, Enum):
     f32 = "f32"
 
 
-class Sharding(str, Enum):
+class Sharding(StrEnum):
     """Of the optimiser."""
 
     none = "none"

@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.placing import staying
 from ddlsched.reconfiguration.plan import NoReplicaError, Plan, plan
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 from ddlsched.topology import Node, Topology
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from ddlsched.elastic.rescale import Rescale
 
-__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Site", "link_bytes", "reconfiguration_s"]
+__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Site", "link_bytes", "reconfiguration_s", "replicas_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +89,8 @@ class ReconfigurationTime:
 def reconfiguration_s(change: Plan, site: Site) -> ReconfigurationTime:
     """Return the time of a plan at a site.
 
-    The network's part is bytes over bandwidth of its busiest cable. No schedule is faster, and one that keeps that cable
-    busy is as fast; fair sharing of the cables by all transfers at once is, on the plans of this package, within a
-    percent of it (``experiments/reconfiguration``).
+    The network's part is bytes over bandwidth of its busiest cable. No schedule is faster, and one that keeps that
+    cable busy is as fast.
 
     Raises
     ------
@@ -107,7 +109,7 @@ def reconfiguration_s(change: Plan, site: Site) -> ReconfigurationTime:
     )
 
 
-def link_bytes(change: Plan, topology: Topology) -> tuple[Mapping[tuple[Node, Node], int], object]:
+def link_bytes(change: Plan, topology: Topology) -> tuple[Mapping[tuple[Node, Node], int], nx.Graph[Any]]:
     """Return the bytes over each directed cable of a plan, and the topology's graph.
 
     Returns
@@ -137,13 +139,24 @@ def _copied_within_hosts(change: Plan) -> Counter[int]:
     return found
 
 
+def replicas_of(*, tp: int = 1, pp: int = 1) -> Callable[[int], Parallelism]:
+    """Return the rule that gives a job as many replicas, of tp x pp GPUs each, as its GPUs make."""
+
+    def parallelism_of(gpus: int) -> Parallelism:
+        if gpus < 1 or gpus % (tp * pp):
+            raise InputError(f"{gpus} GPUs: expected a multiple of tp x pp = {tp * pp}")
+        return Parallelism(tp=tp, pp=pp, dp=gpus // (tp * pp))
+
+    return parallelism_of
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedRescaleCost:
     """The rescale cost of elastic jobs that train one model: the time of the plan from one size to the other.
 
     A model of this kind is called with a :class:`~ddlsched.elastic.rescale.Rescale`. A job's devices are taken to be
-    packed on as few hosts as can be, before and after, and the first ones to stay when it shrinks. A job that was
-    stopped, or whose lost GPUs held the only replica of something, reads its checkpoint from storage.
+    packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be put
+    where most of their state is (:func:`~ddlsched.reconfiguration.placing.staying`). A job that was stopped, or whose lost GPUs held the only replica of something, reads its checkpoint from storage.
 
     Parameters
     ----------
@@ -187,7 +200,7 @@ class PlannedRescaleCost:
             old = self._collection(from_gpus)
             lost = range(max(from_gpus - lost_gpus, 0), old.num_ranks)
             try:
-                return reconfiguration_s(plan(old, new, lost=lost), self.site).total_s
+                return reconfiguration_s(plan(old, staying(old, new), lost=lost), self.site).total_s
             except NoReplicaError:
                 pass
         return self._from_storage(new)
@@ -206,6 +219,6 @@ class PlannedRescaleCost:
                 for host in {hosts[rank] for rank in ranks}:
                     wanted[host] += layout.num_elements * DTYPE_BYTES[tensor.dtype]
         graph = self.site.topology.graph(max(hosts) + 1)
-        cards = {host: next(iter(graph.adj[host].values()))["bandwidth_bytes_per_s"] for host in wanted}
+        cards = {host: float(next(iter(graph.adj[host].values()))["bandwidth_bytes_per_s"]) for host in wanted}
         slowest = max(count / cards[host] for host, count in wanted.items())
         return max(slowest, wanted.total() / self.site.storage_bytes_per_s) + self.site.restart_s

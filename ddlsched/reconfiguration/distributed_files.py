@@ -1,4 +1,4 @@
-"""Directories of PyTorch's distributed checkpoints (``torch.distributed.checkpoint``), read in place and without PyTorch.
+"""Directories of PyTorch distributed checkpoints (``torch.distributed.checkpoint``), read in place without PyTorch.
 
 Such a directory holds a pickle, ``.metadata``, which says in which file and where each chunk of each tensor is; a chunk
 is what ``torch.save`` writes, an uncompressed zip archive with the elements in one member. Both are parsed by an
@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -243,7 +243,7 @@ def chunk_entry(place: Location, name: str, tensor: StoredTensor, chunk: StoredC
 def _archived(place: Location, chunk: StoredChunk, where: str) -> tuple[int, int, Any]:
     """Return where an archive's elements begin in the file, their bytes, and what the tensor is made of."""
     stream = _Range(place, chunk)
-    with zipfile.ZipFile(stream) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(stream) as archive:
         description = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         folder = description.removesuffix("data.pkl")
         found = _unpickled(archive.read(description), _CHUNK_NAMES, where)

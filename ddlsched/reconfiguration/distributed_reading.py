@@ -99,7 +99,7 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     """
     place = location_of(directory)
     stored = read_metadata(place)
-    wanted = _described(directory, place, like)
+    wanted = _described(place, like)
     _refuse_differences(stored, wanted, place)
     files, chunks, found = _laid_out(stored, place)
     collection = _Stored(
@@ -116,7 +116,7 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     return _DistributedReading(own, place, found)
 
 
-def _described(directory: Path | str, place: Location, like: Path | str | None) -> Checkpoint:
+def _described(place: Location, like: Path | str | None) -> Checkpoint:
     if like is not None:
         return Checkpoint.read(like)
     try:

@@ -52,8 +52,8 @@ def write_distributed(
 ) -> int:
     """Write a checkpoint as a PyTorch distributed checkpoint, which ``torch.distributed.checkpoint.load`` reads.
 
-    Its keys are the tensors' names. Beside what PyTorch needs the directory holds ``ddlsched.json``, from which iteration,
-    data set, random numbers and the way to divide tensors are known when it becomes the source of a change.
+    Its keys are the tensors' names. Beside what PyTorch needs the directory holds ``ddlsched.json``, from which
+    iteration, data set, random numbers and the way to divide tensors are known when it is the source of a change.
 
     Parameters
     ----------
@@ -156,7 +156,8 @@ class _Planner(plans.SavePlanner):
 
     def create_global_plan(self, all_plans: list[plans.SavePlan]) -> tuple[list[plans.SavePlan], meta.Metadata]:
         """Return the plans as they are, and the metadata."""
-        return create_default_global_save_plan(all_plans)
+        new_plans, metadata = create_default_global_save_plan(all_plans)
+        return new_plans, metadata
 
     def finish_plan(self, new_plan: plans.SavePlan) -> plans.SavePlan:
         """Return the plan as it is."""

@@ -1,7 +1,7 @@
 """Writes the checkpoint of a GPT in the middle of its training, of any size and parallelism, to try things on.
 
-Weights are drawn as GPT-2 initialises them, then disturbed, and moments are of the order that training gives them, all by
-tensor name and seed: no two tensors, and hardly two elements, are alike, so whatever lands in the wrong place shows.
+Weights are drawn as GPT-2 initialises them, then disturbed, and moments are of the order that training gives them,
+all by tensor name and seed: hardly two elements are alike, so whatever lands in the wrong place shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import Array, part_of
-from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.dataset_state import DatasetState
 from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors

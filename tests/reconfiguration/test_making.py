@@ -14,7 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import numpy_dtype, part_of
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.content import content_hashes
-from ddlsched.reconfiguration.making import bfloat16, make_checkpoint, made_tensor
+from ddlsched.reconfiguration.making import bfloat16, made_tensor, make_checkpoint
 from ddlsched.reconfiguration.models import Optimiser, Transformer
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
@@ -73,17 +73,11 @@ def test_weights_are_their_master_weights_rounded(tmp_path: Path) -> None:
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False, max_value=2.0**126, min_value=-(2.0**126)))
 def test_bfloat16_is_the_nearest_with_halves_to_even(value: float) -> None:
     (bits,) = bfloat16(np.array([value], "<f4")).tolist()
-
-    def number(pattern: int) -> float:
-        return float(np.array([pattern << 16], "<u4").view("<f4")[0])
-
-    errors = {
-        pattern: abs(number(pattern) - value)
-        for pattern in (max(bits - 1, 0), bits, bits + 1)
-        if pattern & 0x7FFF != 0x7F80
-    }
-    assert errors[bits] == min(errors.values())
-    if list(errors.values()).count(errors[bits]) > 1:
+    sign, size = bits & 0x8000, bits & 0x7FFF
+    patterns = [sign | near for near in (max(size - 1, 0), size, size + 1)]
+    below, here, above = (abs(float(np.array([p << 16], "<u4").view("<f4")[0]) - value) for p in patterns)
+    assert here <= min(below, above)
+    if size > 0 and here in (below, above):
         assert bits % 2 == 0
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from groups import Groups, enter, gather_last, leave
 from torch import Tensor
+from torch.nn import functional
 
 from ddlsched.reconfiguration.models import Transformer
 
@@ -54,7 +54,7 @@ class Stage:
         table = self.weights["embedding.word.weight"]
         local = tokens - self.groups.place.tensor * table.shape[0]
         mine = (local >= 0) & (local < table.shape[0])
-        words = F.embedding(local.clamp(0, table.shape[0] - 1), table) * mine[:, None]
+        words = functional.embedding(local.clamp(0, table.shape[0] - 1), table) * mine[:, None]
         positions = self.weights["embedding.position.weight"][: len(tokens)]
         return dropout(leave(words, self.groups.tensor) + positions, "embedding")
 
@@ -68,24 +68,27 @@ class Stage:
     def loss(self, value: Tensor, targets: Tensor, head: Tensor) -> Tensor:
         """Return the sum of the tokens' losses, in float64; ``head`` is the rank's part of the tied embedding."""
         normed = enter(self._norm(value, "final_norm"), self.groups.tensor)
-        logits = gather_last(F.linear(normed, head), self.groups.tensor)[:, : self.model.vocabulary]
-        return F.cross_entropy(logits.double(), targets, reduction="sum")
+        logits = gather_last(functional.linear(normed, head), self.groups.tensor)[:, : self.model.vocabulary]
+        return functional.cross_entropy(logits.double(), targets, reduction="sum")
 
     def _norm(self, value: Tensor, name: str) -> Tensor:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        return F.layer_norm(value, weight.shape, weight, bias)
+        return functional.layer_norm(value, weight.shape, weight, bias)
 
     def _attention(self, value: Tensor, layer: str, dropout: Dropout) -> Tensor:
         groups, weights, name = self.groups, self.weights, layer + "attention."
         normed = enter(self._norm(value, layer + "input_norm"), groups.tensor)
-        fused = F.linear(normed, weights[name + "qkv.weight"], weights[name + "qkv.bias"])
+        fused = functional.linear(normed, weights[name + "qkv.weight"], weights[name + "qkv.bias"])
         query, key, values = self._heads(fused)
         scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])
         future = torch.ones(len(value), len(value), dtype=torch.bool).triu(1)
         shares = scores.masked_fill(future, -torch.inf).softmax(-1)
         shares = dropout(shares, layer + "heads", groups.place.tensor, groups.parallelism.tp)
         mixed = (shares @ values).transpose(0, 1).reshape(len(value), -1)
-        return leave(F.linear(mixed, weights[name + "dense.weight"]), groups.tensor) + weights[name + "dense.bias"]
+        return (
+            leave(functional.linear(mixed, weights[name + "dense.weight"]), groups.tensor)
+            + weights[name + "dense.bias"]
+        )
 
     def _heads(self, fused: Tensor) -> list[Tensor]:
         """Return queries, keys and values of the rank's heads, each of shape (heads, tokens, size of a head)."""
@@ -106,8 +109,8 @@ class Stage:
     def _mlp(self, value: Tensor, layer: str) -> Tensor:
         weights, name = self.weights, layer + "mlp."
         normed = enter(self._norm(value, layer + "post_attention_norm"), self.groups.tensor)
-        inner = F.linear(normed, weights[name + "h_to_4h.weight"], weights[name + "h_to_4h.bias"])
+        inner = functional.linear(normed, weights[name + "h_to_4h.weight"], weights[name + "h_to_4h.bias"])
         gate, *up = inner.chunk(2, dim=1) if self.model.gated else (inner,)
-        inner = F.silu(gate) * up[0] if up else F.gelu(gate)
+        inner = functional.silu(gate) * up[0] if up else functional.gelu(gate)
         down, bias = weights[name + "4h_to_h.weight"], weights[name + "4h_to_h.bias"]
-        return leave(F.linear(inner, down), self.groups.tensor) + bias
+        return leave(functional.linear(inner, down), self.groups.tensor) + bias

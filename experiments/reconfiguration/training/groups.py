@@ -85,6 +85,7 @@ def summed(value: Tensor, group: Any) -> Tensor:
 
 
 def gathered(value: Tensor, group: Any) -> list[Tensor]:
+    """Return all ranks' tensors, in the order of ranks."""
     parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(group.size())]
     dist.all_gather(parts, value.contiguous(), group=group)
     return parts
@@ -103,11 +104,11 @@ class _Enter(Function):
 
 class _Leave(Function):
     @staticmethod
-    def forward(context: Any, value: Tensor, group: Any) -> Tensor:
+    def forward(_context: Any, value: Tensor, group: Any) -> Tensor:
         return summed(value, group).view_as(value)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(_context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 

@@ -156,7 +156,8 @@ class PlannedRescaleCost:
 
     A model of this kind is called with a :class:`~ddlsched.elastic.rescale.Rescale`. A job's devices are taken to be
     packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be put
-    where most of their state is (:func:`~ddlsched.reconfiguration.placing.staying`). A job that was stopped, or whose lost GPUs held the only replica of something, reads its checkpoint from storage.
+    where most of their state is (:func:`~ddlsched.reconfiguration.placing.staying`). A job that was stopped, or whose
+    lost GPUs held the only replica of something, reads its checkpoint from storage.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ class PlannedRescaleCost:
             old = self._collection(from_gpus)
             lost = range(max(from_gpus - lost_gpus, 0), old.num_ranks)
             try:
-                return reconfiguration_s(plan(old, staying(old, new), lost=lost), self.site).total_s
+                return reconfiguration_s(plan(old, staying(old, new, lost), lost=lost), self.site).total_s
             except NoReplicaError:
                 pass
         return self._from_storage(new)

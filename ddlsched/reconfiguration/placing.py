@@ -8,7 +8,7 @@ stages, so doubling dp shifts every later stage).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +27,12 @@ _DEVICE_BONUS = 1e-3
 """What a byte that need not leave its device counts, beside one that need not leave its host."""
 
 
-def staying(old: TensorCollection, new: TensorCollection) -> TensorCollection:
+def staying(old: TensorCollection, new: TensorCollection, lost: Collection[int] = ()) -> TensorCollection:
     """Return the new collection with its ranks on the same devices, but so that most of their state is there already.
 
-    Tensor-parallel groups stay whole: they exchange places with each other, on blocks of devices as ``new`` has them, and
-    within a block ranks keep their order. The assignment is the best one for groups that need their state apart; that
-    groups on one host may share what they fetch is left out of account.
+    Tensor-parallel groups stay whole: they exchange places with each other, on blocks of devices as ``new`` has them,
+    and within a block ranks keep their order. The assignment is the best one for groups that need their state apart;
+    that groups on one host may share what they fetch is left out of account.
 
     Parameters
     ----------
@@ -40,6 +40,8 @@ def staying(old: TensorCollection, new: TensorCollection) -> TensorCollection:
         The job as it runs.
     new
         The resized job, on the devices that it may use.
+    lost
+        Old ranks whose state is gone.
 
     Raises
     ------
@@ -50,7 +52,7 @@ def staying(old: TensorCollection, new: TensorCollection) -> TensorCollection:
 
     tp = new.parallelism.tp
     blocks = [range(first, first + tp) for first in range(0, new.num_ranks, tp)]
-    on_device, on_host = _present_bytes(old, new)
+    on_device, on_host = _present_bytes(old, new, frozenset(lost))
     gains = np.array([[_gain(new, group, block, on_device, on_host) for block in blocks] for group in blocks])
     groups, chosen = linear_sum_assignment(gains, maximize=True)
     places = [0] * new.num_ranks
@@ -73,7 +75,7 @@ def _gain(new: TensorCollection, group: Sequence[int], block: Sequence[int], on_
 
 
 def _present_bytes(
-    old: TensorCollection, new: TensorCollection
+    old: TensorCollection, new: TensorCollection, lost: frozenset[int]
 ) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
     """Return, by device and by host, how many bytes of each new rank's state are there."""
     zeros = np.zeros(new.num_ranks)
@@ -86,7 +88,7 @@ def _present_bytes(
         for cell in divided(tuple(shard.layout for shard in before), tuple(shard.layout for shard in after)):
             size = cell.box.num_elements * DTYPE_BYTES[tensor.dtype]
             wanted = sorted({rank for holding in cell.new for rank in after[holding.shard].ranks})
-            sources = {rank for holding in cell.old for rank in before[holding.shard].ranks}
+            sources = {rank for holding in cell.old for rank in before[holding.shard].ranks} - lost
             for rank in sources:
                 on_device[old.allocation.devices[rank]][wanted] += size
             for host in {old.allocation.hosts[rank] for rank in sources}:

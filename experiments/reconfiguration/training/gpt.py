@@ -85,10 +85,8 @@ class Stage:
         shares = scores.masked_fill(future, -torch.inf).softmax(-1)
         shares = dropout(shares, layer + "heads", groups.place.tensor, groups.parallelism.tp)
         mixed = (shares @ values).transpose(0, 1).reshape(len(value), -1)
-        return (
-            leave(functional.linear(mixed, weights[name + "dense.weight"]), groups.tensor)
-            + weights[name + "dense.bias"]
-        )
+        dense, bias = weights[name + "dense.weight"], weights[name + "dense.bias"]
+        return leave(functional.linear(mixed, dense), groups.tensor) + bias
 
     def _heads(self, fused: Tensor) -> list[Tensor]:
         """Return queries, keys and values of the rank's heads, each of shape (heads, tokens, size of a head)."""

@@ -8,7 +8,7 @@ from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.tensors import Tensor
 
-__all__ = ["FAILURES", "FROM", "HOSTS", "MODELS", "RESIZES", "Change", "tensors_of"]
+__all__ = ["FAILURES", "FROM", "GPUS_PER_HOST", "HOSTS", "MODELS", "RESIZES", "Change", "tensors_of"]
 
 HOSTS = 4
 GPUS_PER_HOST = 4

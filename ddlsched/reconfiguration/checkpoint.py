@@ -9,8 +9,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.files import replacing
@@ -19,6 +20,9 @@ from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.safetensors_files import Entry, read_header
 from ddlsched.reconfiguration.tensors import Tensor
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
 
@@ -189,11 +193,18 @@ def _plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
+@cache
+def _adapter() -> TypeAdapter[_File]:
+    import pydantic
+
+    return pydantic.TypeAdapter(_File)
+
+
 def _parsed(text: bytes, where: str) -> _File:
     import pydantic
 
     try:
-        return pydantic.TypeAdapter(_File).validate_json(text)
+        return _adapter().validate_json(text)
     except pydantic.ValidationError as error:
         faults = [_fault(where, item) for item in error.errors()]
         raise FaultyInputError(faults) from None

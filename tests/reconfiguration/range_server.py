@@ -1,0 +1,66 @@
+"""An HTTP server of a folder that answers ranges, and counts the bytes it sends."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Served(Counter[str]):
+    """Bytes sent, by file."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def __init__(self, folder: Path, served: Served, ranges: bool, *args: object) -> None:
+        self.folder, self.served, self.ranges = folder, served, ranges
+        super().__init__(*args)
+
+    def do_HEAD(self) -> None:
+        self._answer(send=False)
+
+    def do_GET(self) -> None:
+        self._answer(send=True)
+
+    def _answer(self, *, send: bool) -> None:
+        file = self.folder / Path(self.path).name
+        if not file.is_file():
+            self.send_error(404)
+            return
+        data = file.read_bytes()
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
+        part = data[int(asked[1]) : int(asked[2]) + 1] if asked else data
+        self.send_response(206 if asked else 200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(part)))
+        if asked:
+            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{len(data)}")
+        self.end_headers()
+        if send:
+            self.wfile.write(part)
+            self.served[file.name] += len(part)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(folder: Path, *, ranges: bool = True) -> Iterator[tuple[str, Served]]:
+    """Serve a folder; yields its URL and the bytes sent."""
+    served = Served()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, folder, served, ranges))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

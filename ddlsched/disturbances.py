@@ -45,11 +45,15 @@ def _end_ns(to_s: float) -> int:
 
 
 class CapacityChange(NamedTuple):
-    """A server that fails or comes back; ordered by time, then those that come back first, then by server."""
+    """A server that goes or comes; ordered by time, then those that come first, then by server.
+
+    ``warned`` is whether its jobs can save their work before it goes.
+    """
 
     time_ns: int
     fails: bool
     server: int
+    warned: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,16 @@ class Disturbances:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
         _refuse_overlap(outages)
         object.__setattr__(self, "outages", outages)
+
+    @property
+    def servers_fail(self) -> bool:
+        """Whether any server may."""
+        return self.server_mtbf_s is not None or bool(self.outages)
+
+    @property
+    def restart_ns(self) -> int:
+        """Time for which a job that starts again holds its GPUs, nanoseconds."""
+        return ns_from_s(self.restart_s)
 
     def capacity_changes(self, num_servers: int, rng: np.random.Generator) -> Iterator[CapacityChange]:
         """Return when servers fail and come back, in order of time; endless for random failures.

@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports
-nothing.
+``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and
+``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ddlsched.user_files import class_in_file
 
 __all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
 
-Kind: TypeAlias = Literal["placement", "order", "communication", "contention", "topology", "workload", "bundle"]
+Kind: TypeAlias = Literal[
+    "placement", "order", "communication", "allocation", "contention", "topology", "workload", "bundle"
+]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 
@@ -138,6 +140,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "placement": ("place",),
     "order": ("key",),
     "communication": ("admit or select",),
+    "allocation": ("allocate",),
     "contention": (
         "alone_per_byte_s",
         "penalty_per_byte_s",
@@ -154,7 +157,7 @@ def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
     if inspect.isclass(plugin):
         raise InputError(f"{kind} {plugin.__name__}: is a class; expected an instance of it")
     # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
-    begins = kind in ("placement", "order", "communication") and _has(plugin, "begin")
+    begins = kind in ("placement", "order", "communication", "allocation") and _has(plugin, "begin")
     if kind in _METHODS and not (begins or _has(plugin, "__getattr__")):
         for needed in _METHODS[kind]:
             if not any(_has(plugin, name) for name in needed.split(" or ")):

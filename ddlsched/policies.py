@@ -16,6 +16,10 @@ What the views offer, in short (each documented in :mod:`ddlsched.views`):
 :class:`~ddlsched.views.NetworkView`
     ``now_s, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
     links, per_byte_s, penalty_per_byte_s``
+:class:`~ddlsched.elastic.views.ElasticJobView`
+    ``number, job_id, job, samples_left, num_gpus, gpus, batch, lost_gpus, rescaling_left_s, start_s``
+:class:`~ddlsched.elastic.views.CapacityView`
+    ``num_gpus, free_gpus, queued, cluster, network, server_of(gpu), all_reduce_s(message_bytes, num_servers)``
 
 Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
 ``cluster.num_residents(gpu) == 0``.
@@ -27,9 +31,9 @@ Each of these policies may add two methods:
     object that is asked during that run. For policies with memory or randomness. Default: the policy itself.
 ``wake_s(now_s)``
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
-    if nothing has happened by then, or None. A time that has passed is as good as None. An order's or a
-    placement's wake runs a placement round, a communication policy's a communication round. The engine asks the
-    object that ``begin`` returned.
+    if nothing has happened by then, or None. A time that has passed is as good as None. A communication policy's
+    wake runs a communication round, any other's a round of allocation and placement. The engine asks the object
+    that ``begin`` returned.
 
 Contention models and topologies are the other two doors, without these two methods: see
 :class:`ddlsched.contention.ContentionModel` and :class:`ddlsched.topology.Topology`.
@@ -37,17 +41,24 @@ Contention models and topologies are the other two doors, without these two meth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from ddlsched.cluster import Cluster
+from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 
 __all__ = [
+    "DROP",
+    "Allocation",
+    "AllocationPolicy",
     "Begins",
     "CommunicationPolicy",
+    "Drop",
     "NonPreemptivePolicy",
     "OrderingPolicy",
     "PlacementPolicy",
@@ -108,6 +119,52 @@ class PreemptivePolicy(Protocol):
 
 
 CommunicationPolicy: TypeAlias = NonPreemptivePolicy | PreemptivePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """How many GPUs an elastic job has from now on, and how many samples it trains an iteration.
+
+    Parameters
+    ----------
+    num_gpus
+        From the job's ``min_gpus`` to its ``max_gpus``.
+    batch
+        From ``job.smallest_batch(num_gpus)`` to ``job.largest_batch(num_gpus)``; by default the largest.
+    gpus
+        Which ones; by default the engine keeps as many of those it has as it can and adds the nearest free ones.
+    """
+
+    num_gpus: int
+    batch: int | None = None
+    gpus: tuple[GpuId, ...] | None = None
+
+
+class Drop(Enum):
+    """The type of :data:`DROP`."""
+
+    DROP = "drop"
+
+
+DROP: Literal[Drop.DROP] = Drop.DROP
+"""In place of an :class:`Allocation`: the job is turned away for good."""
+
+
+@runtime_checkable
+class AllocationPolicy(Protocol):
+    """How many GPUs, and which batch, each elastic job has now."""
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation | Drop]:
+        """Return what each job has from now on, by ``job_id``; a job left out has nothing: it stops, or stays queued.
+
+        Asked whenever a job came or left, servers joined or left, or a policy asked to be woken; before the
+        placement of jobs that are not elastic. ``jobs`` are all elastic ones that are there, in the order of arrival.
+        A job whose GPUs and batch stay the same goes on undisturbed; any other change takes its rescale cost.
+        A job that lost GPUs with a server has been stopped: to have it go on with those left is a change too.
+        """
+        ...
 
 
 @runtime_checkable

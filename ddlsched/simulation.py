@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster import Cluster
 from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.dag import DataParallelIteration
 from ddlsched.disturbances import Disturbances
+from ddlsched.elastic.capacity import CapacityTrace
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import ConstantRescaleCost, RescaleCost
 from ddlsched.engine.outcome import Span, Window
 from ddlsched.engine.simulation import Simulation
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle
-from ddlsched.policies import CommunicationPolicy, OrderingPolicy, PlacementPolicy
+from ddlsched.policies import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
 from ddlsched.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
@@ -31,10 +35,13 @@ def simulate(
     placement: PlacementPolicy | str | None = None,
     order: OrderingPolicy | str | None = None,
     communication: CommunicationPolicy | str | None = None,
+    allocation: AllocationPolicy | str | None = None,
+    rescale_cost: RescaleCost | None = None,
     contention: ContentionModel | str = "10gbe",
     load_per_byte_s: float | None = None,
     seed: int = 0,
     disturbances: Disturbances | None = None,
+    capacity: CapacityTrace | str | None = None,
     warmup_s: float = 0.0,
     until_s: float | None = None,
     timeline: bool | tuple[float, float] = False,
@@ -51,6 +58,10 @@ def simulate(
         A bundle of placement, order and communication, by default ``"ada-srsf"``.
     placement, order, communication
         Instances, or names such as ``"lwf:kappa=1"``; each replaces the bundle's.
+    allocation
+        How many GPUs each elastic job has; an instance or a name. Needed if, and only if, a job is elastic.
+    rescale_cost
+        What a change of an elastic job's size takes, unless the job has its own; by default nothing.
     contention
         The model of transfers that share links; an instance or a name.
     load_per_byte_s
@@ -59,6 +70,8 @@ def simulate(
         Of the policies' randomness and of the disturbances; the same seed gives the same run to the bit.
     disturbances
         Compute jitter, slow GPUs, servers that fail; by default none.
+    capacity
+        When each server is there, or the file of a table; by default always. In place of failures.
     warmup_s
         Jobs that arrive earlier are simulated but not counted in the summary, seconds.
     until_s
@@ -91,6 +104,13 @@ def simulate(
         raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
     if disturbances is not None and not isinstance(disturbances, Disturbances):
         raise InputError(f"disturbances is {disturbances!r}; expected ddlsched.Disturbances(...)")
+    if any(isinstance(job, ElasticJob) for job in workload) != (allocation is not None):
+        one, other = ("elastic jobs", "allocation=") if allocation is None else ("an allocation policy", "elastic jobs")
+        raise InputError(f"the run has {one} but no {other}; expected both or neither")
+    if isinstance(capacity, str | Path):
+        capacity = CapacityTrace.read(capacity)
+    if capacity is not None and disturbances is not None and disturbances.servers_fail:
+        raise InputError("the run has a capacity trace and failures of servers; expected one of the two")
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
@@ -104,9 +124,12 @@ def simulate(
         placement=resolve("placement", names["placement"]),
         order=resolve("order", names["order"]),
         communication=resolve("communication", names["communication"]),
+        allocation=None if allocation is None else resolve("allocation", allocation),
+        rescale_cost=rescale_cost or ConstantRescaleCost(),
         contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
         load_per_byte_s=load_per_byte_s,
         disturbances=disturbances or Disturbances(),
+        capacity=capacity,
         seed=seed,
         span=_span(warmup_s, until_s),
         window=window,

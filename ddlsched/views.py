@@ -61,8 +61,8 @@ class JobView:
 
     @property
     def num_gpus(self) -> int:
-        """Workers, one a GPU."""
-        return self._job.num_gpus
+        """Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most."""
+        return int(self._columns.num_gpus.item(self._place))
 
     @property
     def gpu_memory_mb(self) -> float:
@@ -223,8 +223,8 @@ class ClusterView:
         return max(float(self._gpus.free_bytes.item(gpu) / 1e6), 0.0)
 
     def is_up(self, gpu: GpuId) -> bool:
-        """Return whether a GPU's server has not failed."""
-        return bool(self._gpus.free_bytes.item(gpu) >= 0)
+        """Return whether a GPU's server is there."""
+        return bool(self._gpus.free_bytes.item(gpu) >= -1)  # -1 where an elastic job runs
 
     def num_residents(self, gpu: GpuId) -> int:
         """Return how many jobs share a GPU."""

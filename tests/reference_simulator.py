@@ -12,14 +12,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from reference_elastic import Elastic, iterations_for
 
 from ddlsched.cluster import Cluster
 from ddlsched.contention import ContentionModel
 from ddlsched.dag import AllReduceTask, ComputeTask
 from ddlsched.disturbances import CapacityChange, Disturbances, jitter_factors
+from ddlsched.elastic.capacity import CapacityTrace
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import Rescale
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network, Topology
 
@@ -43,6 +47,7 @@ class ReferenceOutcome:
     busy_ns: int
     lost_ns: int
     restarts: int
+    samples_left: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +86,16 @@ class TransferSegment:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceRun:
-    """Everything that happened; ``events`` counts the ends of compute tasks and of transfers between servers."""
+    """Everything that happened; ``events`` counts the ends of compute tasks and of transfers between servers.
+
+    ``changes`` are those of elastic jobs: job number, what changed, and for how long the job held its GPUs (ns).
+    """
 
     jobs: dict[str, ReferenceOutcome]
     compute: list[ComputeInterval]
     transfers: list[TransferSegment]
     events: int
+    changes: list[tuple[int, Rescale, int]]
 
 
 class RunningJob:
@@ -105,12 +114,19 @@ class RunningJob:
         numbers = {task.name: i for i, task in enumerate(tasks)}
         self.predecessors = [[numbers[name] for name in task.after] for task in tasks]
         self.gpus: tuple[int, ...] = ()  # in placement order, as the servers
+        self.last_gpus: tuple[int, ...] = ()
         self.servers: tuple[int, ...] = ()
         self.links: tuple[int, ...] = ()
         self.latency_ns = 0.0
         self.communication_ns = 0  # of one iteration, without contention; 0 while queued and on one server
         self.remaining_service_ns = job.service_ns
-        self.iteration = 0  # also the number of iterations that have ended
+        self.iteration = self.placed_iteration = 0  # the first is also the number of iterations that have ended
+        self.iteration_ns = 0  # when the current one began
+        self.samples_placed = job.samples if isinstance(job, ElasticJob) else 0  # left when it was placed last
+        self.batch = 0
+        self.size = job.num_gpus
+        self.hold_until_ns = -1
+        self.attained_before_ns = 0  # service of earlier stays, of an elastic job
         self.begun: set[tuple[int, int]] = set()
         self.done: set[tuple[int, int]] = set()
         self.start_ns = self.finish_ns = -1
@@ -121,12 +137,37 @@ class RunningJob:
         self.busy_ns = self.lost_ns = 0
 
     @property
+    def samples_left(self) -> int:
+        return max(self.samples_placed - (self.iteration - self.placed_iteration) * self.batch, 0)
+
+    @property
     def iterations_left(self) -> int:
+        if isinstance(self.job, ElasticJob):
+            return iterations_for(self.samples_left, self.batch)
         return self.job.iterations - self.iteration
 
     @property
+    def compute_ns(self) -> int:
+        return sum(self.durations_ns.values())
+
+    def service_ns(self, iterations: int) -> int:
+        return iterations * self.compute_ns * self.size
+
+    @property
+    def attained_ns(self) -> int:
+        all_ns = self.service_ns(iterations_for(self.samples_placed, self.batch) or self.job.iterations)
+        return self.attained_before_ns + all_ns - self.remaining_service_ns
+
+    def fit(self, num_gpus: int, batch: int) -> None:
+        """Take on the size that an elastic job has from now on."""
+        self.size, self.batch = num_gpus, batch
+        self.durations_ns = {0: max(round(self.job.curve.iteration_s(num_gpus, batch) * NS_PER_S), 1)}
+        self.loads_ns |= self.durations_ns
+        self.remaining_service_ns = self.service_ns(iterations_for(self.samples_placed, batch))
+
+    @property
     def finished(self) -> bool:
-        return self.iterations_left == 0
+        return bool(self.gpus) and self.iterations_left == 0
 
     def everywhere(self, task: int) -> set[tuple[int, int]]:
         return {(task, gpu) for gpu in self.gpus}
@@ -219,9 +260,9 @@ def order_key(order: str) -> OrderKey:
     communication = parameters.get("communication") == "true"
     keys: dict[str, OrderKey] = {
         "srsf": lambda s: s.remaining_service_ns + communication * s.iterations_left * s.communication_ns * len(s.gpus),
-        "srtf": lambda s: Fraction(s.remaining_service_ns, s.job.num_gpus),
+        "srtf": lambda s: Fraction(s.remaining_service_ns, s.size),
         "fifo": lambda s: s.job.arrival_ns,
-        "las": lambda s: s.job.service_ns - s.remaining_service_ns,
+        "las": lambda s: s.attained_ns,
     }
     return keys[name]
 
@@ -230,7 +271,7 @@ def preemption_key(by: str, transfer: Transfer, now_ns: int) -> float | Fraction
     service_ns = transfer.job.remaining_service_ns
     keys: dict[str, float | Fraction] = {
         "service": service_ns,
-        "service-per-gpu": Fraction(service_ns, transfer.job.job.num_gpus),
+        "service-per-gpu": Fraction(service_ns, transfer.job.size),
         "bytes": transfer.bytes_left_at(now_ns),
     }
     return keys[by]
@@ -280,6 +321,7 @@ class Simulation:
     segments: list[TransferSegment] = field(default_factory=list)
     events: int = 0
     down: set[int] = field(default_factory=set)
+    elastic: Elastic | None = None
 
     def run(self, until_ns: int | None) -> None:
         while (instant := self.next_instant()) is not None:
@@ -301,7 +343,8 @@ class Simulation:
         restarts = [state.restarts_until_ns for state in self.residents if state.restarts_until_ns >= 0]
         unfinished = self.to_come + self.queue + self.residents
         changes = [change.time_ns for change in self.changes] if unfinished else []
-        return min(arrivals + ends + leaves + restarts + changes, default=None)
+        wakes = [self.elastic.wake_ns] if self.elastic and self.elastic.wake_ns is not None and unfinished else []
+        return min(arrivals + ends + leaves + restarts + changes + wakes, default=None)
 
     def count_time(self, until_ns: int) -> None:
         """Nothing changes from now until then: say what each job does and each GPU computes in that time."""
@@ -331,6 +374,11 @@ class Simulation:
             self.advance(state)
         self.change_capacity()
         self.let_finished_jobs_leave()  # step 3
+        if self.elastic and self.elastic.wake_ns == self.now_ns:
+            self.elastic.wake_ns = None
+            self.jobs_changed = True
+        if self.jobs_changed and self.elastic:
+            self.elastic.decide(self)
         if self.jobs_changed:
             self.place_queue()
         if self.transfers_changed:  # step 4
@@ -365,7 +413,7 @@ class Simulation:
         for state in self.residents:
             if state.restarts_until_ns == self.now_ns:
                 state.restarts_until_ns = -1
-                state.checkpoint_ns = self.now_ns
+                state.checkpoint_ns = state.iteration_ns = self.now_ns
 
     # Step 2
 
@@ -378,7 +426,8 @@ class Simulation:
             elif state.iteration_is_over():
                 state.begun, state.done = set(), set()
                 state.iteration += 1
-                if state.iteration % self.disturbances.checkpoint_iterations == 0:
+                state.iteration_ns = self.now_ns
+                if (state.iteration - state.placed_iteration) % self.disturbances.checkpoint_iterations == 0:
                     state.checkpoint_ns = self.now_ns
                 if state.finished:
                     state.finish_ns = self.now_ns
@@ -402,18 +451,26 @@ class Simulation:
     # Between steps 2 and 3
 
     def change_capacity(self) -> None:
-        for change in [change for change in self.changes if change.time_ns == self.now_ns]:
+        changes = [change for change in self.changes if change.time_ns == self.now_ns]
+        stopped: list[tuple[RunningJob, int]] = []
+        for change in changes:
             self.changes.remove(change)
             self.jobs_changed = True
-            if not change.fails:
+            if change.fails:
+                self.down.add(change.server)
+            else:
                 self.down.remove(change.server)
-                continue
-            self.down.add(change.server)
+        for change in sorted((change for change in changes if change.fails), key=lambda change: change.warned):
             for state in [s for s in self.residents if change.server in s.servers and not s.finished]:
-                self.stop(state)
+                before = state.samples_left
+                self.stop(state, 1 if change.warned else self.disturbances.checkpoint_iterations)
+                stopped.append((state, state.samples_left - before))
+        for state, lost_samples in stopped:
+            if self.elastic:
+                self.elastic.lose(self, state, lost_samples)
 
-    def stop(self, state: RunningJob) -> None:
-        """Take a job off its GPUs, with the work since its last checkpoint lost."""
+    def stop(self, state: RunningJob, commit_iterations: int) -> None:
+        """Take a job off its GPUs, with the work since its last commit lost."""
         self.residents.remove(state)
         self.queue.append(state)
         self.computing = [pair for pair in self.computing if pair[0] is not state]
@@ -422,9 +479,14 @@ class Simulation:
             self.transfers.remove(transfer)
             self.transfers_changed = True
         if state.restarts_until_ns < 0:
-            state.lost_ns += self.now_ns - state.checkpoint_ns
-        state.iteration -= state.iteration % self.disturbances.checkpoint_iterations
-        state.remaining_service_ns = state.job.compute_ns * state.job.num_gpus * state.iterations_left
+            state.lost_ns += self.now_ns - (state.iteration_ns if commit_iterations == 1 else state.checkpoint_ns)
+        state.iteration -= (state.iteration - state.placed_iteration) % commit_iterations
+        if isinstance(state.job, ElasticJob):
+            state.attained_before_ns += state.service_ns(state.iteration - state.placed_iteration)
+            state.samples_placed = state.samples_left
+            state.gpus = ()
+        state.placed_iteration = state.iteration
+        state.remaining_service_ns = state.service_ns(state.iterations_left)
         state.begun, state.done = set(), set()
         state.servers, state.links, state.communication_ns = (), (), 0
         state.loads_ns |= dict.fromkeys(state.messages, 0)
@@ -439,11 +501,13 @@ class Simulation:
             self.jobs_changed = True
 
     def place_queue(self) -> None:
-        for state in sorted(self.queue, key=lambda s: (self.key(s), s.number)):
+        rigid = [state for state in self.queue if not isinstance(state.job, ElasticJob)]
+        for state in sorted(rigid, key=lambda s: (self.key(s), s.number)):
             gpus = self.gpus_for(state)
             if len(gpus) == state.job.num_gpus:
                 self.queue.remove(state)
-                self.place(state, gpus)
+                restart_ns = round(self.disturbances.restart_s * NS_PER_S) if state.restarts else 0
+                self.place(state, gpus, restart_ns)
 
     def gpus_for(self, state: RunningJob) -> list[int]:
         """The first eligible GPUs in the placement policy's order; too few if the job does not fit."""
@@ -458,7 +522,9 @@ class Simulation:
         return gpus[: state.job.num_gpus]
 
     def free_bytes(self, gpu: int) -> int:
-        if self.server(gpu) in self.down:
+        if self.server(gpu) in self.down or any(
+            gpu in s.gpus and isinstance(s.job, ElasticJob) for s in self.residents
+        ):
             return -1
         taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
         return int(self.cluster.gpu_memory_bytes[gpu]) - taken
@@ -476,14 +542,14 @@ class Simulation:
     def server(self, gpu: int) -> int:
         return int(self.cluster.server_of_gpu[gpu])
 
-    def place(self, state: RunningJob, gpus: list[int]) -> None:
-        state.gpus = tuple(gpus)
+    def place(self, state: RunningJob, gpus: list[int], hold_ns: int) -> None:
+        state.gpus = state.last_gpus = tuple(gpus)
         state.servers = tuple(dict.fromkeys(self.server(gpu) for gpu in gpus))
-        state.checkpoint_ns = self.now_ns
+        state.checkpoint_ns = state.iteration_ns = self.now_ns
         if not state.restarts:
             state.start_ns = self.now_ns
-        elif self.disturbances.restart_s > 0:
-            state.restarts_until_ns = self.now_ns + round(self.disturbances.restart_s * NS_PER_S)
+        if hold_ns > 0:
+            state.restarts_until_ns = self.now_ns + hold_ns
         if len(state.servers) > 1:
             self.connect(state)
         self.residents.append(state)
@@ -596,12 +662,16 @@ def reference_simulate(
     disturbances: Disturbances | None = None,
     until_s: float | None = None,
     seed: int = 0,
+    allocation: Any = None,
+    rescale_cost: Callable[[Rescale], float] | None = None,
+    capacity: CapacityTrace | None = None,
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
     ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order`` is srsf, srsf:communication=true,
     srtf, fifo or las; ``communication`` is bounded-overlap:limit=N, adadual or preemptive:by=KEY with KEY
-    service-per-gpu, service or bytes.
+    service-per-gpu, service or bytes. ``allocation`` is an allocation policy that may read what views say, but not
+    their class.
     """
     network = Network(topology, cluster.num_servers, cluster.network_cards)
     disturbances = disturbances or Disturbances()
@@ -621,11 +691,18 @@ def reference_simulate(
         jitter_seed=int(streams[3].integers(2**32)),
         changes=list(disturbances.capacity_changes(cluster.num_servers, streams[4])),
         to_come=list(jobs),
+        elastic=Elastic(allocation, rescale_cost or (lambda change: 0.0)) if allocation else None,
     )
+    if capacity is not None:
+        simulation.changes = list(capacity.changes(cluster.num_servers))
     simulation.run(None if until_s is None else round(until_s * NS_PER_S))
     outcomes = {state.job.job_id: outcome(state) for state in jobs}
     return ReferenceRun(
-        jobs=outcomes, compute=simulation.compute, transfers=simulation.segments, events=simulation.events
+        jobs=outcomes,
+        compute=simulation.compute,
+        transfers=simulation.segments,
+        events=simulation.events,
+        changes=simulation.elastic.changes if simulation.elastic else [],
     )
 
 
@@ -633,9 +710,10 @@ def outcome(state: RunningJob) -> ReferenceOutcome:
     return ReferenceOutcome(
         start_ns=state.start_ns,
         finish_ns=state.finish_ns,
-        gpus=state.gpus,
+        gpus=state.last_gpus,
         phases_ns=tuple(state.phases_ns),
         busy_ns=state.busy_ns,
         lost_ns=state.lost_ns,
         restarts=state.restarts,
+        samples_left=state.samples_left,
     )

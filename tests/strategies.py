@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from math import inf
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -11,7 +16,12 @@ from ddlsched.cluster import Cluster, Server
 from ddlsched.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
 from ddlsched.disturbances import Disturbances, Outage
+from ddlsched.elastic.capacity import CapacityTrace, Presence
+from ddlsched.elastic.curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
 from ddlsched.jobs import Job, Workload
+from ddlsched.policies import DROP, Allocation
 from ddlsched.topology import Topology
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
@@ -193,4 +203,151 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
         disturbances=draw(disturbances(cluster.num_servers)) if disturbed else Disturbances(),
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticSetting(Setting):
+    """A run with elastic jobs, perhaps beside others."""
+
+    allocation: Scripted
+    rescale_cost: Callable[[Rescale], float]
+    capacity: CapacityTrace | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted:
+    """Gives each job anything that is allowed, as the seed and the time say; from ``until_s`` on all there is."""
+
+    seed: int
+    every_s: float
+    until_s: float
+    drops: bool
+    names_gpus: bool
+
+    def allocate(self, jobs: Sequence[Any], capacity: Any, now_s: float) -> dict[str, Any]:
+        if now_s >= self.until_s:
+            return self.all_there_is(jobs, capacity)
+        rng = random.Random(f"{self.seed} {now_s}")
+        left = capacity.num_gpus
+        pool = [*capacity.free_gpus, *(gpu for view in jobs for gpu in view.gpus)]
+        rng.shuffle(pool)
+        named = self.names_gpus and rng.random() < 0.5
+        answer: dict[str, Any] = {}
+        for view in jobs:
+            what = rng.random()
+            if what < 0.4 and view.job.min_gpus <= view.num_gpus <= left and view.batch and not named:
+                smallest, largest = view.job.smallest_batch(view.num_gpus), view.job.largest_batch(view.num_gpus)
+                answer[view.job_id] = Allocation(view.num_gpus, min(max(view.batch, smallest), largest))
+            elif what < 0.5 and self.drops and not view.gpus:
+                answer[view.job_id] = DROP
+            elif what < 0.9 and view.job.min_gpus <= left:
+                num_gpus = rng.randint(view.job.min_gpus, min(view.job.max_gpus, left))
+                batch = rng.randint(view.job.smallest_batch(num_gpus), view.job.largest_batch(num_gpus))
+                gpus = tuple(pool.pop() for _ in range(num_gpus)) if named else None
+                answer[view.job_id] = Allocation(num_gpus, rng.choice((None, batch)), gpus)
+            if isinstance(answer.get(view.job_id), Allocation):
+                left -= answer[view.job_id].num_gpus
+        return answer
+
+    def all_there_is(self, jobs: Sequence[Any], capacity: Any) -> dict[str, Any]:
+        left = capacity.num_gpus
+        answer = {}
+        for view in jobs:
+            if view.job.min_gpus <= left:
+                answer[view.job_id] = Allocation(min(view.job.max_gpus, left))
+                left -= answer[view.job_id].num_gpus
+        return answer
+
+    def wake_s(self, now_s: float) -> float | None:
+        if now_s >= self.until_s:
+            return None
+        return min((int(now_s / self.every_s + 1e-6) + 1) * self.every_s, self.until_s)
+
+
+def curves() -> st.SearchStrategy[ScalingCurve]:
+    """Return a curve of each kind; few values, so that things happen at the same instant."""
+    return st.one_of(
+        st.builds(LinearCurve, fixed_s=st.sampled_from((0.0, 0.01)), sample_s=st.sampled_from((0.001, 0.0012345678))),
+        st.just(ThroughputCurve(num_gpus=(1, 2, 4), samples_per_s=(100.0, 170.0, 250.0))),
+        st.just(BatchCurve(gpu_batch=(2, 8), seconds=(0.01, 0.02))),
+    )
+
+
+@st.composite
+def elastic_jobs(draw: st.DrawFn, job_id: str, num_gpus: int) -> ElasticJob:
+    """Return a job that can run on a cluster of so many GPUs."""
+    min_gpus = draw(st.integers(1, min(num_gpus, 3)))
+    max_gpus = draw(st.integers(min_gpus, 8))
+    gpu_batch = draw(st.integers(1, 9))
+    return ElasticJob(
+        job_id=job_id,
+        arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
+        samples=draw(st.integers(1, 300)),
+        curve=draw(curves()),
+        min_gpus=min_gpus,
+        max_gpus=max_gpus,
+        gpu_batch=gpu_batch,
+        min_batch=draw(st.integers(1, gpu_batch * min_gpus)),
+        max_batch=draw(st.one_of(st.none(), st.integers(max(max_gpus, gpu_batch * min_gpus), 80))),
+        message_bytes=draw(st.sampled_from((0.0, 0.0, 1e6, 20e6))),
+        gpu_memory_mb=draw(st.sampled_from((0.0, 500.0))),
+        rescale_cost=draw(st.sampled_from((None, None, None, ConstantRescaleCost.restart(0.02)))),
+    )
+
+
+@st.composite
+def capacity_traces(draw: st.DrawFn, num_servers: int) -> CapacityTrace:
+    """Return a trace of servers that come and go and are all there in the end."""
+    times = st.sampled_from((0.0, 0.01, 0.05, 0.066, 0.1, 0.13, 0.2, 0.3333333335, 0.5))
+    presences = []
+    for server in range(num_servers):
+        bounds = sorted(draw(st.lists(times, max_size=4, unique=True)))
+        for join_s, leave_s in list(pairwise(bounds))[::2]:
+            presences.append(Presence(server=server, join_s=join_s, leave_s=leave_s, warned=draw(st.booleans())))
+        join_s = max(bounds, default=0.0) + draw(st.sampled_from((0.0, 0.0, 0.07)))
+        presences.append(Presence(server=server, join_s=join_s, leave_s=inf))
+    return CapacityTrace(tuple(presences))
+
+
+def cost_of(change: Rescale) -> float:
+    """Return a cost that depends on all that a change says."""
+    sizes_s = 0.001 * (change.added_gpus + 2 * change.removed_gpus + 3 * change.lost_gpus + change.to_servers)
+    return sizes_s + 1e-4 * change.lost_samples + change.pending_s / 3 + (0.0 if change.is_first else 0.0077)
+
+
+def rescale_costs() -> st.SearchStrategy[Callable[[Rescale], float]]:
+    """Return constants, or a model."""
+    seconds = st.sampled_from((0.0, 0.0, 0.01, 0.033))
+    constants = st.builds(
+        ConstantRescaleCost, up_s=seconds, down_s=seconds, resume_s=seconds, start_s=seconds, batch_s=seconds
+    )
+    return st.one_of(constants, st.just(cost_of))
+
+
+@st.composite
+def elastic_settings(draw: st.DrawFn) -> ElasticSetting:
+    """Return a whole run with elastic jobs."""
+    setting = draw(settings())
+    num_gpus, num_servers = setting.cluster.num_gpus, setting.cluster.num_servers
+    elastic = [draw(elastic_jobs(f"e{n}", num_gpus)) for n in range(draw(st.integers(1, 5)))]
+    rigid = list(setting.workload)[: draw(st.integers(0, 3))]
+    capacity = draw(st.one_of(st.none(), capacity_traces(num_servers)))
+    if capacity is not None:
+        setting = replace(setting, disturbances=replace(setting.disturbances, outages=()))
+    given = {field.name: getattr(setting, field.name) for field in fields(setting)}
+    return ElasticSetting(
+        **given | {"workload": Workload(tuple(draw(st.permutations(elastic + rigid))))},
+        allocation=draw(
+            st.builds(
+                Scripted,
+                seed=st.integers(0, 99),
+                every_s=st.sampled_from((0.031, 0.05, 0.2)),
+                until_s=st.sampled_from((0.0, 0.3, 0.8)),
+                drops=st.booleans(),
+                names_gpus=st.booleans(),
+            )
+        ),
+        rescale_cost=draw(rescale_costs()),
+        capacity=capacity,
     )

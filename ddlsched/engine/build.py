@@ -7,12 +7,12 @@ import numpy as np
 from ddlsched.cluster import Cluster
 from ddlsched.dag import AllReduceTask, ComputeTask, Task
 from ddlsched.disturbances import Disturbances, jitter_factors
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.engine import kernel
 from ddlsched.engine.layout import Records, State, make_records
 from ddlsched.errors import InputError
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network
-from ddlsched.units import ns_from_s
 
 __all__ = ["build_state", "num_large_enough"]
 
@@ -39,6 +39,7 @@ def build_state(
         A job that can never fit the cluster.
     """
     refuse_misfits(workload, cluster)
+    refuse_elastic_misfits(workload, cluster)
     jobs = _jobs(workload)
     tasks, successors = _tasks(workload, jobs)
     transfers = _transfers(workload, jobs)
@@ -91,7 +92,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations
-    run.restart_ns, run.jitter_seed = ns_from_s(disturbances.restart_s), jitter_seed
+    run.jitter_seed = jitter_seed
     return run
 
 
@@ -99,6 +100,8 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
     """Raise InputError for the first job that no moment of the cluster could hold."""
     ascending_bytes = np.sort(cluster.gpu_memory_bytes)
     for number, job in enumerate(workload):
+        if isinstance(job, ElasticJob):
+            continue
         if job.num_gpus > cluster.num_gpus:
             raise InputError(
                 f"{workload.where(number)}, column gpus: job {job.job_id!r} needs {job.num_gpus} GPUs, "
@@ -112,6 +115,24 @@ def refuse_misfits(workload: Workload, cluster: Cluster) -> None:
             raise InputError(
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB "
                 f"on each of {job.num_gpus} GPUs, so it can never fit; expected at most {largest}"
+            )
+
+
+def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
+    """Raise InputError for the first elastic job that needs more GPUs, or memory on any GPU, than there is."""
+    smallest_bytes = int(cluster.gpu_memory_bytes.min())
+    for number, job in enumerate(workload):
+        if not isinstance(job, ElasticJob):
+            continue
+        if job.min_gpus > cluster.num_gpus:
+            raise InputError(
+                f"{workload.where(number)}, column min_gpus: job {job.job_id!r} needs {job.min_gpus} GPUs, "
+                f"so it can never fit; expected at most the cluster's {cluster.num_gpus}"
+            )
+        if job.gpu_memory_bytes > smallest_bytes:
+            raise InputError(
+                f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB on "
+                f"any GPU that it may get; expected at most the {smallest_bytes / 1e6:g} of the smallest"
             )
 
 
@@ -129,7 +150,9 @@ def _jobs(workload: Workload) -> Records:
     }
     for name, values in columns.items():
         jobs[name] = values
-    jobs.iterations_left = jobs.iterations
+    jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
+    jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
+    jobs.start_iterations_left = jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
     jobs.state = kernel.FUTURE
     jobs.start_ns = jobs.finish_ns = -1

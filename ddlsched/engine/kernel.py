@@ -37,14 +37,14 @@ inlined: Any = numba.njit(inline="always", **_OPTIONS)
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, HEAR_SIGNALS, STUCK, CLOCK_OVERFLOW = range(9)
-ASK_CAPACITY, PAUSED = 9, 10
+ASK_CAPACITY, PAUSED, ASK_ALLOCATION = 9, 10, 11
 
-# Where in an instant the loop stands (steps 1-2, capacity changes, the keys of a Python order, steps 3, 4, rates,
-# step 5).
-EVENTS, CAPACITY, KEYS, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(7)
+# Where in an instant the loop stands (steps 1-2, capacity changes, the keys of a Python order, step 3 in two parts,
+# step 4, rates, step 5).
+EVENTS, CAPACITY, KEYS, ALLOCATION, PLACEMENT, COMMUNICATION, RATES, DISPATCH = range(8)
 
 # States of a job.
-FUTURE, QUEUED, RUNNING, FINISHED = range(4)
+FUTURE, QUEUED, RUNNING, FINISHED, DROPPED = range(5)
 
 # Kinds of recorded slices: a worker computes; all of a job's in lockstep do; a transfer runs; a worker's task is
 # cut short by a failure; a transfer waits.
@@ -75,7 +75,7 @@ refuse_other_numbers()
 
 NEVER = np.int64(2**63 - 1)
 OFFLINE_BYTES = np.int64(2**62)
-"""What the free memory of a failed server's GPUs is lowered by: less than any job needs is left."""
+"""What the free memory of an absent server's GPUs is lowered by: less than any job needs is left."""
 ROUNDS_BETWEEN_SIGNALS = 1_000_000
 """The loop visits Python after so many rounds, so that Ctrl-C is heard."""
 
@@ -453,6 +453,7 @@ def end_all_reduce(s, number):
 
 @njit
 def start_iteration(s, job):
+    job.iteration_ns = s.run[0].now_ns
     job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
     lockstep = 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
     if lockstep != job.lockstep:
@@ -488,7 +489,7 @@ def do_work(s):
             continue
         job = s.jobs[-1 - code]
         job.iterations_left -= 1
-        if (job.iterations - job.iterations_left) % run.checkpoint_iterations == 0:
+        if (job.start_iterations_left - job.iterations_left) % run.checkpoint_iterations == 0:
             job.checkpoint_ns = run.now_ns
         if job.num_servers == 1 and job.num_tasks == job.num_transfers:
             job.iterations_left = 0  # nothing but all-reduces on one server takes no time, however often
@@ -908,10 +909,11 @@ def expand(s, job):
 
 
 @njit
-def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns):
+def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns, hold_ns):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
-    ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry for each of the job's all-reduces.
+    It holds them for ``hold_ns`` before its first task. ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry
+    for each of the job's all-reduces.
     """
     run = s.run[0]
     job = s.jobs[number]
@@ -938,8 +940,8 @@ def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, late
             run.num_entries += 1
         s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
         job.load_left_ns += load_ns[i] * job.iterations_left
-    if job.restarts > 0 and run.restart_ns > 0:
-        hold_for_restart(s, number)
+    if hold_ns > 0:
+        hold_gpus(s, number, hold_ns)
         return
     start_iteration(s, job)
     do_work(s)
@@ -948,11 +950,11 @@ def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, late
 
 
 @njit
-def hold_for_restart(s, number):
-    """A job that starts again holds its GPUs before its first task."""
+def hold_gpus(s, number, hold_ns):
+    """A job that starts again, or with another size, holds its GPUs before its first task."""
     run = s.run[0]
     s.jobs[number].restarting = 1
-    end = run.now_ns + run.restart_ns
+    end = run.now_ns + hold_ns
     if end < run.now_ns:
         run.clock_overflow = 1
         end = run.now_ns
@@ -973,7 +975,9 @@ def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
     s.workers[number].done_ns = s.workers[number].busy_ns = 0
     g = s.gpus[gpu]
-    g.free_bytes -= job.memory_bytes
+    # An elastic job takes all and one byte more, so that no other job fits, however little it needs.
+    s.workers[number].memory_bytes = g.free_bytes + 1 if job.elastic == 1 else job.memory_bytes
+    g.free_bytes -= s.workers[number].memory_bytes
     if g.num_residents > 0:
         job.shared_gpus += 1
     else:
@@ -988,10 +992,10 @@ def join_gpu(s, job, number, gpu):
 
 
 @njit
-def leave_gpu(s, job, number):
+def leave_gpu(s, number):
     gpu = s.workers[number].gpu
     g = s.gpus[gpu]
-    g.free_bytes += job.memory_bytes
+    g.free_bytes += s.workers[number].memory_bytes
     g.num_residents -= 1
     place = 0
     while s.residents[gpu, place] != number:
@@ -1009,6 +1013,7 @@ def book(s, job):
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
         job.busy_ns += busy_ns
+        job.busy_per_gpu_ns += busy_ns / job.num_gpus
         s.gpus[s.workers[number].gpu].busy_ns += busy_ns
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
         transfer = s.transfers[number]
@@ -1025,7 +1030,7 @@ def remove_job(s, job):
     """A job leaves its GPUs."""
     book(s, job)
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
-        leave_gpu(s, job, number)
+        leave_gpu(s, number)
     s.run[0].must_place = 1
 
 
@@ -1089,7 +1094,7 @@ def most_slices(run):
 
 
 @njit
-def stop_job(s, number):
+def stop_job(s, number, checkpoint_iterations):
     """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
     run = s.run[0]
     job = s.jobs[number]
@@ -1106,27 +1111,39 @@ def stop_job(s, number):
         unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number)
         job.restarting = 0
     else:
-        job.lost_ns += run.now_ns - job.checkpoint_ns
-    done = job.iterations - job.iterations_left
-    safe = done - done % run.checkpoint_iterations
-    job.iterations_left = job.iterations - safe
-    job.remaining_service_ns = job.service_ns - safe * job.compute_ns * job.num_gpus
+        job.lost_ns += run.now_ns - (job.iteration_ns if checkpoint_iterations == 1 else job.checkpoint_ns)
+    lost = (job.start_iterations_left - job.iterations_left) % checkpoint_iterations
+    job.iterations_left += lost
+    job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
+    job.lost_samples += lost * job.batch
+    job.start_iterations_left = job.iterations_left
+    job.remaining_service_ns = job.iterations_left * job.compute_ns * job.num_gpus
     job.load_left_ns = job.communication_ns = job.num_servers = job.shared_gpus = 0
     job.restarts += 1
     job.state = QUEUED
-    s.queue[run.num_queued] = number
-    run.num_queued += 1
+    join_queue(s, number)
 
 
 @njit
-def fail_server(s, first_gpu, end_gpu):
+def join_queue(s, number):
+    """A job waits: for the placement policy, or if it is elastic for the allocation policy."""
+    run = s.run[0]
+    if s.jobs[number].elastic == 1:
+        run.num_elastic_queued += 1
+    else:
+        s.queue[run.num_queued] = number
+        run.num_queued += 1
+
+
+@njit
+def fail_gpus(s, gpus, checkpoint_iterations):
     """After step 2: every job with one of these GPUs stops, but for those that have just finished."""
-    for gpu in range(first_gpu, end_gpu):
+    for gpu in gpus:
         place = 0
         while place < s.gpus[gpu].num_residents:
             number = s.workers[s.residents[gpu, place]].job
             if s.jobs[number].state == RUNNING:
-                stop_job(s, number)
+                stop_job(s, number, checkpoint_iterations)
             else:
                 place += 1
         s.gpus[gpu].free_bytes -= OFFLINE_BYTES
@@ -1134,8 +1151,8 @@ def fail_server(s, first_gpu, end_gpu):
 
 
 @njit
-def restore_server(s, first_gpu, end_gpu):
-    for gpu in range(first_gpu, end_gpu):
+def restore_gpus(s, gpus):
+    for gpu in gpus:
         s.gpus[gpu].free_bytes += OFFLINE_BYTES
     s.run[0].must_place = 1
 
@@ -1167,6 +1184,7 @@ def close_books(s):
         elif job.state == RUNNING:
             if job.lockstep == 1:
                 expand(s, job)
+            job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
             count_time(job, run.now_ns)
             for worker in range(job.first_worker, job.first_worker + job.num_gpus):
                 cut_compute(s, job, worker)
@@ -1204,7 +1222,7 @@ def take_sample(s, time_ns):
     run.num_samples += 1
     record.time_ns = time_ns
     record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
-    record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued
+    record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued + run.num_elastic_queued
     record.active_transfers, record.waiting_transfers = run.num_active, run.num_waiting
     run.busy_ns = 0.0
     run.sampled_ns = time_ns
@@ -1367,8 +1385,7 @@ def take_events(s):
         run.next_arrival += 1
         s.jobs[number].state = QUEUED
         s.jobs[number].since_ns = run.now_ns
-        s.queue[run.num_queued] = number
-        run.num_queued += 1
+        join_queue(s, number)
         run.must_place = 1
     if run.wake_placement_ns == run.now_ns:
         run.wake_placement_ns = -1
@@ -1408,12 +1425,16 @@ def advance(s):
             if run.next_capacity_ns == run.now_ns:
                 return ASK_CAPACITY
         if run.stage == KEYS:
-            run.stage = PLACEMENT
+            run.stage = ALLOCATION
             if run.order_rule == PYTHON_ORDER and gather_rivals(s) > 1:
                 return ASK_KEYS
+        if run.stage == ALLOCATION:
+            run.stage = PLACEMENT
+            remove_finished(s)
+            if run.must_place == 1 and run.elastic == 1:
+                return ASK_ALLOCATION
         if run.stage == PLACEMENT:
             run.stage = COMMUNICATION
-            remove_finished(s)
             placing = run.must_place == 1 and run.num_queued > 0
             run.must_place = 0
             if placing:

@@ -26,25 +26,27 @@ _INTEGERS = {
         "num_touched_gpus num_touched_links num_entries num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         # what this instant must still do
-        "must_place communicate rerate again clock_overflow "
+        "must_place communicate rerate again clock_overflow num_elastic_queued "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
-        "checkpoint_iterations restart_ns jitter_seed"
+        "checkpoint_iterations jitter_seed elastic"
     ),
     "job": (
         # what every event reads, together in the processor's cache
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes num_tasks "
-        "first_worker first_transfer num_transfers first_source num_sources "
+        "first_worker first_transfer num_transfers first_source num_sources elastic "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
         # progress
-        "state load_left_ns stamp checkpoint_ns restarts restarting lost_ns busy_ns "
+        "state load_left_ns stamp checkpoint_ns iteration_ns restarts restarting lost_ns busy_ns "
+        # of an elastic job: samples an iteration, and those left when it was placed; 0 for others
+        "batch samples_left lost_samples "
         # what it does now, since when, and the time spent on each
         "active_transfers waiting_transfers running_workers since_ns "
         "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns"
@@ -52,7 +54,7 @@ _INTEGERS = {
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns"
     ),
-    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag",
+    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns",
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent"
@@ -64,6 +66,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s busy_ns",
+    "job": "busy_per_gpu_ns",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte",

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ddlsched.contention import ContentionModel
+from ddlsched.elastic.rescale import Rescale
 from ddlsched.engine.layout import Records, State
 from ddlsched.errors import InputError
 from ddlsched.topology import Network
@@ -39,12 +40,16 @@ class Span:
 
 @dataclass
 class Stay:
-    """A job's time on its GPUs, from placement to its finish or a failure; ``to_ns`` is -1 until it ends."""
+    """A job's time on its GPUs, from placement to its finish, a failure or a change of size.
+
+    It begins with ``hold_ns`` in which the job starts again; ``to_ns`` is -1 until it ends.
+    """
 
     job: int
     gpus: tuple[int, ...]
     links: tuple[int, ...]
     from_ns: int
+    hold_ns: int = 0
     to_ns: int = -1
 
 
@@ -62,8 +67,10 @@ class Finished:
         Every job's stays on GPUs, in the order of placement; slices name them by number.
     slices
         What was recorded of the timeline.
+    rescales
+        Job, change and its cost (nanoseconds) of every change of an elastic job, in order of time.
     outages
-        Server, from, to (nanoseconds) of each time that a server was down.
+        Server, from, to (nanoseconds) of each time that a server was absent.
     busy_ns
         Compute time of each GPU after the warm-up.
     warmup_ns, end_ns
@@ -77,6 +84,7 @@ class Finished:
     contention: ContentionModel
     stays: tuple[Stay, ...]
     slices: Records
+    rescales: tuple[tuple[int, Rescale, int], ...]
     outages: tuple[tuple[int, int, int], ...]
     busy_ns: np.ndarray
     warmup_ns: int

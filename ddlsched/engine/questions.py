@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ddlsched.contention import ContentionModel
-from ddlsched.errors import InvalidDecisionError, PluginError, label
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import Rescale, RescaleCost
+from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.engine.allocations import what_is_wrong_with
+from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
+from ddlsched.policies import Allocation, Drop
 from ddlsched.topology import Link
-from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 
 __all__ = ["Asker"]
@@ -20,9 +25,19 @@ __all__ = ["Asker"]
 class Asker:
     """The run's policies behind checks."""
 
-    def __init__(self, *, placement: Any, order: Any, communication: Any, contention: ContentionModel) -> None:
+    def __init__(
+        self,
+        *,
+        placement: Any,
+        order: Any,
+        communication: Any,
+        allocation: Any,
+        contention: ContentionModel,
+        rescale_cost: RescaleCost,
+    ) -> None:
         self.placement, self.order = placement, order
         self.communication, self.contention = communication, contention
+        self.allocation, self._rescale_cost = allocation, rescale_cost
 
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
@@ -104,6 +119,27 @@ class Asker:
             what = f"rates answered {answer!r}; expected {len(active)} finite numbers > 0"
             raise self._nonsense("contention", about, now_s, what)
         return rates
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation | Drop]:
+        """Return what an allocation policy gives each elastic job, checked."""
+        about = f", {len(jobs)} elastic jobs"
+        answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate(jobs, capacity, now_s))
+        wrong = what_is_wrong_with(answer, jobs, capacity)
+        if wrong:
+            raise InvalidDecisionError(f"allocation {self.label('allocation')} at {now_s} s{about}: {wrong}")
+        allocated: Mapping[str, Allocation | Drop] = answer
+        return allocated
+
+    def rescale_ns(self, job: ElasticJob, change: Rescale) -> int:
+        """Return what a change of a job's size takes, by its own model or the run's, nanoseconds."""
+        model = self._rescale_cost if job.rescale_cost is None else job.rescale_cost
+        what = f"rescale cost {label(model)} at {change.time_s} s, job {job.job_id!r}"
+        seconds = guarded(what, lambda: model(change))
+        if not isinstance(seconds, int | float | np.number) or not 0 <= seconds < MAX_NS / NS_PER_S:
+            raise PluginError(f"{what}: answered {seconds!r}; expected seconds from 0")
+        return ns_from_s(float(seconds))
 
     def wake_s(self, kind: str, now_s: float) -> float | None:
         """Return when a policy wants to be asked again, seconds (perhaps a time gone by), or None."""

@@ -13,16 +13,20 @@ from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule, comp
 from ddlsched.contention import ContentionModel
 from ddlsched.dag import AllReduceTask
 from ddlsched.disturbances import Disturbances
+from ddlsched.elastic.capacity import CapacityTrace
+from ddlsched.elastic.rescale import Rescale, RescaleCost
+from ddlsched.elastic.views import CapacityView
 from ddlsched.engine import kernel
 from ddlsched.engine.build import build_state
 from ddlsched.engine.compilation import ensure_compiled
+from ddlsched.engine.elastic import Change, ElasticJobs, Holding, choose_gpus, rescale_of
 from ddlsched.engine.layout import Columns, Records, make_records
 from ddlsched.engine.outcome import Finished, Span, Stay, Window
 from ddlsched.engine.questions import Asker
 from ddlsched.errors import InputError, PluginError, SimulationError, guarded, label
 from ddlsched.jobs import Workload
-from ddlsched.policies import PreemptivePolicy
-from ddlsched.topology import Network
+from ddlsched.policies import DROP, PreemptivePolicy
+from ddlsched.topology import Network, Ring
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 
@@ -55,34 +59,46 @@ class Simulation:
         placement: Any,
         order: Any,
         communication: Any,
+        allocation: Any,
+        rescale_cost: RescaleCost,
         contention: ContentionModel,
         load_per_byte_s: float | None,
         disturbances: Disturbances,
+        capacity: CapacityTrace | None,
         seed: int,
         span: Span,
         window: Window | None,
     ) -> None:
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(5)]
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(6)]
         self._workload, self._cluster, self._network = workload, cluster, network
         self._contention = contention
         self._asker = Asker(
             placement=_begun("placement", placement, cluster, streams[0]),
             order=_begun("order", order, cluster, streams[1]),
             communication=_begun("communication", communication, cluster, streams[2]),
+            allocation=_begun("allocation", allocation, cluster, streams[5]),
             contention=contention,
+            rescale_cost=rescale_cost,
         )
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
         self._state = build_state(workload, cluster, network, disturbances, streams[3], _SLICES if window else 0)
         self._span = span
+        self._restart_ns, self._checkpoint_iterations = disturbances.restart_ns, disturbances.checkpoint_iterations
         self._changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
+        if capacity is not None:
+            self._changes = capacity.changes(cluster.num_servers)
+        self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
         self._expect_change()
         self._configure(window)
         self._refuse_too_much_service()
-        self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
         self._gpus_now, self._links_now = Columns(self._state.gpus), Columns(self._state.links)
-        self._transfers_now = Columns(self._state.transfers)
+        self._transfers_now, self._tasks = Columns(self._state.transfers), Columns(self._state.tasks)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
+        self._elastic = ElasticJobs(workload, self._jobs)
+        self._run.elastic = bool(self._elastic)
+        self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
+        self._rescales: list[tuple[int, Rescale, int]] = []
         self._one_speed = bool((cluster.relative_speed == 1.0).all())
         self._stays: list[Stay] = []
         self._load_ns = np.zeros(cluster.num_gpus, np.int64)
@@ -115,10 +131,15 @@ class Simulation:
                 self._check_service(number, sum(ns_from_s(self._load_per_byte_s * w) for w in wire))
 
     def _check_service(self, number: int, iteration_ns: int) -> None:
-        job = self._workload[number]
-        if job.service_ns + iteration_ns * job.iterations * job.num_gpus > MAX_NS:
+        jobs = self._jobs
+        communication_ns = iteration_ns * jobs.iterations.item(number) * jobs.num_gpus.item(number)
+        self._refuse_service(number, jobs.service_ns.item(number) + communication_ns)
+
+    def _refuse_service(self, number: int, service_ns: int) -> None:
+        if service_ns > MAX_NS:
+            job_id = self._workload[number].job_id
             raise InputError(
-                f"{self._workload.where(number)}: job {job.job_id!r} has more compute and communication x GPUs "
+                f"{self._workload.where(number)}: job {job_id!r} has more compute and communication x GPUs "
                 f"(or load by load_per_byte_s) than the clock holds; expected at most {MAX_NS / NS_PER_S:.4g} s in all"
             )
 
@@ -159,6 +180,7 @@ class Simulation:
             kernel.ASK_RATES: self._rate,
             kernel.ASK_FLUSH: self._flush,
             kernel.ASK_CAPACITY: self._change_capacity,
+            kernel.ASK_ALLOCATION: self._allocate,
             kernel.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
@@ -200,6 +222,7 @@ class Simulation:
             contention=self._contention,
             stays=tuple(self._stays),
             slices=np.concatenate(self._flushed),
+            rescales=tuple(self._rescales),
             outages=tuple(self._outages) + tuple((server, since, now_ns) for server, since in self._down.items()),
             busy_ns=self._gpus_now.busy_ns - self._warmup_busy_ns,
             warmup_ns=min(self._span.warmup_ns, now_ns),
@@ -211,35 +234,44 @@ class Simulation:
 
     def _expect_change(self) -> None:
         self._change = next(self._changes, None)
-        self._run.next_capacity_ns = kernel.NEVER if self._change is None else self._change.time_ns
+        self._now.next_capacity_ns[0] = kernel.NEVER if self._change is None else self._change.time_ns
 
     def _change_capacity(self) -> None:
-        first_gpus = self._cluster.first_gpus
+        # Those that go without warning first, since a job may have GPUs on servers of both kinds.
+        come: list[int] = []
+        gone: dict[bool, list[int]] = {False: [], True: []}
         while self._change is not None and self._change.time_ns == self._now_ns:
             server = self._change.server
-            gpus = first_gpus.item(server), first_gpus.item(server + 1)
+            gpus = range(self._cluster.first_gpus.item(server), self._cluster.first_gpus.item(server + 1))
             if self._change.fails:
                 self._down[server] = self._now_ns
-                kernel.fail_server(self._state, *gpus)
+                gone[self._change.warned] += gpus
             else:
                 self._outages.append((server, self._down.pop(server), self._now_ns))
-                kernel.restore_server(self._state, *gpus)
+                come += gpus
             self._expect_change()
-        queued = self._state.queue[: self._run.num_queued]
-        for number in queued[self._jobs.restarts[queued] > 0].tolist():
+        if come:
+            kernel.restore_gpus(self._state, np.array(come, np.int64))
+        running = self._jobs.state == kernel.RUNNING
+        for warned, gpus_gone in gone.items():
+            if gpus_gone:
+                commit = 1 if warned else self._checkpoint_iterations
+                kernel.fail_gpus(self._state, np.array(gpus_gone, np.int64), commit)
+        stopped = np.flatnonzero(running & (self._jobs.state == kernel.QUEUED)).tolist()
+        for number in stopped:
             self._end_stay(number)
-        self._count_idle("servers failed or came back")
+            self._refuse_standstill(number)
+        self._elastic.lose(stopped, frozenset(gone[True] + gone[False]))
+        self._count_idle("servers left or joined")
 
     def _end_stay(self, number: int) -> None:
-        """Note that a job is in the queue again."""
-        if self._views[number].gpus:
-            self._views[number]._placed((), ())
-            self._refuse_standstill(number)
-            self._stays[self._jobs.stay.item(number)].to_ns = self._now_ns
+        """Note that a job has no GPUs any more."""
+        self._views[number]._placed((), ())
+        self._stays[self._jobs.stay.item(number)].to_ns = self._now_ns
 
     def _refuse_standstill(self, number: int) -> None:
         """Give up on a run without an end in which a job is stopped again and again and gets no further."""
-        left = self._jobs.iterations_left.item(number)
+        left = self._jobs.samples_left.item(number) or self._jobs.iterations_left.item(number)
         before, times = self._stops.get(number, (left, 0))
         self._stops[number] = left, times + 1 if left == before else 1
         if self._stops[number][1] > _MOST_RESTARTS and self._span.until_ns == MAX_NS:
@@ -250,8 +282,8 @@ class Simulation:
 
     def _count_idle(self, what: str) -> None:
         """Give up after very many instants at which nothing ran and nothing was to come."""
-        run = self._run
-        idle = run.heap_size == 0 and run.next_arrival == len(self._workload)
+        now = self._now
+        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._workload)
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
@@ -263,11 +295,14 @@ class Simulation:
         why = f"at {self._now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
             why += f" placement {self._asker.label('placement')} keeps waiting with jobs {_some(queued)}"
+        if self._elastic.there:
+            elastic = [holding.job.job_id for holding in self._elastic.there.values()]
+            why += f" allocation {self._asker.label('allocation')} keeps waiting with jobs {_some(elastic)}"
         if waiting:
             why += f" communication {self._asker.label('communication')} starts none of the transfers of jobs "
             why += _some(waiting)
         if self._down:
-            why += f" ({len(self._down)} of {self._cluster.num_servers} servers are down)"
+            why += f" ({len(self._down)} of {self._cluster.num_servers} servers are absent)"
         return why
 
     # --- answers to the event loop's questions
@@ -280,6 +315,93 @@ class Simulation:
         for rank, number in enumerate(self._asker.sort(rivals, keys, self._views, now_s)):
             self._jobs.rank[number] = rank
         self._set_wake("wake_placement_ns", "order")
+
+    def _allocate(self) -> None:
+        elastic, now_ns = self._elastic, self._now_ns
+        elastic.take_in(now_ns, kernel.FINISHED, self._now.num_jobs_left.item(0))
+        held = {gpu for holding in elastic.there.values() for gpu in holding.gpus}
+        free = self._free_gpus()
+        queued = [self._views[number] for number in self._state.queue[: self._now.num_queued.item(0)].tolist()]
+        view = CapacityView(
+            num_gpus=len(held.union(free)),
+            free_gpus=tuple(gpu for gpu in free if gpu not in held),
+            cluster=self._cluster,
+            queued=queued,
+            network=self._network,
+            all_reduce=self._all_reduce_s,
+        )
+        answer = self._asker.allocate(elastic.views(now_ns), view, self._now_s)
+        self._carry_out(elastic.changes(answer))
+        for number in [n for n, holding in elastic.there.items() if answer.get(holding.job.job_id) is DROP]:
+            self._drop(number)
+        for holding in elastic.there.values():
+            holding.had, holding.samples_lost = holding.gpus, 0
+        self._set_wake("wake_placement_ns", "allocation")
+
+    def _free_gpus(self) -> list[int]:
+        """Return the GPUs of present servers without a job, ascending."""
+        free = (self._gpus_now.num_residents == 0) & (self._gpus_now.free_bytes >= 0)
+        gpus: list[int] = np.flatnonzero(free).tolist()
+        return gpus
+
+    def _all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
+        ring = self._network.ring(tuple(range(num_servers)))
+        return s_from_ns(self._reduce_ns(self._wire_bytes(message_bytes, num_servers), ring.latency_s))
+
+    def _carry_out(self, changes: list[Change]) -> None:
+        """Stop every job that changes, then start those that have GPUs from now on."""
+        for change in changes:
+            number = change.holding.number
+            if self._jobs.state.item(number) == kernel.RUNNING:
+                kernel.stop_job(self._state, number, 1)
+                self._end_stay(number)
+        going_on = [change for change in changes if change.num_gpus]
+        chosen = choose_gpus(going_on, self._free_gpus() if going_on else (), self._server_of_gpu.__getitem__)
+        for change in changes:
+            self._resize(change, chosen.get(change.holding.number, ()))
+
+    def _resize(self, change: Change, gpus: tuple[int, ...]) -> None:
+        """Give a job that is not running its GPUs and batch."""
+        holding, number = change.holding, change.holding.number
+        num_servers = len({self._server_of_gpu[gpu] for gpu in gpus})
+        rescale = rescale_of(change, gpus, num_servers, self._now_ns)
+        cost_ns = 0
+        if gpus:
+            cost_ns = self._asker.rescale_ns(holding.job, rescale)
+            self._fit(holding, len(gpus), change.batch)
+            self._put(number, list(gpus), cost_ns)
+            self._now.num_elastic_queued[0] -= 1
+            holding.started_ns = self._jobs.start_ns.item(number)
+        holding.gpus, holding.batch, holding.queued_view = gpus, change.batch, None
+        holding.hold_until_ns = self._now_ns + cost_ns
+        self._rescales.append((number, rescale, cost_ns))
+
+    def _fit(self, holding: Holding, num_gpus: int, batch: int) -> None:
+        """Give the records of a job the size that it has from now on."""
+        jobs, number = self._jobs, holding.number
+        compute_ns = holding.compute_ns_at(num_gpus, batch)
+        attained_ns = jobs.service_ns.item(number) - jobs.remaining_service_ns.item(number)
+        left = -(-jobs.samples_left.item(number) // batch)
+        remaining_ns = left * compute_ns * num_gpus
+        self._refuse_service(number, attained_ns + remaining_ns)
+        jobs.iterations[number] += left - jobs.iterations_left.item(number)
+        jobs.iterations_left[number] = left
+        jobs.num_gpus[number], jobs.batch[number], jobs.compute_ns[number] = num_gpus, batch, compute_ns
+        jobs.service_ns[number], jobs.remaining_service_ns[number] = attained_ns + remaining_ns, remaining_ns
+        first = jobs.first_task.item(number)
+        self._tasks.duration_ns[first] = compute_ns
+        if jobs.num_tasks.item(number) > 1:
+            self._tasks.pending[first + 1] = num_gpus
+
+    def _drop(self, number: int) -> None:
+        """Turn a job away that has no GPUs."""
+        jobs, now_ns = self._jobs, self._now_ns
+        jobs.state[number] = kernel.DROPPED
+        jobs.queueing_ns[number] += now_ns - jobs.since_ns.item(number)
+        jobs.since_ns[number] = now_ns
+        self._now.num_elastic_queued[0] -= 1
+        self._now.num_jobs_left[0] -= 1
+        del self._elastic.there[number]
 
     def _place(self) -> None:
         state, run = self._state, self._run
@@ -294,7 +416,7 @@ class Simulation:
                 continue
             chosen = self._asker.place(self._views[number], view)
             if chosen is not None:
-                self._put(number, chosen)
+                self._put(number, chosen, self._restart_ns if self._jobs.restarts.item(number) else 0)
                 placed[i] = True
         run.num_queued = np.count_nonzero(~placed)
         state.queue[: run.num_queued] = queue[~placed]
@@ -308,11 +430,10 @@ class Simulation:
         enough: np.ndarray = free_bytes[self._jobs.num_gpus[numbers] - 1] >= self._jobs.memory_bytes[numbers]
         return np.flatnonzero(enough)
 
-    def _put(self, number: int, chosen: list[int]) -> None:
-        job = self._workload[number]
-        servers = tuple(dict.fromkeys(self._cluster.server_of_gpu[chosen].tolist()))
-        ring = self._network.ring(servers)
+    def _put(self, number: int, chosen: list[int], hold_ns: int) -> None:
+        servers = tuple(dict.fromkeys(self._server_of_gpu[gpu] for gpu in chosen))
         messages = self._messages(number)
+        ring = self._network.ring(servers) if messages else Ring((), 0.0)
         wire = [self._wire_bytes(message, len(servers)) for message in messages]
         latency_s = self._contention.latency_s + ring.latency_s
         load_ns = [ns_from_s(self._load_per_byte_s * w) if len(servers) > 1 else 0 for w in wire]
@@ -331,12 +452,14 @@ class Simulation:
             np.array(wire, np.float64),
             np.full(len(wire), latency_s * NS_PER_S),
             np.array(load_ns, np.int64),
+            hold_ns,
         )
         if self._one_speed:
-            self._load_ns[chosen] += (job.compute_ns + sum(load_ns)) * self._jobs.start_iterations_left.item(number)
+            iteration_ns = self._jobs.compute_ns.item(number) + sum(load_ns)
+            self._load_ns[chosen] += iteration_ns * self._jobs.start_iterations_left.item(number)
         else:
             kernel.fill_gpu_loads(self._state, self._load_ns)
-        self._stays.append(Stay(number, tuple(chosen), ring.links, self._now_ns))
+        self._stays.append(Stay(number, tuple(chosen), ring.links, self._now_ns, hold_ns))
         self._views[number]._placed(tuple(chosen), servers)
         first = self._jobs.first_transfer.item(number)
         for t in range(first, first + len(messages)):
@@ -423,7 +546,12 @@ class Simulation:
         self._count_idle(f"{kind} asked to be woken")
 
 
-_METHODS = {"placement": ("place",), "order": ("key",), "communication": ("admit", "select")}
+_METHODS = {
+    "placement": ("place",),
+    "order": ("key",),
+    "communication": ("admit", "select"),
+    "allocation": ("allocate",),
+}
 
 
 def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:

@@ -70,7 +70,7 @@ def _parts(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, _Kind]]:
             reduce = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=message_bytes)
             yield job.compute_ns, _Kind(reduce, job.num_gpus, memory_mb)
         else:
-            yield 0, _Kind(iteration, job.num_gpus, memory_mb)
+            yield 0, _Kind(iteration, min(job.num_gpus, cluster.num_gpus), memory_mb)
 
 
 def _one_by_one_ns(kinds: Sequence[_Kind], cluster: Cluster, contention: ContentionModel | str) -> list[int]:

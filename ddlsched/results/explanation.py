@@ -161,9 +161,8 @@ def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -
 
 def _running(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
     """Yield what the job waited for while it was placed."""
-    restart_ns = int(result.finished.state.run[0].restart_ns)
-    for nth, stay in enumerate(stay for stay in result.finished.stays if stay.job == number):
-        held_until_ns = stay.from_ns + restart_ns if nth else stay.from_ns
+    for stay in [stay for stay in result.finished.stays if stay.job == number]:
+        held_until_ns = stay.from_ns + stay.hold_ns
         for begin_ns, end_ns, pieces in _moments(_pieces(result, number, stay), held_until_ns, stay.to_ns):
             blockers = _blockers(result, number, pieces)
             for blocker in blockers:

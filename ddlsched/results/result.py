@@ -33,7 +33,7 @@ _PHASES = {
 PHASES = tuple(_PHASES)
 """Columns of :attr:`Result.jobs` that add up to a finished job's JCT."""
 
-_STATES = ("future", "queued", "running", "finished")  # by the engine's numbers
+_STATES = ("future", "queued", "running", "finished", "dropped")  # by the engine's numbers
 _SAMPLED = ("allocated_gpus", "queued_jobs", "active_transfers", "waiting_transfers")
 
 
@@ -115,7 +115,8 @@ class Result:
             "finish_s": _seconds(records.finish_ns, done),
             "jct_s": _seconds(records.finish_ns - records.arrival_ns, done),
             **{name: records[field] / NS_PER_S for name, field in _PHASES.items()},
-            "compute_s": records.busy_ns / records.num_gpus / NS_PER_S,
+            "compute_s": np.where(records.elastic == 1, records.busy_per_gpu_ns, records.busy_ns / records.num_gpus)
+            / NS_PER_S,
             "lost_s": records.lost_ns / NS_PER_S,
             "restarts": records.restarts,
             "gpus": records.num_gpus,

@@ -146,7 +146,8 @@ def _compute(result: Result) -> _Slices:
     slices = _recorded(result, COMPUTE_SLICE, LOCKSTEP_SLICE, CUT_SLICE)
     job = state.workers.job[slices["owner"]]
     # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
-    place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, state.jobs.num_gpus[job], 1))
+    sizes = np.array([len(stay.gpus) for stay in result.finished.stays], np.int64)
+    place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, sizes[slices["stay"]], 1))
     gpu = gpus_of_workers(result, slices[place], nth)
     order = np.lexsort((slices["start_ns"][place], gpu))
     place = place[order]

@@ -12,6 +12,7 @@ pytest then runs every check of the door on the policy.
 from __future__ import annotations
 
 from ddlsched.testing.conformance import (
+    AllocationConformance,
     CommunicationConformance,
     ContentionConformance,
     OrderingConformance,
@@ -19,15 +20,25 @@ from ddlsched.testing.conformance import (
     TopologyConformance,
 )
 from ddlsched.testing.examples import example_network, example_workload, python_form
-from ddlsched.testing.handmade import cluster_view, job_view, network_view, transfer_view
+from ddlsched.testing.handmade import (
+    capacity_view,
+    cluster_view,
+    elastic_job_view,
+    job_view,
+    network_view,
+    transfer_view,
+)
 
 __all__ = [
+    "AllocationConformance",
     "CommunicationConformance",
     "ContentionConformance",
     "OrderingConformance",
     "PlacementConformance",
     "TopologyConformance",
+    "capacity_view",
     "cluster_view",
+    "elastic_job_view",
     "example_network",
     "example_workload",
     "job_view",

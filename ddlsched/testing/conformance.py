@@ -10,14 +10,31 @@ import numpy as np
 
 from ddlsched.cluster import Cluster
 from ddlsched.contention import ContentionModel, Linear
+from ddlsched.elastic.capacity import CapacityTrace
+from ddlsched.elastic.rescale import ConstantRescaleCost
+from ddlsched.engine.allocations import what_is_wrong_with
 from ddlsched.engine.kernel import TRANSFER_SLICE
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
-from ddlsched.testing.examples import example_flows, example_network, example_workload, python_form
-from ddlsched.testing.handmade import cluster_view, job_view, network_view, transfer_view
+from ddlsched.testing.examples import (
+    example_elastic_workload,
+    example_flows,
+    example_network,
+    example_workload,
+    python_form,
+)
+from ddlsched.testing.handmade import (
+    capacity_view,
+    cluster_view,
+    elastic_job_view,
+    job_view,
+    network_view,
+    transfer_view,
+)
 from ddlsched.topology import Network, Topology
 
 __all__ = [
+    "AllocationConformance",
     "CommunicationConformance",
     "ContentionConformance",
     "OrderingConformance",
@@ -268,3 +285,40 @@ def _flow(network: Network, servers: list[int]) -> Any:
     from ddlsched.testing.examples import ExampleFlow
 
     return ExampleFlow(servers=tuple(servers), links=network.ring(servers).links)
+
+
+class AllocationConformance:
+    """Checks of an allocation policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_answers_what_can_be_carried_out(self) -> None:
+        """Numbers of GPUs and batches are allowed, and there are as many GPUs; with any jobs, also none."""
+        rng = np.random.default_rng(7)
+        for count in [*range(12), 40]:
+            held = {n: [2 * n, 2 * n + 1] for n in range(min(count, 4)) if rng.random() < 0.5}
+            jobs = [
+                elastic_job_view(number=n, gpus=held.get(n, ()), batch=64 if n in held else 0, max_gpus=2 + n % 5)
+                for n in range(count)
+            ]
+            capacity = capacity_view(held=[gpu for gpus in held.values() for gpu in gpus])
+            answer = _begun(self.make()).allocate(jobs, capacity, 0.0)
+            assert what_is_wrong_with(answer, jobs, capacity) is None
+
+    def test_every_job_ends_though_servers_come_and_go(self) -> None:
+        """Every job finishes or is dropped, and the same seed gives the same run, to the bit."""
+        capacity = CapacityTrace.of([(0, 0, 1e9), (1, 0, 400), (1, 900, 1e9), (2, 300, 1e9), (3, 0, 200)])
+        options = {"capacity": capacity, "rescale_cost": ConstantRescaleCost.restart(5.0)}
+        for seed in _SEEDS:
+            runs = [
+                simulate(example_elastic_workload(seed), _CLUSTER, seed=seed, allocation=self.make(), **options)
+                for _ in range(2)
+            ]
+            assert set(runs[0].jobs["state"]) <= {"finished", "dropped"}
+            assert _finishes(runs[0]) == _finishes(runs[1]), "the same seed gives the same run"

@@ -9,10 +9,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ddlsched.dag import DataParallelIteration
+from ddlsched.elastic.curves import LinearCurve
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Link
 
-__all__ = ["ExampleFlow", "example_flows", "example_network", "example_workload", "python_form"]
+__all__ = [
+    "ExampleFlow",
+    "example_elastic_workload",
+    "example_flows",
+    "example_network",
+    "example_workload",
+    "python_form",
+]
 
 Plugin = TypeVar("Plugin")
 
@@ -38,6 +47,24 @@ def _job(rng: np.random.Generator, number: int, most_gpus: int) -> Job:
         iteration=iteration,
         gpu_memory_mb=float(rng.choice([3000.0, 9000.5, 17000.0])),
     )
+
+
+def example_elastic_workload(seed: int, *, num_jobs: int = 10, most_gpus: int = 6) -> Workload:
+    """Return elastic jobs with equal arrivals, with and without messages, that run for minutes."""
+    rng = np.random.default_rng(seed)
+    jobs = [
+        ElasticJob(
+            job_id=f"e{number}",
+            arrival_s=float(rng.choice([0.0, 60.0, 250.0])),
+            samples=int(rng.integers(1, 40_000)),
+            curve=LinearCurve(fixed_s=0.02, sample_s=float(rng.choice([0.005, 0.01]))),
+            gpu_batch=int(rng.choice([8, 32])),
+            max_gpus=int(rng.integers(1, most_gpus, endpoint=True)),
+            message_bytes=float(rng.choice([0.0, 99.2e6])),
+        )
+        for number in range(num_jobs)
+    ]
+    return Workload.of(jobs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ import numpy as np
 
 from ddlsched.cluster import Cluster
 from ddlsched.dag import DataParallelIteration
+from ddlsched.elastic.curves import LinearCurve, ScalingCurve
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.engine.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
 from ddlsched.jobs import Job
 from ddlsched.plugins import resolve
@@ -15,7 +18,7 @@ from ddlsched.topology import Link, Network, Topology
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
 
-__all__ = ["cluster_view", "job_view", "network_view", "transfer_view"]
+__all__ = ["capacity_view", "cluster_view", "elastic_job_view", "job_view", "network_view", "transfer_view"]
 
 _NIC_BYTES_PER_S = 1.25e9
 
@@ -115,3 +118,43 @@ def network_view(
     return NetworkView(
         links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, ns_from_s(now_s)
     )
+
+
+def elastic_job_view(
+    *,
+    number: int = 0,
+    samples: int = 100_000,
+    samples_left: int | None = None,
+    curve: ScalingCurve | None = None,
+    gpu_batch: int = 32,
+    min_gpus: int = 1,
+    max_gpus: int = 8,
+    message_bytes: float = 0.0,
+    gpus: Sequence[int] = (),
+    batch: int = 0,
+    lost_gpus: int = 0,
+    arrival_s: float = 0.0,
+) -> ElasticJobView:
+    """Return the view of an elastic job; by default one whose speed grows in proportion to its GPUs."""
+    job = ElasticJob(
+        job_id=f"job-{number}",
+        arrival_s=arrival_s,
+        samples=samples,
+        curve=curve or LinearCurve(fixed_s=0.0, sample_s=0.01),
+        gpu_batch=gpu_batch,
+        min_gpus=min_gpus,
+        max_gpus=max_gpus,
+        message_bytes=message_bytes,
+    )
+    left = samples if samples_left is None else samples_left
+    return ElasticJobView(job=job, number=number, samples_left=left, gpus=tuple(gpus), batch=batch, lost_gpus=lost_gpus)
+
+
+def capacity_view(
+    *, num_servers: int = 4, gpus_per_server: int = 4, held: Sequence[int] = (), absent: Sequence[int] = ()
+) -> CapacityView:
+    """Return the GPUs of a cluster of which elastic jobs hold some, and of which some servers are absent."""
+    cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server)
+    there = [gpu for gpu in range(cluster.num_gpus) if gpu // gpus_per_server not in absent]
+    free = tuple(gpu for gpu in there if gpu not in held)
+    return CapacityView(num_gpus=len(there), free_gpus=free, cluster=cluster)

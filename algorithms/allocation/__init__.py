@@ -1,0 +1,1 @@
+"""Allocation policies: how many GPUs, and which batch, each elastic job has now."""

@@ -1,0 +1,143 @@
+"""Elastic scaling: an exact optimum over GPUs and batches at intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from algorithms.allocation.packing import packed
+from algorithms.allocation.programme import best_counts
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.scalability import Scalability, analyse
+from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.errors import InputError
+from ddlsched.policies import DROP, Allocation, Drop
+from ddlsched.units import is_whole
+
+__all__ = ["ElasticScaling"]
+
+_BATCHES = ("best", "min", "max", "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticScaling:
+    """The GPUs and batches with the largest sum of speed-ups, decided every ``interval_s``.
+
+    At each interval the jobs that wait are taken on, first come first served, each only if every job taken on can
+    still have the fewest GPUs that it runs on; the others are dropped, or wait on with ``queue``. Then GPUs are shared
+    out by the exact dynamic programme over the speed-ups that the job scalability analyser expects. Jobs whose GPUs or
+    batch change are stopped and started again at the run's rescale cost. Between intervals nothing changes, but for
+    jobs that lost a server: then GPUs are shared out anew at once.
+
+    Parameters
+    ----------
+    interval_s
+        Seconds between decisions.
+    queue
+        Whether a job that finds no room waits; otherwise it is dropped.
+    most_gpus
+        The most GPUs that any one job gets (k_max).
+    batch
+        ``best``: for each number of GPUs the best that the job allows. The baselines keep one batch a job, whatever its
+        GPUs: the smallest that it allows (``min``), the largest (``max``), or one drawn between them (``random``).
+
+    References
+    ----------
+    Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", arXiv 2006.13878 (MASCOTS 2020).
+    """
+
+    interval_s: float = 600.0
+    queue: bool = False
+    most_gpus: int = 10
+    batch: Literal["best", "min", "max", "random"] = "best"
+
+    def __post_init__(self) -> None:
+        if not 1e-3 <= self.interval_s <= 1e9:
+            raise InputError(f"elastic-scaling: interval_s is {self.interval_s}; expected seconds from 0.001 to 1e9")
+        if not is_whole(self.most_gpus, 1, 100_000):
+            raise InputError(f"elastic-scaling: most_gpus is {self.most_gpus}; expected a whole number from 1")
+        if self.batch not in _BATCHES:
+            raise InputError(f"elastic-scaling: batch is {self.batch!r}; expected one of {', '.join(_BATCHES)}")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Autoscaler:
+        """Return the autoscaler of a run."""
+        return _Autoscaler(self, rng)
+
+
+class _Autoscaler:
+    def __init__(self, policy: ElasticScaling, rng: np.random.Generator) -> None:
+        self._policy = policy
+        self._rng = rng
+        self._known: dict[str, Scalability] = {}
+        self._taken_on: set[str] = set()
+        self._next = 0  # number of the next interval's beginning
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation | Drop]:
+        due = now_s >= self._next * self._policy.interval_s
+        if not due and not any(view.lost_gpus for view in jobs):
+            return {view.job_id: Allocation(view.num_gpus, view.batch, view.gpus) for view in jobs if view.gpus}
+        refused: dict[str, Drop] = {}
+        if due:
+            self._next = int(now_s / self._policy.interval_s + 1e-9) + 1
+            refused = self._take_on(jobs, capacity)
+        return refused | self._share_out(jobs, capacity)
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self._next * self._policy.interval_s
+
+    def _take_on(self, jobs: Sequence[ElasticJobView], capacity: CapacityView) -> dict[str, Drop]:
+        """Take on what there is room for; return those that are dropped."""
+        self._taken_on.intersection_update(view.job_id for view in jobs)
+        needed = sum(self._least(view, capacity) for view in jobs if view.job_id in self._taken_on)
+        refused: dict[str, Drop] = {}
+        for view in jobs:
+            if view.job_id in self._taken_on:
+                continue
+            least = self._least(view, capacity)
+            if needed + least <= capacity.num_gpus:
+                self._taken_on.add(view.job_id)
+                needed += least
+            elif not self._policy.queue:
+                refused[view.job_id] = DROP
+        return refused
+
+    def _share_out(self, there: Sequence[ElasticJobView], capacity: CapacityView) -> dict[str, Allocation]:
+        """Share the GPUs out; if servers left, the jobs taken on last may have to stop."""
+        jobs = [view for view in there if view.job_id in self._taken_on]
+        while sum(self._least(view, capacity) for view in jobs) > capacity.num_gpus:
+            jobs = jobs[:-1]
+        if not jobs:
+            return {}
+        known = [self._analysed(view, capacity) for view in jobs]
+        now = np.array([view.num_gpus for view in jobs])
+        counts = best_counts(np.array([found.speedup for found in known]), capacity.num_gpus, preferred=now)
+        assert counts is not None  # the fewest of each fit
+        sized = {
+            view.job_id: Allocation(count, int(found.batch[count]))
+            for view, found, count in zip(jobs, known, counts.tolist(), strict=True)
+        }
+        return packed(sized, there, capacity)
+
+    def _least(self, view: ElasticJobView, capacity: CapacityView) -> int:
+        return int(np.argmax(self._analysed(view, capacity).samples_per_s > 0))
+
+    def _analysed(self, view: ElasticJobView, capacity: CapacityView) -> Scalability:
+        if view.job_id not in self._known:
+            job, per_server = view.job, capacity.cluster.gpus_per_server
+            wait_s = lambda k: capacity.all_reduce_s(job.message_bytes, ceil(k / per_server))  # noqa: E731
+            most = self._policy.most_gpus
+            self._known[view.job_id] = analyse(job, most, wait_s, self._fixed_batch(view, most))
+        return self._known[view.job_id]
+
+    def _fixed_batch(self, view: ElasticJobView, most_gpus: int) -> int | None:
+        """Return a baseline's batch of a job."""
+        job = view.job
+        smallest, largest = job.smallest_batch(job.min_gpus), job.largest_batch(min(job.max_gpus, most_gpus))
+        drawn = int(self._rng.integers(smallest, largest, endpoint=True))
+        return {"best": None, "min": smallest, "max": largest, "random": drawn}[self._policy.batch]

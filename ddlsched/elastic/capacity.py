@@ -1,0 +1,143 @@
+"""Which servers are there when: clusters whose servers join and leave while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from math import inf
+from pathlib import Path
+
+from ddlsched.disturbances import CapacityChange
+from ddlsched.errors import InputError
+from ddlsched.tables import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+
+__all__ = ["CapacityTrace", "Presence"]
+
+_LIMIT_S = MAX_NS / NS_PER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presence:
+    """A server that is there from one time to another, seconds.
+
+    Parameters
+    ----------
+    server
+        Its number in the cluster.
+    join_s, leave_s
+        It is there at ``join_s`` and no longer at ``leave_s``, which may be infinite.
+    warned
+        Whether jobs are told in time to commit their last whole iteration before it leaves.
+    """
+
+    server: int
+    join_s: float = 0.0
+    leave_s: float = inf
+    warned: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.server, 0):
+            raise InputError(f"capacity: server is {self.server!r}; expected a server's number, from 0")
+        if not 0 <= self.join_s < _LIMIT_S or not ns_from_s(self.join_s) < _end_ns(self.leave_s):
+            raise InputError(f"capacity: from {self.join_s} to {self.leave_s} s; expected 0 <= join_s < leave_s")
+
+
+def _end_ns(leave_s: float) -> int:
+    return ns_from_s(leave_s) if leave_s < _LIMIT_S else MAX_NS
+
+
+@dataclass(frozen=True)
+class CapacityTrace:
+    """When each server is there; one that is not named never is.
+
+    Stays of a server that touch are one: it does not leave in between.
+
+    Parameters
+    ----------
+    presences
+        In any order; those of a server do not overlap.
+
+    Raises
+    ------
+    InputError
+        None are given, or two of a server overlap.
+    """
+
+    presences: tuple[Presence, ...]
+
+    def __post_init__(self) -> None:
+        if not self.presences:
+            raise InputError("capacity: names no server; expected at least one")
+        for before, after in pairwise(self._sorted()):
+            if before.server == after.server and after.join_s < before.leave_s:
+                raise InputError(
+                    f"capacity: server {after.server} is there from {before.join_s} to {before.leave_s} s and joins "
+                    f"again at {after.join_s} s; expected stays of a server that do not overlap"
+                )
+
+    def _sorted(self) -> list[Presence]:
+        return sorted(self.presences, key=lambda presence: (presence.server, presence.join_s))
+
+    @classmethod
+    def of(cls, presences: Iterable[tuple[int, float, float]]) -> CapacityTrace:
+        """Build from (server, join_s, leave_s)."""
+        return cls(tuple(Presence(server=server, join_s=join, leave_s=leave) for server, join, leave in presences))
+
+    @classmethod
+    def read(cls, path: str | Path) -> CapacityTrace:
+        """Read a CSV table with the columns server, join_s, leave_s (empty: to the end) and optionally warned (0, 1).
+
+        Raises
+        ------
+        InputError
+            With file, row, column, value and what is expected.
+        """
+        return readable(Path(path), "a capacity trace (CSV)", _read)
+
+    def changes(self, num_servers: int) -> Iterator[CapacityChange]:
+        """Return who joins and leaves, in order of time; those that are not there at first leave at 0.
+
+        Raises
+        ------
+        InputError
+            A server that the cluster does not have.
+        """
+        changes = []
+        at_first = set()
+        for server, presences in groupby(self._sorted(), key=lambda presence: presence.server):
+            if server >= num_servers:
+                raise InputError(f"capacity of server {server}: the cluster's servers are 0 to {num_servers - 1}")
+            for join_ns, leave_ns, warned in _joined(presences):
+                if join_ns == 0:
+                    at_first.add(server)
+                else:
+                    changes.append(CapacityChange(join_ns, False, server))
+                if leave_ns < MAX_NS:
+                    changes.append(CapacityChange(leave_ns, True, server, warned))
+        changes += [CapacityChange(0, True, server) for server in range(num_servers) if server not in at_first]
+        return iter(sorted(changes))
+
+
+def _joined(presences: Iterable[Presence]) -> list[tuple[int, int, bool]]:
+    """Return (join, leave, warned) of one server's stays in ascending order, nanoseconds; those that touch as one."""
+    joined: list[tuple[int, int, bool]] = []
+    for presence in presences:
+        join_ns, leave_ns = ns_from_s(presence.join_s), _end_ns(presence.leave_s)
+        if joined and joined[-1][1] >= join_ns:
+            join_ns = joined.pop()[0]
+        joined.append((join_ns, leave_ns, presence.warned))
+    return joined
+
+
+def _read(path: Path) -> CapacityTrace:
+    presences = []
+    for where, row in csv_rows(path, ("server", "join_s", "leave_s"), ("warned",)):
+        server = cell_whole(where, "server", row["server"], at_least=0)
+        join_s = cell_time_s(where, "join_s", row["join_s"])
+        leave_s = cell_time_s(where, "leave_s", row["leave_s"]) if row["leave_s"] else inf
+        warned = row.get("warned", "") != "" and cell_whole(where, "warned", row["warned"], at_most=1, at_least=0) == 1
+        make = lambda: Presence(server=server, join_s=join_s, leave_s=leave_s, warned=warned)  # noqa: B023, E731
+        presences.append(located(where, make))
+    return located(str(path), lambda: CapacityTrace(tuple(presences)))

@@ -1,0 +1,129 @@
+"""Jobs whose GPUs and batch change while they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ddlsched.dag import AllReduceTask, ComputeTask, IterationDag
+from ddlsched.elastic.curves import ScalingCurve
+from ddlsched.elastic.rescale import RescaleCost
+from ddlsched.errors import InputError, guarded
+from ddlsched.jobs import Job
+from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
+
+__all__ = ["ElasticJob"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticJob(Job):
+    """A training job that an :class:`~ddlsched.policies.AllocationPolicy` gives GPUs and a batch, and takes them back.
+
+    Its work is a number of samples. An iteration trains ``batch`` of them: a compute task on each GPU, then,
+    with ``message_bytes``, an all-reduce, which contends for links if the job is on several servers. The last
+    iteration takes as long as any other, however few samples are left for it. The job has its GPUs for itself.
+
+    Parameters
+    ----------
+    job_id, arrival_s, gpu_memory_mb, model, user
+        As of any job.
+    samples
+        Samples to train in all.
+    curve
+        The time of an iteration by GPUs and batch; with the communication in it if ``message_bytes`` is 0.
+    min_gpus, max_gpus
+        Fewest and most GPUs on which it runs.
+    min_batch, max_batch
+        Fewest and most samples an iteration, over all its GPUs. By default the most is as many as fit its
+        most GPUs.
+    gpu_batch
+        Most samples an iteration that one GPU has room for.
+    message_bytes
+        Bytes of an iteration's all-reduce.
+    rescale_cost
+        The job's own cost of changes, in place of the run's.
+
+    Raises
+    ------
+    InputError
+        A value out of range, or a number of GPUs for which no batch is allowed.
+    """
+
+    num_gpus: int = field(init=False)
+    iterations: int = field(init=False)
+    iteration: IterationDag = field(init=False)
+    samples: int
+    curve: ScalingCurve
+    gpu_batch: int
+    min_gpus: int = 1
+    max_gpus: int
+    min_batch: int = 1
+    max_batch: int | None = None
+    message_bytes: float = 0.0
+    gpu_memory_mb: float = 0.0
+    rescale_cost: RescaleCost | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "gpu_batch", "min_gpus", "max_gpus", "min_batch"):
+            self._check_whole(name, getattr(self, name), 1)
+        if self.max_batch is not None:
+            self._check_whole("max_batch", self.max_batch, 1)
+        if self.max_gpus < self.min_gpus:
+            raise InputError(f"job {self.job_id!r}: max_gpus is {self.max_gpus}; expected at least {self.min_gpus}")
+        for num_gpus in (self.min_gpus, self.max_gpus):
+            if self.smallest_batch(num_gpus) > self.largest_batch(num_gpus):
+                raise InputError(
+                    f"job {self.job_id!r}: no batch from {self.min_batch} to {self.max_batch} has a sample for each of "
+                    f"{num_gpus} GPUs and at most {self.gpu_batch} on one; expected other batches or numbers of GPUs"
+                )
+        if not isinstance(self.message_bytes, int | float) or not 0 <= self.message_bytes <= MAX_MESSAGE_BYTES:
+            raise InputError(
+                f"job {self.job_id!r}: message_bytes is {self.message_bytes}; expected a number of bytes from 0 to "
+                f"{MAX_MESSAGE_BYTES:g}"
+            )
+        object.__setattr__(self, "num_gpus", self.max_gpus)
+        object.__setattr__(self, "iterations", -(-self.samples // self.largest_batch(self.max_gpus)))
+        object.__setattr__(self, "iteration", self._dag(self.max_gpus))
+        super().__post_init__()
+
+    def _check_whole(self, name: str, value: int, at_least: int) -> None:
+        if not is_whole(value, at_least):
+            raise InputError(f"job {self.job_id!r}: {name} is {value!r}; expected a whole number from {at_least}")
+
+    def _dag(self, num_gpus: int) -> IterationDag:
+        compute = ComputeTask(name="compute", duration_ns=self.compute_ns_at(num_gpus, self.largest_batch(num_gpus)))
+        if not self.message_bytes:
+            return IterationDag((compute,))
+        return IterationDag(
+            (compute, AllReduceTask(name="all-reduce", message_bytes=self.message_bytes, after=("compute",)))
+        )
+
+    @cached_property
+    def dag(self) -> IterationDag:
+        """The tasks of an iteration; the duration is that on its most GPUs with the largest batch."""
+        return self.iteration
+
+    def smallest_batch(self, num_gpus: int) -> int:
+        """Return the fewest samples an iteration on so many GPUs: one on each at least."""
+        return max(self.min_batch, num_gpus)
+
+    def largest_batch(self, num_gpus: int) -> int:
+        """Return the most samples an iteration on so many GPUs."""
+        fits = num_gpus * self.gpu_batch
+        return fits if self.max_batch is None else min(fits, self.max_batch)
+
+    def compute_ns_at(self, num_gpus: int, batch: int) -> int:
+        """Return the compute time of an iteration, whole nanoseconds, at least 1.
+
+        Raises
+        ------
+        PluginError
+            The curve raised.
+        InputError
+            The curve answered no time.
+        """
+        what = f"job {self.job_id!r}: scaling curve"
+        seconds = guarded(what, lambda: self.curve.iteration_s(num_gpus, batch))
+        if not isinstance(seconds, int | float) or not 0 <= seconds < MAX_NS / NS_PER_S:
+            raise InputError(f"{what} answered {seconds!r} for {num_gpus} GPUs, batch {batch}; expected seconds from 0")
+        return max(ns_from_s(seconds), 1)

@@ -1,0 +1,97 @@
+"""What an allocation policy sees: the elastic jobs and the GPUs that there are, at one instant, by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.topology import Network
+from ddlsched.views import GpuId, JobView
+
+__all__ = ["CapacityView", "ElasticJobView"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElasticJobView:
+    """An elastic job that has arrived and is neither finished nor dropped.
+
+    Attributes
+    ----------
+    job
+        What was submitted: ``job_id, arrival_s, samples, min_gpus, max_gpus, smallest_batch(n), largest_batch(n),
+        message_bytes, curve, model, user``. The curve is the truth; a policy that should not know it must not look.
+    number
+        Row in the workload, from 0.
+    samples_left
+        Samples of iterations that have not ended.
+    gpus
+        Those it holds, ascending; without any that left at this instant.
+    batch
+        Samples an iteration, of now or of when it ran last; 0 before its first start.
+    lost_gpus
+        How many GPUs left with their servers at this instant.
+    rescaling_left_s
+        For how long it still makes no progress after an earlier change, seconds.
+    start_s
+        When it first got GPUs, seconds, or None.
+    """
+
+    job: ElasticJob
+    number: int
+    samples_left: int
+    gpus: tuple[GpuId, ...] = ()
+    batch: int = 0
+    lost_gpus: int = 0
+    rescaling_left_s: float = 0.0
+    start_s: float | None = None
+
+    @property
+    def job_id(self) -> str:
+        """Its name in the workload."""
+        return self.job.job_id
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs it holds now; 0 while it is queued or stopped."""
+        return len(self.gpus)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityView:
+    """The GPUs as an allocation policy sees them.
+
+    Attributes
+    ----------
+    num_gpus
+        GPUs that elastic jobs can share out now: of servers that are there, without a job that is not elastic.
+    free_gpus
+        Those of them on which no job is, ascending.
+    queued
+        Jobs that are not elastic and wait for GPUs, in no order.
+    cluster, network
+        The whole cluster; its links, ``network.ring(servers)``.
+    all_reduce
+        From (message bytes, number of servers) to seconds; see :meth:`all_reduce_s`.
+    """
+
+    num_gpus: int
+    free_gpus: tuple[GpuId, ...]
+    cluster: Cluster
+    queued: Sequence[JobView] = ()
+    network: Network | None = None
+    all_reduce: Callable[[float, int], float] | None = field(default=None, repr=False)
+
+    def server_of(self, gpu: GpuId) -> int:
+        """Return the server that holds a GPU."""
+        return int(self.cluster.server_of_gpu.item(gpu))
+
+    def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
+        """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
+
+        It is 0 on one server. The latency of cables is that between the cluster's first servers.
+        """
+        if num_servers < 2 or not message_bytes or self.all_reduce is None:
+            return 0.0
+        return self.all_reduce(message_bytes, num_servers)

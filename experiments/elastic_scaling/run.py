@@ -1,0 +1,276 @@
+"""Elastic scaling with batch sizes against the same optimiser with fixed batches.
+
+python experiments/elastic_scaling/run.py            40 GPUs, some minutes on one core
+python experiments/elastic_scaling/run.py --full     also 400 GPUs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from charts import lines, ratios
+
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.rescale import ConstantRescaleCost
+from ddlsched.plots.style import save
+from ddlsched.progress import progress_bar
+from ddlsched.results.comparison import interval_text, markdown
+from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_ratio
+from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.workloads.elastic_mix import ARRIVALS, CATEGORIES
+
+MEASURES = Path(__file__).resolve().with_name("measures.py")
+POLICIES = {"elastic": "best", "smallest batch": "min", "largest batch": "max", "random batch": "random"}
+BASELINES = [policy for policy in POLICIES if policy != "elastic"]
+ROOM = {"drop": "false", "queue": "true"}
+HOURS = {40: 4.0, 400: 2.0}
+"""For how long jobs arrive, by GPUs; larger clusters take longer to simulate."""
+SEEDS = {40: 6, 400: 3}
+INTERVALS_MIN = (1, 5, 10, 30)
+COSTS_S = (10, 30, 60)
+DEFAULT_MIN, DEFAULT_S = 10, 30
+SWEPT = ("balanced", "high", 40)
+METRICS = {
+    "completed": "Completed",
+    "dropped_share": "Dropped (%)",
+    "average_completion_s": "Completion time (s)",
+    "average_queueing_s": "Queueing (s)",
+    "utilisation": "GPUs busy (%)",
+    "restart_share": "Time in restarts (%)",
+    "changes_per_job": "Changes a job",
+}
+PERCENT = {"dropped_share", "utilisation", "restart_share"}
+TABLE = ["gpus", "category", "arrivals", "room", "interval_min", "cost_s", "policy"]
+
+
+def run_of(
+    workload: tuple[str, str, int], room: str, policy: str, seed: int, interval_min: float, cost_s: float
+) -> Run:
+    """Return one run; everything that tells it from others is a label."""
+    category, arrivals, gpus = workload
+    values = (gpus, category, arrivals, room, interval_min, cost_s, policy)
+    allocation = f"elastic-scaling:interval_s={60 * interval_min},queue={ROOM[room]},batch={POLICIES[policy]}"
+    return Run(
+        labels={name: str(value) for name, value in zip(TABLE, values, strict=True)},
+        workload=f"elastic-mix:category={category},arrivals={arrivals},gpus={gpus},hours={HOURS[gpus]}",
+        seed=seed,
+        options={
+            "cluster": Cluster(num_servers=gpus // 4, gpus_per_server=4),
+            "communication": f"bounded-overlap:limit={gpus}",
+            "allocation": allocation,
+            "rescale_cost": ConstantRescaleCost.restart(cost_s),
+        },
+        measures=(f"{MEASURES}:elastic_measures",),
+    )
+
+
+def runs(clusters: list[int], seeds: int | None) -> Iterator[Run]:
+    """Yield the grid of workloads on each cluster, and the sweeps on one workload."""
+    for gpus in clusters:
+        for seed in range(1, (seeds or SEEDS[gpus]) + 1):
+            for room in ROOM:
+                for category in CATEGORIES:
+                    for arrivals in ARRIVALS:
+                        for policy in POLICIES:
+                            yield run_of((category, arrivals, gpus), room, policy, seed, DEFAULT_MIN, DEFAULT_S)
+        if gpus == SWEPT[2]:
+            settings = {(interval, DEFAULT_S) for interval in INTERVALS_MIN} | {(1, cost) for cost in COSTS_S}
+            settings |= {(DEFAULT_MIN, cost) for cost in COSTS_S}
+            for interval_min, cost_s in sorted(settings):
+                for seed in range(1, (seeds or SEEDS[gpus]) + 1):
+                    for room in ROOM:
+                        for policy in POLICIES:
+                            yield run_of(SWEPT, room, policy, seed, interval_min, cost_s)
+
+
+class Measured:
+    """The runs' metrics, one row a run."""
+
+    def __init__(self, done: Sweep) -> None:
+        table = done.summaries().drop_duplicates([*TABLE, "seed"])
+        self.table = table.astype({"gpus": int, "interval_min": float, "cost_s": float})
+
+    def of(self, metric: str, **labels: object) -> pd.DataFrame:
+        """Return a metric with a row a seed and a column a policy."""
+        chosen = self.table
+        for name, value in labels.items():
+            chosen = chosen[chosen[name] == value]
+        return by_seed(chosen, metric)
+
+    def means(self) -> pd.DataFrame:
+        """Return means over seeds with intervals: a row a setting, policy and metric."""
+        rows = []
+        for labels, part in self.table.groupby(TABLE, sort=True):
+            for metric in METRICS:
+                found = mean_interval(part[metric])
+                values = {"metric": metric, "mean": found.mean, "low": found.low, "high": found.high}
+                rows.append(dict(zip(TABLE, labels, strict=True)) | values | {"seeds": found.seeds})
+        return pd.DataFrame(rows)
+
+    def ratio(self, metric: str, baseline: str, *, elastic_over: bool, **labels: object) -> Interval:
+        """Return elastic over baseline, or the other way round, paired by seed."""
+        table = self.of(metric, **labels)
+        pair = (table["elastic"], table[baseline])
+        return paired_ratio(*(pair if elastic_over else pair[::-1]))
+
+
+def grid_ratios(
+    measured: Measured, gpus: int, room: str, metric: str, *, elastic_over: bool
+) -> dict[str, dict[str, Interval]]:
+    """Return by workload, then baseline, how many times as good elastic scaling is."""
+    default = {"interval_min": DEFAULT_MIN, "cost_s": DEFAULT_S, "gpus": gpus, "room": room}
+    return {
+        f"{category}, {arrivals}": {
+            baseline: measured.ratio(
+                metric, baseline, elastic_over=elastic_over, category=category, arrivals=arrivals, **default
+            )
+            for baseline in BASELINES
+        }
+        for category in CATEGORIES
+        for arrivals in ARRIVALS
+    }
+
+
+QUESTIONS = {
+    "completed": ("drop", "completed", True, 2.0, "Times as many jobs completed (jobs without room are dropped)"),
+    "completion_time": (
+        "queue",
+        "average_completion_s",
+        False,
+        10.0,
+        "Times as short an average completion time (jobs wait)",
+    ),
+}
+"""Of each claim: whether jobs wait, the metric, which way round the ratio is, the abstract's number, the axis."""
+
+
+def report(measured: Measured, clusters: list[int], out: Path) -> None:
+    """Print the tables, write them as CSV files, and draw the charts."""
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    rows = []
+    charts: list[Path] = []
+    for name, (room, metric, elastic_over, claim, axis) in QUESTIONS.items():
+        panels = {
+            f"{gpus} GPUs": grid_ratios(measured, gpus, room, metric, elastic_over=elastic_over) for gpus in clusters
+        }
+        charts += save(ratios(panels, axis=axis, claim=claim), out / "charts" / name)
+        for cluster, workloads in panels.items():
+            print(f"## {axis}, {cluster}; the abstract: up to {claim:g}\n")
+            print(ratio_table(workloads), "\n")
+            for workload, found in workloads.items():
+                for baseline, ratio in found.items():
+                    row = {"claim": name, "cluster": cluster, "workload": workload, "baseline": baseline}
+                    rows.append(row | {"ratio": ratio.mean, "low": ratio.low, "high": ratio.high, "seeds": ratio.seeds})
+    for gpus in clusters:
+        print(means_text(measured, gpus))
+    charts += save(sweep_chart(measured), out / "charts" / "sweeps")
+    print(sweep_text(measured))
+    write(pd.DataFrame(rows), out / "tables" / "ratios.csv")
+    write(measured.means(), out / "tables" / "means.csv")
+    print("Tables:", *sorted((out / "tables").glob("*.csv")), sep="\n  ")
+    print("Charts:", *charts, sep="\n  ")
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def ratio_table(workloads: dict[str, dict[str, Interval]]) -> str:
+    return markdown(
+        [
+            {"workload": workload} | {f"against the {b}": interval_text(r, decimals=2) for b, r in found.items()}
+            for workload, found in workloads.items()
+        ]
+    )
+
+
+def means_text(measured: Measured, gpus: int) -> str:
+    """Return the means of the metrics on one cluster."""
+    means = measured.means()
+    default = (means["interval_min"] == DEFAULT_MIN) & (means["cost_s"] == DEFAULT_S) & (means["gpus"] == gpus)
+    rows = []
+    for (category, arrivals, room, policy), part in means[default].groupby(
+        ["category", "arrivals", "room", "policy"], sort=False
+    ):
+        mean = part.set_index("metric")["mean"]
+        cells = {title: cell(metric, mean[metric]) for metric, title in METRICS.items()}
+        rows.append({"category": category, "arrivals": arrivals, "no room": room, "policy": policy} | cells)
+    return f"## Means, {gpus} GPUs\n\n{markdown(rows)}\n"
+
+
+def cell(metric: str, value: float) -> str:
+    if metric in PERCENT:
+        return f"{100 * value:.1f}"
+    return f"{value:.1f}" if metric in ("changes_per_job", "completed") else f"{value:.0f}"
+
+
+def swept(measured: Measured, fixed: dict[str, float], varied: str) -> dict[str, dict[float, Interval]]:
+    """Return the average completion time by policy, then by the value that is varied; jobs wait."""
+    labels = {"category": SWEPT[0], "arrivals": SWEPT[1], "gpus": SWEPT[2], "room": "queue"} | fixed
+    values = INTERVALS_MIN if varied == "interval_min" else COSTS_S
+    tables = {value: measured.of("average_completion_s", **labels, **{varied: value}) for value in values}
+    return {policy: {value: mean_interval(table[policy]) for value, table in tables.items()} for policy in POLICIES}
+
+
+SWEEPS = {
+    "Restart cost 30 s": ({"cost_s": DEFAULT_S}, "interval_min", "Interval (min)"),
+    "Interval 1 min": ({"interval_min": 1}, "cost_s", "Restart cost (s)"),
+    "Interval 10 min": ({"interval_min": DEFAULT_MIN}, "cost_s", "Restart cost (s)"),
+}
+
+
+def sweep_chart(measured: Measured):  # type: ignore[no-untyped-def]
+    panels = {title: swept(measured, fixed, varied) for title, (fixed, varied, _) in SWEEPS.items()}
+    return lines(panels, axis="Average completion time (s)", x_axis={title: x for title, (_, _, x) in SWEEPS.items()})
+
+
+def sweep_text(measured: Measured) -> str:
+    """Return the sweeps' tables."""
+    text = []
+    for title, (fixed, varied, axis) in SWEEPS.items():
+        found = swept(measured, fixed, varied)
+        rows = [
+            {"policy": policy}
+            | {f"{axis}: {value}": interval_text(interval, decimals=0) for value, interval in points.items()}
+            for policy, points in found.items()
+        ]
+        text.append(
+            f"## Average completion time (s), {', '.join(SWEPT[:2])}, {SWEPT[2]} GPUs; {title}\n\n{markdown(rows)}\n"
+        )
+    return "\n".join(text)
+
+
+def main() -> int:
+    """Run what is missing, then report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="400 GPUs, too")
+    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N, at least 2")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/elastic_scaling"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
+    arguments = parser.parse_args()
+    if arguments.seeds is not None and arguments.seeds < 2:
+        parser.error(f"--seeds {arguments.seeds}: expected at least 2, since intervals are over seeds")
+    clusters = [40, 400] if arguments.full else [40]
+    try:
+        with progress_bar("simulating") as watch:
+            planned = list(runs(clusters, arguments.seeds))
+            done = sweep(planned, arguments.out / "runs", processes=arguments.jobs, watch=watch)
+    except KeyboardInterrupt:
+        kept = arguments.out / "runs"
+        print(f"Stopped. Finished runs are kept in {kept}; the same command goes on from there.", file=sys.stderr)
+        return 130
+    if done.failures:
+        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
+        return 1
+    report(Measured(done), clusters, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from queue import SimpleQueue
 from typing import NamedTuple
 
@@ -160,15 +161,24 @@ def copied(
 def _batches(arrays: Sequence[NewArray], chunk_bytes: int) -> Iterator[list[_Job]]:
     batch: list[_Job] = []
     size = 0
-    for array in arrays:
-        for chunk in chunks(array.copies, max(chunk_bytes // DTYPE_BYTES[array.dtype], 1)):
-            batch.append(_Job(array, chunk))
-            size += batch[-1].num_bytes
+    for _, of_tensor in groupby(arrays, key=lambda array: array.tensor):
+        for job in _jobs(of_tensor, chunk_bytes):
+            batch.append(job)
+            size += job.num_bytes
             if size >= _BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
     if batch:
         yield batch
+
+
+def _jobs(arrays: Iterable[NewArray], chunk_bytes: int) -> list[_Job]:
+    """Return the chunks of a tensor's arrays; those that lie alike, which read the same rows, follow each other."""
+    jobs: list[tuple[float, _Job]] = []
+    for array in arrays:
+        own = list(chunks(array.copies, max(chunk_bytes // DTYPE_BYTES[array.dtype], 1)))
+        jobs += [(chunk.low / own[-1].high, _Job(array, chunk)) for chunk in own]
+    return [job for _, job in sorted(jobs, key=lambda item: item[0])]
 
 
 def _carried_out(job: _Job, files: OpenFiles, spare: SimpleQueue[memoryview]) -> None:

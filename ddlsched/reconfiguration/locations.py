@@ -109,8 +109,15 @@ class _Folder:
         return InputError(f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint")
 
 
+_BLOCK_BYTES = 1 << 20
+_KEPT_BLOCKS = 64
+
+
 class _Remote:
-    """A folder of another machine or store."""
+    """A folder of another machine or store, read in blocks of which the latest are kept.
+
+    Ranks of a host need different columns of the same rows at about the same time: so each block is fetched once.
+    """
 
     def __init__(self, url: str) -> None:
         try:
@@ -118,6 +125,10 @@ class _Remote:
         except ImportError:
             raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[reconfiguration]'") from None
         self.url = url.rstrip("/")
+        self._sizes: dict[str, int] = {}
+        self._blocks: dict[tuple[str, int], bytes] = {}
+        self._fetching: dict[tuple[str, int], threading.Lock] = {}
+        self._lock = threading.Lock()
         try:
             self.files, _ = fsspec.core.url_to_fs(self.url)
         except (ValueError, ImportError, OSError) as error:
@@ -130,17 +141,37 @@ class _Remote:
         return True  # a bare name cannot leave a URL
 
     def num_bytes(self, file: str) -> int:
-        return int(self._asked(file, lambda url: self.files.size(url)))
+        if file not in self._sizes:
+            self._sizes[file] = int(self._asked(file, lambda url: self.files.size(url)))
+        return self._sizes[file]
 
     def read(self, file: str, low: int, high: int) -> memoryview:
         if low >= high:
             return memoryview(b"")
+        first = low // _BLOCK_BYTES
+        blocks = [self._block(file, number) for number in range(first, -(-high // _BLOCK_BYTES))]
+        begin = first * _BLOCK_BYTES
+        return memoryview(b"".join(blocks) if len(blocks) > 1 else blocks[0])[low - begin : high - begin]
+
+    def _block(self, file: str, number: int) -> bytes:
+        with self._lock:
+            lock = self._fetching.setdefault((file, number), threading.Lock())
+        with lock:
+            if (block := self._blocks.get((file, number))) is None:
+                block = self._fetched(file, number * _BLOCK_BYTES)
+                with self._lock:
+                    self._blocks[file, number] = block
+                    while len(self._blocks) > _KEPT_BLOCKS:
+                        self._blocks.pop(next(iter(self._blocks)))
+        return block
+
+    def _fetched(self, file: str, low: int) -> bytes:
+        high = min(low + _BLOCK_BYTES, self.num_bytes(file))
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url, start=low, end=high))
         if len(found) != high - low:
-            raise InputError(
-                f"{self.name_of(file)}: gave {len(found):,} bytes of {high - low:,}; expected a whole file"
-            )
-        return memoryview(found)
+            text = f"gave {len(found):,} bytes of {high - low:,}; expected a whole file"
+            raise InputError(f"{self.name_of(file)}: {text}")
+        return found
 
     def read_all(self, file: str) -> bytes:
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))

@@ -177,7 +177,7 @@ def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_
 
 def refuse_destination(final: Path, source: Path | str) -> None:
     """Raise InputError unless ``final`` is a new name in an existing local folder, outside ``source``."""
-    if "://" in str(final):
+    if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
     if final.exists() or final.is_symlink():
         raise InputError(f"{final}: exists; expected the name of a new folder")

@@ -121,6 +121,10 @@ class Tensor:
                     f"tensor {self.name}: parts of {rows} rows on dimension {cut.dim} of {self.shape[cut.dim]} rows; "
                     "expected parts that add up, in the dimension's first cut"
                 )
+            others = {"expert", "data"} if cut.axis != "tensor" else {"tensor"}
+            if sum(other.axis in others for other in self.cuts) > 1:
+                text = f"tensor {self.name}: is cut twice over {cut.axis}-parallel ranks"
+                raise InputError(f"{text}; expected once, or parts would be nowhere")
             if self.flat and cut.axis == "data":
                 raise InputError(f"tensor {self.name}: both cut over data and flat; expected one of them")
             seen.add(cut.dim)

@@ -3,7 +3,8 @@
     python experiments/reconfiguration/elastic.py [--seeds N] [--out DIR]
 
 Jobs train GPT XL (1.3B) or 2.7B with data parallelism on 40 GPUs (10 hosts, 100 Gbit/s). An autoscaler shares the
-GPUs out anew every five minutes; it is compared with the best fixed number of GPUs a job, under several prices of a change.
+GPUs out anew every five minutes; it is compared with the best fixed number of GPUs a job, under several prices of a
+change.
 """
 
 from __future__ import annotations

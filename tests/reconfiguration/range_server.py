@@ -34,14 +34,16 @@ class _Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             self.send_error(404)
             return
-        data = file.read_bytes()
+        num_bytes = file.stat().st_size
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.ranges else None
-        part = data[int(asked[1]) : int(asked[2]) + 1] if asked else data
+        with file.open("rb") as opened:
+            opened.seek(int(asked[1]) if asked else 0)
+            part = opened.read(int(asked[2]) + 1 - int(asked[1]) if asked else num_bytes) if send else b""
         self.send_response(206 if asked else 200)
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Content-Length", str(len(part) if send else num_bytes))
         if asked:
-            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{num_bytes}")
         self.end_headers()
         if send:
             self.wfile.write(part)

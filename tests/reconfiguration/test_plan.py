@@ -143,7 +143,7 @@ def test_the_busiest_host_of_a_large_job_is_within_3_percent_of_the_best_flow(
     sent: Counter[int] = Counter()
     for (source, _), size in found.bytes_between_hosts.items():
         sent[source] += size
-    assert max(sent.values()) <= 1.03 * least_busiest_bytes(found)[0]
+    assert max(sent.values(), default=0) <= 1.03 * least_busiest_bytes(found)[0]
 
 
 def test_nothing_moves_when_nothing_changes() -> None:

@@ -17,7 +17,7 @@ from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.resharding import reshard
 
-WIDE = Transformer(num_layers=2, hidden=256, heads=8, vocabulary=1000)
+WIDE = Transformer(num_layers=2, hidden=128, heads=8, vocabulary=1000)
 
 
 def job(model: Transformer = WIDE, **degrees: int) -> TensorCollection:
@@ -33,10 +33,8 @@ def test_a_checkpoint_is_read_from_a_url(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 4, "dp": 2}, {"tp": 1}])
-def test_a_host_fetches_what_it_lacks_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, after: dict[str, int]
-) -> None:
-    monkeypatch.setattr(locations, "_BLOCK_BYTES", 4096)
+def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch, after: dict[str, int]) -> None:
+    monkeypatch.setattr(locations, "_BLOCK_BYTES", 32768)
     wholes = stored(folder / "a", job(tp=4))
     with serving(folder / "a") as (url, served):
         found = reshard(url, folder / "b", to=Parallelism(**after), buffer_bytes=1 << 17, threads=4).plan
@@ -68,10 +66,12 @@ def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
-def test_servers_that_fail_are_named(folder: Path) -> None:
+def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", job(LLAMA, tp=2))
-    with serving(folder / "a", ranges=False) as (url, _), pytest.raises(InputError, match=r"rank_00000.*expected a"):
-        reshard(url, folder / "b", to=Parallelism(pp=2))
+    with monkeypatch.context() as patched, serving(folder / "a", ranges=False) as (url, _):
+        patched.setattr(locations, "_BLOCK_BYTES", 512)
+        with pytest.raises(InputError, match=r"rank_00000\.safetensors: gave .* bytes of 512; expected a whole file"):
+            reshard(url, folder / "b", to=Parallelism(pp=2))
     with serving(folder / "a") as (url, _):
         (folder / "a" / "rank_00001.safetensors").unlink()
         with pytest.raises(InputError, match=r"http://.*/rank_00001\.safetensors: cannot be read \(FileNotFoundError"):

@@ -97,9 +97,8 @@ def test_inspect_shows_and_checks(folder: Path) -> None:
     found = json.loads(run("checkpoint", "inspect", folder / "a", "--json").stdout)
     assert found["whole_bytes"] == sum(tensor.num_bytes for tensor in JOB.tensors)
     assert sum(kind["count"] for kind in found["tensors"]) == len(JOB.tensors)
-    assert [file["bytes"] for file in found["files"]] == [
-        p.stat().st_size for p in sorted((folder / "a").glob("rank_*"))
-    ]
+    files = sorted((folder / "a").glob("rank_*"))
+    assert [file["bytes"] for file in found["files"]] == [file.stat().st_size for file in files]
 
 
 def test_inspect_reports_every_tensor_that_is_not_as_saved(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GPT, STOP, Uninterrupted, World
+from worlds import GPT, STOP, Uninterrupted, World
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import Array, whole_tensor, write_checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import GPT, START, World
+from worlds import GPT, START, World
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import Checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import GPT, START, STEPS, STOP, Uninterrupted, World, run_of
+from worlds import GPT, START, STEPS, STOP, Uninterrupted, World, run_of
 
 from ddlsched.reconfiguration.content import content_hashes
 from ddlsched.reconfiguration.models import Transformer

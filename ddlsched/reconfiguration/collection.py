@@ -148,20 +148,19 @@ class TensorCollection:
         """
         holders: dict[Layout, list[int]] = defaultdict(list)
         for stage in self.stages_of(tensor):
-            for layout, rank in self._held(tensor, stage):
-                if layout.num_elements or not layout.shape:
-                    holders[layout].append(rank)
+            for layout, ranks in self._held(tensor, stage):
+                if layout.num_elements:
+                    holders[layout] += ranks
         return tuple(Shard(layout, tuple(sorted(ranks))) for layout, ranks in holders.items())
 
-    def _held(self, tensor: Tensor, stage: int) -> Iterator[tuple[Layout, int]]:
-        """Yield what each rank of a stage holds of a tensor; of a flat one, only ranks with an element of it."""
+    def _held(self, tensor: Tensor, stage: int) -> Iterator[tuple[Layout, list[int]]]:
+        """Yield what ranks of a stage hold of a tensor; of a flat one, only ranks with an element of it."""
         parallelism = self.parallelism
         experts = parallelism.ep if tensor.over_experts else 1
         for index, expert in product(range(parallelism.tp), range(experts)):
             replicas = range(expert, parallelism.dp, experts)
             for layout, sharing in self._divided(tensor, stage, index, expert, replicas):
-                for data in sharing:
-                    yield layout, parallelism.rank(index, data, stage)
+                yield layout, [parallelism.rank(index, data, stage) for data in sharing]
 
     def _divided(
         self, tensor: Tensor, stage: int, index: int, expert: int, replicas: range

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -294,3 +295,16 @@ def test_verified_hashes_are_kept(folder: Path) -> None:
     stored(folder / "a", job(tp=2))
     reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True)
     assert Checkpoint.read(folder / "b").sha256 == content_hashes(Reading.at(folder / "a"))
+
+
+def test_memory_is_bounded_by_the_buffer(folder: Path) -> None:
+    wide = Transformer(num_layers=2, hidden=256, heads=8, vocabulary=3000, pad_vocabulary=8)
+    stored(folder / "a", job(wide, tp=2))
+    stored_bytes = sum(file.stat().st_size for file in (folder / "a").iterdir())
+    assert stored_bytes > 30_000_000
+    reshard(folder / "a", folder / "warm-up", to=Parallelism(tp=4, dp=2))  # what is imported and cached once
+    tracemalloc.start()
+    reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), buffer_bytes=1_000_000)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1_000_000 + 9_000_000  # the plan, the descriptions and the library's own objects

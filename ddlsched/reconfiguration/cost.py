@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ddlsched.elastic.rescale import Rescale
 
-__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Site", "link_bytes", "reconfiguration_s", "replicas_of"]
+__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Replicas", "Site", "link_bytes", "reconfiguration_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +139,24 @@ def _copied_within_hosts(change: Plan) -> Counter[int]:
     return found
 
 
-def replicas_of(*, tp: int = 1, pp: int = 1) -> Callable[[int], Parallelism]:
-    """Return the rule that gives a job as many replicas, of tp x pp GPUs each, as its GPUs make."""
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """The rule that gives a job as many replicas, of tp x pp GPUs each, as its GPUs make."""
 
-    def parallelism_of(gpus: int) -> Parallelism:
-        if gpus < 1 or gpus % (tp * pp):
-            raise InputError(f"{gpus} GPUs: expected a multiple of tp x pp = {tp * pp}")
-        return Parallelism(tp=tp, pp=pp, dp=gpus // (tp * pp))
+    tp: int = 1
+    pp: int = 1
 
-    return parallelism_of
+    def __call__(self, gpus: int) -> Parallelism:
+        """Return the parallelism of a number of GPUs.
+
+        Raises
+        ------
+        InputError
+            They do not make whole replicas.
+        """
+        if gpus < 1 or gpus % (self.tp * self.pp):
+            raise InputError(f"{gpus} GPUs: expected a multiple of tp x pp = {self.tp * self.pp}")
+        return Parallelism(tp=self.tp, pp=self.pp, dp=gpus // (self.tp * self.pp))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +173,7 @@ class PlannedRescaleCost:
     tensors
         The job's state, as :func:`~ddlsched.reconfiguration.models.job_tensors` gives it.
     parallelism_of
-        The parallelism of a number of GPUs; see :func:`replicas_of`.
+        The parallelism of a number of GPUs, such as :class:`Replicas`.
     site
         Bandwidths and restart.
     gpus_per_host

@@ -29,7 +29,7 @@ from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale, RescaleCost
 from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.jobs import Workload
 from ddlsched.policies import Allocation
-from ddlsched.reconfiguration.cost import PlannedRescaleCost, Site, replicas_of
+from ddlsched.reconfiguration.cost import PlannedRescaleCost, Replicas, Site
 from ddlsched.reconfiguration.tensors import total_bytes
 from ddlsched.results.comparison import interval_text
 from ddlsched.results.statistics import by_seed, mean_interval, paired_ratio
@@ -80,7 +80,7 @@ def planned(restart_s: float) -> Callable[[str], RescaleCost]:
     @cache
     def of(model: str) -> RescaleCost:
         return PlannedRescaleCost(
-            tensors=tensors_of(model), parallelism_of=replicas_of(), site=site(restart_s), gpus_per_host=GPUS_PER_HOST
+            tensors=tensors_of(model), parallelism_of=Replicas(), site=site(restart_s), gpus_per_host=GPUS_PER_HOST
         )
 
     return of
@@ -96,7 +96,7 @@ class Central:
         """Return the seconds of a change."""
         if change.is_first or not change.from_gpus:
             return self.stored(change)
-        old, new = (collection(self.stored.tensors, replicas_of()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
+        old, new = (collection(self.stored.tensors, Replicas()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
         return central_s(old, new, 100e9 / 8) + RESTART_S
 
 

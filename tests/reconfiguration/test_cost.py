@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.curves import LinearCurve
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.rescale import Rescale
 from ddlsched.errors import InputError
+from ddlsched.jobs import Workload
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.cost import PlannedRescaleCost, Site, link_bytes, reconfiguration_s, replicas_of
+from ddlsched.reconfiguration.cost import PlannedRescaleCost, Replicas, Site, link_bytes, reconfiguration_s
 from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.placing import staying
 from ddlsched.reconfiguration.plan import plan
 from ddlsched.reconfiguration.tensors import Tensor
+from ddlsched.simulation import simulate
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 
@@ -96,7 +105,7 @@ def test_staying_keeps_every_stage_where_it_is_when_replicas_are_added() -> None
 
 def cost(**fields: object) -> PlannedRescaleCost:
     given_site = Site(topology=Star(nic_gbps=0.8), host_bytes_per_s=1e9, restart_s=7.0, storage_bytes_per_s=1e6)
-    defaults = {"tensors": GPT, "parallelism_of": replicas_of(tp=2), "site": given_site, "gpus_per_host": 2}
+    defaults = {"tensors": GPT, "parallelism_of": Replicas(tp=2), "site": given_site, "gpus_per_host": 2}
     return PlannedRescaleCost(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
@@ -132,3 +141,38 @@ def test_numbers_of_gpus_that_do_not_divide_are_refused() -> None:
 def test_sites_that_cannot_be_are_refused(fields: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Site(**{"topology": Star(), "host_bytes_per_s": 1e9, **fields})  # type: ignore[arg-type]
+
+
+def test_a_price_can_be_sent_to_other_processes() -> None:
+    model = cost()
+    assert model.seconds(2, 4) == pickle.loads(pickle.dumps(model)).seconds(2, 4)
+
+
+def test_a_change_is_priced_by_its_sizes() -> None:
+    def change(**fields: Any) -> Rescale:
+        none = {"job_id": "j", "time_s": 0.0, "from_batch": 8, "to_batch": 8, "lost_gpus": 0, "added_gpus": 0}
+        none |= {"removed_gpus": 0, "to_servers": 1, "is_first": False, "pending_s": 0.0, "lost_samples": 0}
+        return Rescale(**{**none, **fields})
+
+    model = cost(start_s=3.0)
+    assert model(change(from_gpus=0, to_gpus=2, added_gpus=2, is_first=True)) == 3.0
+    assert model(change(from_gpus=0, to_gpus=2, added_gpus=2)) == model.seconds(0, 2)
+    assert model(change(from_gpus=2, to_gpus=4, added_gpus=2)) == model.seconds(2, 4)
+    assert model(change(from_gpus=4, to_gpus=2, removed_gpus=2, lost_gpus=2)) == model.seconds(4, 2, 2)
+    assert model(change(from_gpus=2, to_gpus=2, to_batch=16)) == 0.0
+
+
+def test_an_elastic_job_waits_for_as_long_as_the_plan_says() -> None:
+    """Two GPUs become four when the first job leaves: the other stands still for the time of that change."""
+    model = cost(tensors=GPT)
+    curve = LinearCurve(fixed_s=0.0, sample_s=0.1)
+    common = {"arrival_s": 0.0, "curve": curve, "gpu_batch": 8, "min_batch": 8, "max_batch": 8, "min_gpus": 2}
+    jobs = [
+        ElasticJob(job_id="short", samples=80, max_gpus=2, **common),
+        ElasticJob(job_id="long", samples=800, max_gpus=4, **common),
+    ]
+    cluster = Cluster(num_servers=2, gpus_per_server=2)
+    policy = "elastic-scaling:interval_s=1,queue=true"
+    result = simulate(Workload.of(jobs), cluster, allocation=policy, rescale_cost=model)
+    long = result.jobs.set_index("job_id").loc["long"]
+    assert long["restart_s"] == pytest.approx(model.seconds(2, 4))

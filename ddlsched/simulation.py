@@ -36,7 +36,7 @@ def simulate(
     order: OrderingPolicy | str | None = None,
     communication: CommunicationPolicy | str | None = None,
     allocation: AllocationPolicy | str | None = None,
-    rescale_cost: RescaleCost | None = None,
+    rescale_cost: RescaleCost | str | None = None,
     contention: ContentionModel | str = "10gbe",
     load_per_byte_s: float | None = None,
     seed: int = 0,
@@ -61,7 +61,8 @@ def simulate(
     allocation
         How many GPUs each elastic job has; an instance or a name. Needed if, and only if, a job is elastic.
     rescale_cost
-        What a change of an elastic job's size takes, unless the job has its own; by default nothing.
+        What a change of an elastic job's size takes, unless the job has its own; a function, or constants as in
+        ``"up_s=18,down_s=12"`` or ``"restart_s=30"``; by default nothing.
     contention
         The model of transfers that share links; an instance or a name.
     load_per_byte_s
@@ -111,6 +112,8 @@ def simulate(
         capacity = CapacityTrace.read(capacity)
     if capacity is not None and disturbances is not None and disturbances.servers_fail:
         raise InputError("the run has a capacity trace and failures of servers; expected one of the two")
+    if rescale_cost is None:
+        rescale_cost = ConstantRescaleCost()
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
@@ -125,7 +128,7 @@ def simulate(
         order=resolve("order", names["order"]),
         communication=resolve("communication", names["communication"]),
         allocation=None if allocation is None else resolve("allocation", allocation),
-        rescale_cost=rescale_cost or ConstantRescaleCost(),
+        rescale_cost=ConstantRescaleCost.parse(rescale_cost) if isinstance(rescale_cost, str) else rescale_cost,
         contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
         load_per_byte_s=load_per_byte_s,
         disturbances=disturbances or Disturbances(),

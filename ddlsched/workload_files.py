@@ -1,4 +1,4 @@
-"""Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG.
+"""Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
 optionally ``model``, ``user``, ``buckets``. Files are parsed, never executed, and every fault is reported
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.dag import DataParallelIteration, IterationDag
+from ddlsched.elastic import job_files
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.jobs import Job, Workload
 from ddlsched.tables import (
@@ -134,14 +136,17 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
-    needed, optional = (_JSON_FIELDS, ("tasks", "model", "user")) if "tasks" in row else (REQUIRED, OPTIONAL)
+    kinds = {"tasks": (_JSON_FIELDS, ("tasks", "model", "user")), "samples": (job_files.REQUIRED, job_files.OPTIONAL)}
+    needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
         if name not in needed + optional:
             raise InputError(f"{where}: unknown field {name!r}.{did_you_mean(name, needed + optional)}")
     for name in needed:
         if name not in row:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
-    return _dag_job(where, row) if "tasks" in row else _job_of_row(where, row)
+    if "tasks" in row:
+        return _dag_job(where, row)
+    return job_files.elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
 
 
 def _is_task(task: Any) -> bool:
@@ -179,6 +184,8 @@ def to_frame(workload: Workload) -> pd.DataFrame:
     import pandas as pd
 
     for job in workload:
+        if isinstance(job, ElasticJob):
+            raise InputError(f"job {job.job_id!r} is elastic, which a table cannot hold; write it as .json")
         if not isinstance(job.iteration, DataParallelIteration):
             raise InputError(f"job {job.job_id!r} has a general DAG, which a table cannot hold; write it as .json")
     frame = pd.DataFrame([_row_of_job(job) for job in workload])
@@ -204,4 +211,6 @@ def _row_of_job(job: Job) -> dict[str, Any]:
 
 
 def _json_of_job(job: Job) -> dict[str, Any]:
+    if isinstance(job, ElasticJob):
+        return job_files.json_of(job)
     return {name: value for name, value in _row_of_job(job).items() if value is not None}

@@ -31,9 +31,10 @@ PROMISED = {
     "placement": {"random", "first-fit", "list-scheduling", "lwf"},
     "order": {"srsf", "srtf", "fifo", "las"},
     "communication": {"bounded-overlap", "adadual", "preemptive"},
+    "allocation": {"elastic-scaling"},
     "contention": {"linear", "10gbe", "1gbe", "equal-share", "max-min"},
     "topology": {"star", "leaf-spine", "fat-tree"},
-    "workload": {"microsoft-160"},
+    "workload": {"elastic-mix", "microsoft-160"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf"},
 }
 

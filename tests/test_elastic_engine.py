@@ -287,7 +287,7 @@ def test_impossible_answers_are_refused(answer, message) -> None:
 
 
 def test_a_policy_that_waits_for_ever_is_an_error() -> None:
-    with pytest.raises(ddlsched.SimulationError, match=r"allocation Answers\(\) keeps waiting with jobs a"):
+    with pytest.raises(ddlsched.SimulationError, match=r"allocation .*Answers\(\) keeps waiting with jobs a"):
         ddlsched.simulate(ddlsched.Workload.of([elastic_job()]), allocation=answering({}))
 
 
@@ -300,10 +300,8 @@ def test_what_is_missing_or_too_much_is_refused() -> None:
     outages = ddlsched.Disturbances(outages=(ddlsched.Outage(server=0, from_s=0, to_s=1),))
     with pytest.raises(ddlsched.InputError, match="a capacity trace and failures of servers"):
         ddlsched.simulate(rigid, capacity=CapacityTrace.of([(0, 0, 9)]), disturbances=outages)
-    with pytest.raises(
-        ddlsched.InputError, match="needs 40 GPUs, so it can never fit; expected at most the cluster's 4"
-    ):
-        too_large = ddlsched.Workload.of([elastic_job(min_gpus=40, max_gpus=50)])
+    too_large = ddlsched.Workload.of([elastic_job(min_gpus=40, max_gpus=50)])
+    with pytest.raises(ddlsched.InputError, match="needs 40 GPUs, so it can never fit; expected at most the cluster's"):
         ddlsched.simulate(too_large, ddlsched.Cluster(num_servers=4, gpus_per_server=1), allocation=answering({}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
@@ -15,6 +16,7 @@ from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from ddlsched.contention import EqualShare, Linear, MaxMin
 from ddlsched.testing import (
+    AllocationConformance,
     CommunicationConformance,
     ContentionConformance,
     OrderingConformance,
@@ -49,6 +51,12 @@ TestBoundedOverlap3 = conformance(CommunicationConformance, BoundedOverlap(limit
 TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortestFirst(by="bytes"))
 TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
+
+TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
+TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
+TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))
+TestLargestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="max"))
+TestRandomBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="random", queue=True))
 
 TestLinear = conformance(ContentionConformance, Linear())
 TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69e-4))

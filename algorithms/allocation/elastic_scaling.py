@@ -74,22 +74,25 @@ class _Autoscaler:
         self._rng = rng
         self._known: dict[str, Scalability] = {}
         self._taken_on: set[str] = set()
-        self._next = 0  # number of the next interval's beginning
+        self._next: int | None = None  # number of the next interval
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
     ) -> Mapping[str, Allocation | Drop]:
-        due = now_s >= self._next * self._policy.interval_s
+        passed = now_s / self._policy.interval_s
+        if self._next is None:
+            self._next = ceil(passed)
+        due = passed >= self._next - 1e-9
         if not due and not any(view.lost_gpus for view in jobs):
             return {view.job_id: Allocation(view.num_gpus, view.batch, view.gpus) for view in jobs if view.gpus}
         refused: dict[str, Drop] = {}
         if due:
-            self._next = int(now_s / self._policy.interval_s + 1e-9) + 1
+            self._next = int(passed + 1e-9) + 1
             refused = self._take_on(jobs, capacity)
         return refused | self._share_out(jobs, capacity)
 
     def wake_s(self, now_s: float) -> float | None:
-        return self._next * self._policy.interval_s
+        return None if self._next is None else self._next * self._policy.interval_s
 
     def _take_on(self, jobs: Sequence[ElasticJobView], capacity: CapacityView) -> dict[str, Drop]:
         """Take on what there is room for; return those that are dropped."""

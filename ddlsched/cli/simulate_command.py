@@ -22,6 +22,7 @@ __all__ = ["simulate"]
 
 _CLUSTER = "Cluster"
 _POLICIES = "Policies"
+_ELASTIC = "Elastic jobs, and servers that come and go"
 _NETWORK = "Network"
 _DISTURBANCES = "What goes wrong (all drawn from --seed)"
 _RUN = "Run and results"
@@ -94,6 +95,33 @@ def simulate(
             metavar="NAME",
             show_default="the bundle's",
             rich_help_panel=_POLICIES,
+        ),
+    ] = None,
+    allocation: Annotated[
+        str | None,
+        typer.Option(
+            help="How many GPUs each elastic job has, e.g. elastic-scaling:interval_s=600,queue=true.",
+            metavar="NAME",
+            show_default="none: no job is elastic",
+            rich_help_panel=_ELASTIC,
+        ),
+    ] = None,
+    rescale_cost: Annotated[
+        str | None,
+        typer.Option(
+            help="What a change of an elastic job takes, e.g. restart_s=30 or up_s=18,down_s=12,resume_s=12.",
+            metavar="TIMES",
+            show_default="nothing",
+            rich_help_panel=_ELASTIC,
+        ),
+    ] = None,
+    capacity: Annotated[
+        Path | None,
+        typer.Option(
+            help="When each server is there: CSV with the columns server, join_s, leave_s and optionally warned.",
+            metavar="FILE.csv",
+            show_default="always",
+            rich_help_panel=_ELASTIC,
         ),
     ] = None,
     contention: Annotated[
@@ -319,6 +347,7 @@ def simulate(
     options |= {"communication": communication, "contention": _contention(contention, constants)}
     options |= {"load_per_byte_s": load_per_byte_s, "disturbances": disturbances}
     options |= {"warmup_s": warmup_s, "until_s": until_s}
+    options |= _elastic(allocation, rescale_cost, capacity)
     with status(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):
         result = run(workload, seed=seed, timeline=window, **options)
     if run_out is not None:
@@ -327,11 +356,18 @@ def simulate(
     emit(metrics_json(result.summary()) if as_json else metrics_table(result))
 
 
+def _elastic(allocation: str | None, rescale_cost: str | None, capacity: Path | None) -> dict[str, Any]:
+    """Return the options that were given."""
+    options = {"allocation": allocation, "rescale_cost": rescale_cost, "capacity": capacity and str(capacity)}
+    return {name: value for name, value in options.items() if value is not None}
+
+
 _NEEDS = {
+    "rescale_cost": ("allocation",),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "outages"),
-    "checkpoint_iterations": ("server_mtbf_s", "outages"),
+    "restart_s": ("server_mtbf_s", "outages", "capacity"),
+    "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
 }
 """Flags that change nothing without one of others."""
 

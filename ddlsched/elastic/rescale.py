@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import TypeAlias
 
@@ -87,6 +87,28 @@ class ConstantRescaleCost:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
                 raise InputError(f"rescale cost: {field.name} is {value!r}; expected seconds from 0")
+
+    @classmethod
+    def parse(cls, text: str) -> ConstantRescaleCost:
+        """Return the constants of a text such as ``up_s=18,down_s=12``, or ``restart_s=30`` for every change alike.
+
+        Raises
+        ------
+        InputError
+            A name that is none of these, or a value that is no time.
+        """
+        values: dict[str, float] = {}
+        known = ["restart_s", *(field.name for field in fields(cls))]
+        for part in text.split(","):
+            name, _, value = (piece.strip() for piece in part.partition("="))
+            if name not in known or name in values:
+                raise InputError(f"rescale cost: {part!r} names no constant, or one again; expected {', '.join(known)}")
+            try:
+                values[name] = float(value)
+            except ValueError:
+                raise InputError(f"rescale cost: {name} is {value!r}; expected seconds from 0") from None
+        restart_s = values.pop("restart_s", None)
+        return cls(**values) if restart_s is None else replace(cls.restart(restart_s), **values)
 
     @classmethod
     def restart(cls, seconds: float) -> ConstantRescaleCost:

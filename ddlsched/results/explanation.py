@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
 from ddlsched.errors import InputError
 from ddlsched.results.timeline import gpus_of_workers
@@ -36,6 +37,7 @@ _KINDS = {
     TRANSFER_SLICE: "sends",
     WAIT_SLICE: "waits",
 }
+_NO_ALLOCATION = "the allocation policy gave it no GPUs"
 _POLICY_CHOSE = "the placement policy chose to wait, though enough GPUs had the memory"
 _POLICY_HELD = "the communication policy held it back, though no transfer ran on its links"
 
@@ -139,6 +141,8 @@ def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterat
 def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -> list[Blocker]:
     """Return who holds the memory of GPUs that lack it, once a GPU, or why the job is not placed at all."""
     job, cluster = result.workload[number], result.cluster
+    if isinstance(job, ElasticJob):
+        return [Blocker("queueing", _NO_ALLOCATION, None)]
     free_bytes = cluster.gpu_memory_bytes.copy()
     for stay in present:
         free_bytes[list(stay.gpus)] -= result.workload[stay.job].gpu_memory_bytes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ddlsched.elastic.rescale import Rescale
 from ddlsched.engine import kernel
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
@@ -99,9 +101,11 @@ class Result:
         not happened. What a job was doing at each moment from arrival to finish, adding up to jct_s: queueing_s;
         computing_s (some worker computed, no transfer ran or waited); gpu_wait_s (its GPUs were busy with other
         jobs); communication_s (a transfer ran); network_wait_s (one waited and none ran); restart_s (holding GPUs
-        to start again after a failure). compute_s (computing on each GPU, mean over its GPUs; also during
-        communication); lost_s (time on GPUs whose work a failure destroyed); restarts; gpus, servers (counts);
-        state at the end of the run (finished, running, queued or future); counted (arrived after the warm-up);
+        to start again after a failure, or for a change of an elastic job). compute_s (computing on each GPU, mean
+        over its GPUs; also during communication); lost_s (time on GPUs whose work a failure or a change destroyed);
+        restarts (of an elastic job also its changes while it ran); gpus, servers (counts; of an elastic job those
+        that it had last); state at the end of the run (finished, running, queued, future or dropped); counted
+        (arrived after the warm-up);
         model and user, if the workload has them.
         """
         import pandas as pd
@@ -145,6 +149,18 @@ class Result:
         busy_ns, span_ns = self.finished.busy_ns, self.finished.end_ns - self.finished.warmup_ns
         frame = pd.DataFrame({"gpu": np.arange(len(jobs)), "server": self.cluster.server_of_gpu, "jobs": jobs})
         return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / span_ns if span_ns else np.nan)
+
+    @cached_property
+    def rescales(self) -> pd.DataFrame:
+        """A row a change of an elastic job, in order of time: the fields of Rescale, and cost_s, what it took.
+
+        See :class:`ddlsched.elastic.rescale.Rescale`.
+        """
+        import pandas as pd
+
+        changes = self.finished.rescales
+        frame = pd.DataFrame([asdict(change) for _, change, _ in changes], columns=[f.name for f in fields(Rescale)])
+        return frame.assign(cost_s=[cost_ns / NS_PER_S for _, _, cost_ns in changes])
 
     @cached_property
     def links(self) -> pd.DataFrame:

@@ -314,7 +314,7 @@ class AllocationConformance:
     def test_every_job_ends_though_servers_come_and_go(self) -> None:
         """Every job finishes or is dropped, and the same seed gives the same run, to the bit."""
         capacity = CapacityTrace.of([(0, 0, 1e9), (1, 0, 400), (1, 900, 1e9), (2, 300, 1e9), (3, 0, 200)])
-        options = {"capacity": capacity, "rescale_cost": ConstantRescaleCost.restart(5.0)}
+        options: dict[str, Any] = {"capacity": capacity, "rescale_cost": ConstantRescaleCost.restart(5.0)}
         for seed in _SEEDS:
             runs = [
                 simulate(example_elastic_workload(seed), _CLUSTER, seed=seed, allocation=self.make(), **options)

@@ -40,12 +40,17 @@ def bytes_bar() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
 
     columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn()
-    with bars.Progress(*columns, bars.TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        tasks: dict[str, bars.TaskID] = {}
+    progress = bars.Progress(*columns, bars.TimeRemainingColumn(), console=Console(stderr=True))
+    tasks: dict[str, bars.TaskID] = {}
 
-        def watch(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+    def watch(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            progress.start()
+            tasks[what] = progress.add_task(what, total=total)
+        progress.update(tasks[what], completed=done, total=total)
 
+    try:
         yield watch
+    finally:
+        if tasks:
+            progress.stop()

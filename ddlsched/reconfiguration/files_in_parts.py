@@ -149,5 +149,5 @@ def refuse_full_disk(folder: Path, needed_bytes: int) -> None:
     """Raise InputError if a folder's file system has not as many bytes free."""
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
-        text = f"{folder}: has {free_bytes / 1e9:,.3f} GB free of {needed_bytes / 1e9:,.3f} GB that the new files take"
+        text = f"{folder}: has {free_bytes / 1e6:,.1f} MB free of {needed_bytes / 1e6:,.1f} MB that the new files take"
         raise InputError(f"{text}; expected enough space")

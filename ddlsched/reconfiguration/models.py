@@ -114,7 +114,7 @@ class Transformer:
         width = self.hidden // self.heads
         rows = (self.heads + 2 * self.groups) * width
         together = (Part(rows, self.groups),)
-        apart = (Part(self.heads * width, self.heads), *(Part(self.groups * width, self.groups),) * 2)
+        apart = (Part(self.heads * width, self.heads), *(Part(self.groups * width, self.groups, shared=True),) * 2)
         cut = Cut(dim=0, parts=together if self.fused_qkv == "heads" else apart)
         yield _tensor(f"{name}.qkv.weight", (rows, self.hidden), (layer,), cut)
         if self.biases:

@@ -91,7 +91,7 @@ def _share(part: Part, cut: Cut, index: int, degree: int) -> tuple[int, int]:
         return min(index * each, size), min((index + 1) * each, size)
     if units % degree == 0:
         return index * size // degree, (index + 1) * size // degree
-    if part.units and degree % units == 0:
+    if part.shared and degree % units == 0:
         unit = index * units // degree
         return unit * size // units, (unit + 1) * size // units
     what = f"{units} blocks of {size // units} rows" if part.units else f"{size} rows"

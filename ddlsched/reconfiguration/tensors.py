@@ -26,12 +26,14 @@ DTYPE_BYTES = {
 class Part(NamedTuple):
     """A run of rows that is cut by itself, such as the gates of a fused gate and up projection.
 
-    ``units`` is the number of equal blocks that stay whole, such as heads; 0: every row by itself. A group of more
-    ranks than units shares them: each unit is then on several neighbours (grouped-query attention with few key heads).
+    ``units`` is the number of equal blocks that stay whole, such as heads; 0: every row by itself. With ``shared``, a
+    group of more ranks than units has each unit on several neighbours (grouped-query attention with few key heads);
+    else it is refused.
     """
 
     size: int
     units: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

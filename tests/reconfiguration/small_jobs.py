@@ -145,6 +145,6 @@ def odd_cuts(draw: st.DrawFn, dim: int, axis: str, size: int) -> Cut:
     if kind == "padded":
         return Cut(dim=dim, axis=axis, pad_multiple=draw(st.integers(1, 3)))
     if kind == "shared":
-        return Cut(dim=dim, axis=axis, parts=(Part(size, 1),))
+        return Cut(dim=dim, axis=axis, parts=(Part(size, 1, shared=True),))
     first = draw(st.integers(0, size))
     return Cut(dim=dim, axis=axis, parts=(Part(first), Part(size - first)), uneven=True)

@@ -212,7 +212,7 @@ def test_a_parallelism_that_does_not_divide_is_refused(folder: Path) -> None:
 def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6 - 10, 10))
-    assert "has 0.000 GB free of" in refused(folder)
+    assert "has 0.0 MB free of" in refused(folder)
     assert [path.name for path in folder.iterdir()] == ["a"]
 
 

@@ -128,6 +128,10 @@ def test_more_ranks_than_key_heads_share_them() -> None:
         InputError, match=r"layers\.0\.attention\.qkv\.weight: 2 blocks of 24 rows .* 3 tensor-parallel"
     ):
         _ = llama(3, "heads").arrays
+    with pytest.raises(
+        InputError, match=r"layers\.0\.attention\.qkv\.weight: 2 blocks of 24 rows .* 4 tensor-parallel"
+    ):
+        _ = llama(4, "heads").arrays  # queries are never shared: their results would be summed twice
 
 
 def test_experts_are_spread_over_data_parallel_neighbours() -> None:

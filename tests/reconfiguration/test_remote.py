@@ -17,7 +17,7 @@ from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.resharding import reshard
 
-WIDE = Transformer(num_layers=2, hidden=128, heads=8, vocabulary=1000)
+WIDE = Transformer(num_layers=2, hidden=64, heads=8, vocabulary=1000)
 
 
 def job(model: Transformer = WIDE, **degrees: int) -> TensorCollection:
@@ -32,9 +32,9 @@ def test_a_checkpoint_is_read_from_a_url(folder: Path) -> None:
     assert_holds(folder / "b", wholes)
 
 
-@pytest.mark.parametrize("after", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 4, "dp": 2}, {"tp": 1}])
+@pytest.mark.parametrize("after", [{"tp": 8}, {"tp": 2, "pp": 2}])
 def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPatch, after: dict[str, int]) -> None:
-    monkeypatch.setattr(locations, "_BLOCK_BYTES", 32768)
+    monkeypatch.setattr(locations, "_BLOCK_BYTES", 16384)
     wholes = stored(folder / "a", job(tp=4))
     with serving(folder / "a") as (url, served):
         found = reshard(url, folder / "b", to=Parallelism(**after), buffer_bytes=1 << 17, threads=4).plan

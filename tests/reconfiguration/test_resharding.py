@@ -71,7 +71,7 @@ def assert_round_trip(old: TensorCollection, new: TensorCollection, buffer_bytes
         assert described[0] == described[1] | {"sha256": {}}
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(data=st.data(), buffer_bytes=st.sampled_from((100, 1 << 20)))
 def test_transformers_survive_any_change_and_back(data: st.DataObject, buffer_bytes: int) -> None:
     old = data.draw(collections())
@@ -133,7 +133,7 @@ reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
 def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wholes = stored(folder / "a", job(tp=2, pp=2))
     before = contents(folder / "a")
-    for batches in (3, 9):
+    for batches in (2, 4):
         command = [sys.executable, "-c", SLOW_RUN, str(folder / "a"), str(folder / "b")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -153,7 +153,7 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.Mon
         folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=2, verify=True,
         watch=lambda what, now, total: written.append(now) if what == "copying" else None,
     )  # fmt: skip
-    assert done.resumed_bytes >= 9 * 4096
+    assert done.resumed_bytes >= 4 * 4096
     assert written[0] > done.resumed_bytes
     assert_holds(folder / "b", wholes)
     assert contents(folder / "a") == before

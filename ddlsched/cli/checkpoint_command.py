@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.checkpoint_make import make
 from ddlsched.cli.output import emit
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look into partitioned checkpoints.", no_args_is_help=True)
+app = typer.Typer(help="Look into partitioned checkpoints, or make one to try things on.", no_args_is_help=True)
+
+app.command("make")(make)
 
 
 @app.callback()

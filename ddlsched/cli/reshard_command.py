@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +13,20 @@ from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
+if TYPE_CHECKING:
+    from ddlsched.reconfiguration.reading import Reading
+
 __all__ = ["reshard"]
 
 _HOSTS = "Hosts"
+_TORCH = "PyTorch distributed checkpoints"
+
+
+class Format(StrEnum):
+    """What is written."""
+
+    safetensors = "safetensors"
+    torch = "torch"
 
 
 def reshard(
@@ -59,6 +71,18 @@ def reshard(
             rich_help_panel=_HOSTS,
         ),
     ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="If SRC is one: a checkpoint with the same tensors, which says how each is divided.",
+            metavar="DIR",
+            show_default="SRC/ddlsched.json",
+            rich_help_panel=_TORCH,
+        ),
+    ] = None,
+    write: Annotated[
+        Format, typer.Option("--format", help="What DST becomes; torch needs PyTorch.", rich_help_panel=_TORCH)
+    ] = Format.safetensors,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan and times as one JSON object.")] = False,
 ) -> None:
     """Write a checkpoint under another parallelism, moving the least data.
@@ -74,13 +98,23 @@ def reshard(
         raise InputError(f"--buffer-mb {buffer_mb}: expected a whole number from 1")
     wanted, ranks = parse_parallelism(to), _numbers(lost)
     peers = dict(map(_peer, peer or []))
+    origin = _read(source, like)
     if dry_run:
-        found = resharding.planned(source, wanted, lost=ranks, peers=peers, gpus_per_host=gpus_per_host)
+        found = resharding.planned(origin, wanted, lost=ranks, peers=peers, gpus_per_host=gpus_per_host)
         emit(json.dumps(output.numbers(found), indent=2) + "\n" if as_json else output.text(found))
+        return
+    if write is Format.torch:
+        from ddlsched.reconfiguration.distributed_writing import write_distributed
+        from ddlsched.reconfiguration.reading import Reading
+
+        reading = Reading.at(origin, ranks, peers) if isinstance(origin, str) else origin
+        with bytes_bar() as watch:
+            size = write_distributed(reading, destination, to=wanted, verify=verify, watch=watch)
+        emit(f"{destination}: a PyTorch distributed checkpoint of {size:,} bytes, in chunks for {wanted}\n")
         return
     with bytes_bar() as watch:
         done = resharding.reshard(
-            source,
+            origin,
             destination,
             to=wanted,
             lost=ranks,
@@ -94,6 +128,13 @@ def reshard(
     numbers = output.numbers(done.plan) | output.times(done)
     emit(json.dumps(numbers, indent=2) + "\n" if as_json else output.text(done.plan))
     notice(f"wrote {output.summary(done, destination)}")
+
+
+def _read(source: str, like: str | None) -> str | Reading:
+    """Return a PyTorch distributed checkpoint as a reading, anything else as it is."""
+    from ddlsched.reconfiguration.distributed_reading import is_distributed, read_distributed
+
+    return read_distributed(source, like) if like is not None or is_distributed(source) else source
 
 
 def _numbers(text: str) -> list[int]:

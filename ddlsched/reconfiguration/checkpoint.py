@@ -24,7 +24,7 @@ from ddlsched.reconfiguration.tensors import Tensor
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["DESCRIPTION", "Checkpoint", "rank_file"]
+__all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
 
 DESCRIPTION = "checkpoint.json"
 
@@ -97,23 +97,7 @@ class Checkpoint:
         InputError
             There is none, or it holds what cannot be; the message names the file and field.
         """
-        place = location_of(directory)
-        where = place.name_of(DESCRIPTION)
-        described = _parsed(place.read_all(DESCRIPTION), where)
-        try:
-            collection = TensorCollection(
-                tensors=described.tensors,
-                parallelism=described.parallelism,
-                stages=described.stages,
-                allocation=described.allocation,
-                flat_multiple=described.flat_multiple,
-            )
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        shared = {name: getattr(described, name) for name in _SHARED}
-        checkpoint = cls(collection=collection, **shared)
-        _refuse_bad_names(checkpoint, place)
-        return checkpoint
+        return described_in(location_of(directory), DESCRIPTION)
 
     def text(self) -> str:
         """Return what ``checkpoint.json`` says."""
@@ -163,6 +147,32 @@ class Checkpoint:
         if unknown:
             raise InputError(f"{where}: tensor {unknown[0]} is not rank {rank}'s; expected what {DESCRIPTION} says")
         return entries
+
+
+def described_in(place: Location, file: str) -> Checkpoint:
+    """Return what a file such as ``checkpoint.json`` describes.
+
+    Raises
+    ------
+    InputError
+        There is none, or it holds what cannot be; the message names the file and field.
+    """
+    where = place.name_of(file)
+    described = _parsed(place.read_all(file), where)
+    try:
+        collection = TensorCollection(
+            tensors=described.tensors,
+            parallelism=described.parallelism,
+            stages=described.stages,
+            allocation=described.allocation,
+            flat_multiple=described.flat_multiple,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    shared = {name: getattr(described, name) for name in _SHARED}
+    checkpoint = Checkpoint(collection=collection, **shared)
+    _refuse_bad_names(checkpoint, place)
+    return checkpoint
 
 
 _SHARED = ("files", "iteration", "model", "dataset", "random", "sha256")

@@ -17,7 +17,7 @@ from ddlsched.reconfiguration.reading import Reading, Source, Watch, no_watch
 from ddlsched.reconfiguration.shards import Piece, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
 
-__all__ = ["content_hashes", "refuse_other_content"]
+__all__ = ["content_hashes", "refuse_diverged", "refuse_other_content"]
 
 _THREADS = 4
 
@@ -80,6 +80,19 @@ def refuse_other_content(reading: Reading, expected: Mapping[str, str], *, watch
         _other(reading, name, found[name], digest) for name, digest in expected.items() if found.get(name) != digest
     ]
     faults += _divergences(reading)
+    if faults:
+        raise FaultyInputError(faults)
+
+
+def refuse_diverged(reading: Reading) -> None:
+    """Check each replica against the first.
+
+    Raises
+    ------
+    FaultyInputError
+        Two files that should hold the same do not; all such tensors are named.
+    """
+    faults = list(_divergences(reading))
     if faults:
         raise FaultyInputError(faults)
 

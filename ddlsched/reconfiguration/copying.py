@@ -33,9 +33,13 @@ def span(piece: Piece) -> tuple[int, int]:
 
 
 def is_contiguous(piece: Piece) -> bool:
-    """Return whether a piece is one run of its array."""
-    low, high = span(piece)
-    return high - low == piece.num_elements
+    """Return whether a piece is one run of its array, in row-major order."""
+    run = 1
+    for rows, stride in zip(reversed(piece.extent), reversed(piece.strides), strict=True):
+        if rows != 1 and stride != run:
+            return False
+        run *= rows
+    return True
 
 
 def chunks(copies: Sequence[Copy], most_elements: int) -> Iterator[Chunk]:

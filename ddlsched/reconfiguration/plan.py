@@ -17,13 +17,17 @@ from ddlsched.reconfiguration.collection import Shard, TensorCollection
 from ddlsched.reconfiguration.division import Cell, divided
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 
-__all__ = ["Distance", "Move", "Plan", "TensorPlan", "Way", "first_replica_plan", "plan"]
+__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "first_replica_plan", "plan"]
 
 Way: TypeAlias = Literal["kept", "host", "network", "relayed"]
 """How a rank gets a cell: its device has it; another device of its host has it; another host sends it; another rank of
 its host, to which another host sent it, hands it on."""
 Distance: TypeAlias = Callable[[int, int], float]
 """How far the second host is from the first."""
+
+
+class NoReplicaError(InputError):
+    """A part of a tensor that no surviving rank holds."""
 
 
 class Move(NamedTuple):
@@ -225,10 +229,10 @@ def _ranks(shards: Sequence[Shard], numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({rank for number in numbers for rank in shards[number].ranks}))
 
 
-def _no_replica(tensor: Tensor, cell: Cell, lost: frozenset[int]) -> InputError:
+def _no_replica(tensor: Tensor, cell: Cell, lost: frozenset[int]) -> NoReplicaError:
     ranges = ", ".join(f"{first}:{first + rows}" for first, rows in zip(*cell.box, strict=True))
     who = f"with rank{'s' * (len(lost) > 1)} {', '.join(map(str, sorted(lost)))} lost, " if lost else ""
-    return InputError(f"tensor {tensor.name}: {who}no replica of [{ranges}] is left; expected one at least")
+    return NoReplicaError(f"tensor {tensor.name}: {who}no replica of [{ranges}] is left; expected one at least")
 
 
 def _assigned(needs: Sequence[_Need], hosts: Sequence[int], distance: Distance | None) -> Iterator[tuple[_Need, int]]:

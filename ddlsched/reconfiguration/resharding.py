@@ -16,7 +16,7 @@ from pathlib import Path
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
+from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
 from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
 from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
 from ddlsched.reconfiguration.locations import location_of
@@ -25,7 +25,7 @@ from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
 
-__all__ = ["Outcome", "planned", "reshard"]
+__all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
 
 _JOURNAL = "journal"
 
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def reshard(
-    source: Path | str,
+    source: Path | str | Reading,
     destination: Path | str,
     *,
     to: Parallelism | TensorCollection,
@@ -76,7 +76,8 @@ def reshard(
     Parameters
     ----------
     source
-        Folder of the old checkpoint, or a URL that fsspec knows. It is only read.
+        Folder of the old checkpoint, or a URL that fsspec knows; or a reading, such as that of a PyTorch distributed
+        checkpoint (:func:`~ddlsched.reconfiguration.distributed_reading.read_distributed`). It is only read.
     destination
         Folder of the new one; it must not exist.
     to
@@ -90,7 +91,7 @@ def reshard(
     gpus_per_host
         Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
     verify
-        Whether to read all back: each tensor's content hash must be the old one's, and replicas must be equal.
+        Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
     buffer_bytes
         Most memory for data on its way, all threads together.
     threads
@@ -105,7 +106,7 @@ def reshard(
     """
     clock = _Clock()
     final = Path(destination)
-    _refuse_destination(final, source)
+    refuse_destination(final, source.place.name_of("").rstrip("/") if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
     reading, found = _planned(source, to, lost, peers, gpus_per_host)
@@ -130,7 +131,7 @@ def reshard(
 
 
 def planned(
-    source: Path | str,
+    source: Path | str | Reading,
     to: Parallelism | TensorCollection,
     *,
     lost: Collection[int] = (),
@@ -142,13 +143,15 @@ def planned(
 
 
 def _planned(
-    source: Path | str,
+    source: Path | str | Reading,
     to: Parallelism | TensorCollection,
     lost: Collection[int],
     peers: Mapping[int, str] | None,
     gpus_per_host: int,
 ) -> tuple[Reading, Plan]:
-    reading = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
+    if not isinstance(source, Reading):
+        source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
+    reading = source
     reading.refuse_faulty_files()
     old = reading.checkpoint.collection
     return reading, plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
@@ -172,7 +175,8 @@ def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_
     return old.resized(to, allocation=Allocation.packed(to.num_ranks, each))
 
 
-def _refuse_destination(final: Path, source: Path | str) -> None:
+def refuse_destination(final: Path, source: Path | str) -> None:
+    """Raise InputError unless ``final`` is a new name in an existing local folder, outside ``source``."""
     if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
     if final.exists() or final.is_symlink():
@@ -246,6 +250,7 @@ def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) ->
     if set(expected) != set(new.collection.by_name):
         expected = content_hashes(reading, watch=watch) | expected
     try:
+        refuse_diverged(reading)
         refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
     except InputError:
         shutil.rmtree(partial)

@@ -1,0 +1,118 @@
+"""Ways to move a job's state, as bytes over cables: ours, the published one, and through one central host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ddlsched.contention import MaxMin
+from ddlsched.reconfiguration.collection import Allocation, TensorCollection
+from ddlsched.reconfiguration.cost import Site, link_bytes, reconfiguration_s
+from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.placing import staying
+from ddlsched.reconfiguration.plan import Plan, first_replica_plan, plan
+from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
+from ddlsched.topology import Link, Topology
+
+__all__ = ["Moved", "central_s", "collection", "fair_sharing_s", "lost_with", "moved", "stored_bytes"]
+
+
+def collection(tensors: Sequence[Tensor], parallelism: Parallelism, gpus_per_host: int) -> TensorCollection:
+    """Return a job on consecutive GPUs."""
+    allocation = Allocation.packed(parallelism.num_ranks, gpus_per_host)
+    return TensorCollection(tensors=tuple(tensors), parallelism=parallelism, allocation=allocation)
+
+
+def stored_bytes(job: TensorCollection) -> list[int]:
+    """Return the bytes that each rank holds."""
+    held = [0] * job.num_ranks
+    for tensor in job.tensors:
+        for layout, ranks in job.shards(tensor):
+            for rank in ranks:
+                held[rank] += layout.num_elements * DTYPE_BYTES[tensor.dtype]
+    return held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What one scheme moves in a change, and how long its busiest cable or host is busy."""
+
+    scheme: str
+    network_bytes: int
+    not_kept_bytes: int
+    all_bytes: int
+    lower_bound_bytes: int
+    transfer_s: float
+
+
+def moved(old: TensorCollection, new: TensorCollection, site: Site) -> list[Moved]:
+    """Return what the published scheme, our plan, and our plan with ranks where their state is, move."""
+    found = [("published", first_replica_plan(old, new)), ("plan", plan(old, new))]
+    found.append(("plan, staying", plan(old, staying(old, new))))
+    return [_moved(name, change, site) for name, change in found]
+
+
+def _moved(name: str, change: Plan, site: Site) -> Moved:
+    ways = change.bytes_by_way
+    return Moved(
+        scheme=name,
+        network_bytes=ways["network"],
+        not_kept_bytes=sum(ways.values()) - ways["kept"],
+        all_bytes=sum(ways.values()),
+        lower_bound_bytes=sum(change.lower_bound_bytes.values()),
+        transfer_s=reconfiguration_s(change, site).transfer_s,
+    )
+
+
+def central_s(old: TensorCollection, new: TensorCollection, nic_bytes_per_s: float) -> float:
+    """Return the seconds in which host 0 gathers every old rank's state and then sends every new rank's.
+
+    Both pass its one card, one after the other; what its own GPUs hold or need does not.
+    """
+    inward = sum(held for held, host in zip(stored_bytes(old), old.allocation.hosts, strict=True) if host)
+    outward = sum(held for held, host in zip(stored_bytes(new), new.allocation.hosts, strict=True) if host)
+    return (inward + outward) / nic_bytes_per_s
+
+
+@dataclass(frozen=True)
+class _Flow:
+    servers: tuple[int, ...]
+    links: tuple[int, ...]
+
+
+def fair_sharing_s(change: Plan, topology: Topology) -> float:
+    """Return the seconds until all hosts have all, if all pairs transfer at once and cables are shared fairly.
+
+    Progressive filling, by the simulator's own contention model, anew whenever a transfer ends.
+    """
+    loads, graph = link_bytes(change, topology)
+    numbers = {cable: number for number, cable in enumerate(loads)}
+    rates = [graph.edges[cable]["bandwidth_bytes_per_s"] for cable in loads]
+    links = [
+        Link(name=str(n), bandwidth_bytes_per_s=rate, relative_bandwidth=rate / max(rates))
+        for n, rate in enumerate(rates)
+    ]
+    model: Any = MaxMin(per_byte_s=1 / max(rates)) if rates else None
+    flows = []
+    for (source, target), count in change.bytes_between_hosts.items():
+        route = topology.route(graph, source, target)
+        flows.append((_Flow((source, target), tuple(numbers[cable] for cable in pairwise(route))), count))
+    left = np.array([count for _, count in flows], dtype=float)
+    now_s = 0.0
+    active = np.flatnonzero(left > 0)
+    while len(active):
+        speeds = np.array(model.rates([flows[number][0] for number in active], (), links))
+        step_s = (left[active] / speeds).min()
+        left[active] -= speeds * step_s
+        now_s += step_s
+        active = active[left[active] > 1.0]
+    return float(now_s)
+
+
+def lost_with(job: TensorCollection, failed_hosts: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks that are lost with some hosts."""
+    return tuple(rank for rank, host in enumerate(job.allocation.hosts) if host in failed_hosts)

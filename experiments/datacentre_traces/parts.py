@@ -1,0 +1,153 @@
+"""Parts of the Philly and ITP traces as workload files, and the clusters that they run on."""
+
+from __future__ import annotations
+
+import math
+import tarfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from ddlsched import Cluster
+from ddlsched.workloads.trace_output import write_jobs
+from ddlsched.workloads.traces import Selection, import_trace
+
+FILES = {
+    "Philly": Path("traces/pollux-osdi21/philly.csv.gz"),
+    "ITP": Path("traces/microsoft-elasticflow-traces/raw-traces.tar.gz"),
+}
+FORMATS = {"Philly": "philly-csv", "ITP": "microsoft-itp"}
+GPUS_PER_SERVER = 8
+ONE_JOB_MB, SEVERAL_JOBS_MB = 5_000.0, 32_768.0
+"""Memory of a GPU that holds one of the four models (2,751 to 4,527 MB), and of one that holds up to eleven."""
+
+DAY_S = 86_400.0
+ITP_JOBS = 600
+SCALE = 0.001
+OTHER_SCALE = 0.01
+"""At which one window is run too, to see what the scale changes."""
+ITP_CLUSTERS = tuple(f"cluster{number:02d}" for number in range(1, 11))
+CROWDING_CLUSTERS = ("cluster03", "cluster04", "cluster01", "cluster02", "cluster06", "cluster07")
+"""The six with the most of their GPU time in jobs of several GPUs (78 to 98 %); the quick form's first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a trace; ``seed`` draws its jobs' models, and pairs its runs."""
+
+    trace: str
+    name: str
+    seed: int
+    member: str = ""
+    from_day: float = 0.0
+    to_day: float = math.inf
+    limit: int | None = None
+    scale: float = SCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """A part's workload file and what sizes its cluster."""
+
+    part: Part
+    path: Path
+    jobs: int
+    several_gpus: int
+    over_a_server: int
+    days: float
+    mean_gpus: float
+    largest: int
+
+    def cluster(self, load: float, *, shared: bool = False) -> Cluster:
+        """Return enough servers for ``load`` = GPU time submitted / (GPUs x time of arrivals), and the largest job."""
+        gpus = max(self.mean_gpus / load, self.largest)
+        memory_mb = SEVERAL_JOBS_MB if shared else ONE_JOB_MB
+        servers = math.ceil(gpus / GPUS_PER_SERVER)
+        return Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=memory_mb)
+
+
+def windows(number: int) -> list[Part]:
+    """Return days of Philly, 12 days apart, and the first jobs after ten days of as many clusters of ITP."""
+    philly = [
+        Part(trace="Philly", name=f"day {day}", seed=seed, from_day=day, to_day=day + 1)
+        for seed, day in enumerate(range(25, 97, 12), start=1)
+    ]
+    itp = [
+        Part(trace="ITP", name=member, seed=seed, member=member, from_day=10, limit=ITP_JOBS)
+        for seed, member in enumerate(CROWDING_CLUSTERS, start=1)
+    ]
+    return philly[:number] + itp[:number]
+
+
+def whole(scale: float) -> list[Part]:
+    """Return both traces whole, the ten clusters of ITP one by one."""
+    philly = Part(trace="Philly", name="whole", seed=1, scale=scale)
+    itp = [Part(trace="ITP", name=f"{name}, whole", seed=1, member=name, scale=scale) for name in ITP_CLUSTERS]
+    return [philly, *itp]
+
+
+def longer(part: Part) -> Part:
+    """Return a window at ten times its durations."""
+    return replace(part, scale=OTHER_SCALE)
+
+
+def missing(data: Path) -> list[Path]:
+    """Return the traces that are not there."""
+    return [data / file for file in FILES.values() if not (data / file).exists()]
+
+
+def imported(part: Part, data: Path, folder: Path) -> Imported:
+    """Import a part of a trace, and write its workload file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    selection = Selection(
+        from_s=part.from_day * DAY_S, to_s=part.to_day * DAY_S, limit=part.limit, scale=part.scale
+    )
+    file = data / FILES[part.trace]
+    if part.member:
+        file = _extracted(file, part.member, folder)
+    trace = import_trace(
+        FORMATS[part.trace], [file], selection=selection, gpus_per_server=GPUS_PER_SERVER, seed=part.seed
+    )
+    path = folder / f"{part.trace}-{part.name}-{part.scale:g}.parquet".replace(" ", "_").replace(",", "")
+    write_jobs(trace, path)
+    gpus, span_s = trace.jobs["gpus"], trace.report["span_s"]
+    return Imported(
+        part=part,
+        path=path,
+        jobs=len(gpus),
+        several_gpus=int((gpus > 1).sum()),
+        over_a_server=int((gpus > GPUS_PER_SERVER).sum()),
+        days=span_s / part.scale / DAY_S,
+        mean_gpus=trace.report["gpu_hours"] * 3600 / span_s,
+        largest=int(gpus.max()),
+    )
+
+
+def _extracted(archive: Path, member: str, folder: Path) -> Path:
+    """Write one cluster's file of the archive; all in one import would share a clock."""
+    with tarfile.open(archive) as tar:
+        (found,) = (info for info in tar.getmembers() if Path(info.name).stem == member and info.isfile())
+        content = tar.extractfile(found)
+        assert content is not None
+        (folder / f"{member}.csv").write_bytes(content.read())
+    return folder / f"{member}.csv"
+
+
+def table(parts: list[Imported]) -> pd.DataFrame:
+    """Return a row a part: what is in it."""
+    return pd.DataFrame(
+        {
+            "trace": p.part.trace,
+            "part": p.part.name,
+            "seed": p.part.seed,
+            "scale": p.part.scale,
+            "days": p.days,
+            "jobs": p.jobs,
+            "jobs_of_several_gpus": p.several_gpus,
+            "jobs_over_a_server": p.over_a_server,
+            "largest_gpus": p.largest,
+            "mean_gpus": p.mean_gpus,
+        }
+        for p in parts
+    )

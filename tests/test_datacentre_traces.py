@@ -154,8 +154,8 @@ def test_a_part_is_imported_at_its_scale_and_its_cluster_has_the_load(data, tmp_
 
 
 def test_a_cluster_of_the_archive_is_imported_by_itself(data, tmp_path):
-    part = parts.Part(trace="ITP", name="cluster03", seed=1, member="cluster03")
-    assert parts.imported(part, data, tmp_path).jobs == 32
+    part = parts.Part(trace="ITP", name="cluster01", seed=1, member="cluster01")
+    assert parts.imported(part, data, tmp_path).jobs == 30 + parts.ITP_CLUSTERS.index("cluster01")
 
 
 def test_what_contention_causes_is_paired_by_window():
@@ -174,43 +174,55 @@ def test_what_contention_causes_is_paired_by_window():
     assert (table["contended"] == 0.1).all()
 
 
+PHILLY = parts.Part(trace="Philly", name="day 2", seed=1, from_day=2, limit=40)
+ITP = parts.Part(trace="ITP", name="cluster04", seed=2, member="cluster04", limit=20)
+
+
 @pytest.fixture
 def tiny(monkeypatch) -> None:
     """Few and short runs."""
     monkeypatch.setattr(run, "BANDWIDTHS_GBPS", (10.0,))
-    monkeypatch.setattr(run, "QUICK_WINDOWS", 1)
-    monkeypatch.setattr(parts, "ITP_JOBS", 20)
-    monkeypatch.setattr(run, "REGIMES", tuple(dataclasses.replace(r, load=r.load * 2) for r in regimes.REGIMES))
+    monkeypatch.setattr(run, "windows", lambda full: [PHILLY, ITP])
+    monkeypatch.setattr(run, "whole", lambda: dataclasses.replace(PHILLY, name="whole"))
+    monkeypatch.setattr(run, "SCALED", "cluster04")
 
 
 def test_the_whole_experiment_on_made_up_traces(data, tmp_path, tiny, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run.py", "--data", str(data), "--out", str(tmp_path / "out"), "--jobs", "1"])
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--full", "--data", str(data), "--out", str(out), "--jobs", "1"])
     assert run.main() == 0
-    table = pd.read_csv(tmp_path / "out" / "tables" / "regimes.csv")
+    table = pd.read_csv(out / "tables" / "regimes.csv")
     assert len(table) == 2 * len(regimes.REGIMES) * 5
     alone = table[table["policy"] == regimes.ALONE]
-    assert (alone["caused"] == 0).all() and alone["delay"].abs().max() < 1e-7
-    spread = table[(table["regime"] == "RAND, load 0.7") & (table["policy"] == "SRSF(2)")]
-    assert (spread["delay"] > 0.05).all() and (spread["contended"] > 0).all()
-    assert "## regimes" in capsys.readouterr().out
-    assert len(list((tmp_path / "out" / "charts").glob("*.png"))) == 4
+    assert (alone["caused"] == 0).all()
+    assert alone["delay"].abs().max() < 1e-7
+    spread = table[(table["regime"] == "FF, load 0.7") & (table["policy"] == "SRSF(2)")]
+    assert (spread["delay"] > 0.02).all()
+    assert (spread["contended"] > 0).all()
+    assert len(pd.read_csv(out / "tables" / "windows.csv")) == len(table)
+    scales = pd.read_csv(out / "tables" / "scales.csv")
+    assert set(scales["scale"]) == {0.001, 0.01}
+    assert len(scales) == 2 * 5 * 5
+    assert "## whole" in capsys.readouterr().out
+    assert len(list((out / "charts").glob("*.png"))) == 4
 
 
 def test_absent_traces_are_named_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--data", str(tmp_path)])
     assert run.main() == 2
     said = capsys.readouterr().err
-    assert "philly.csv.gz: no such file; docs/traces.md says where to get it" in said and said.count("\n") == 1
+    assert "philly.csv.gz: no such file; docs/traces.md says where to get it" in said
+    assert said.count("\n") == 1
 
 
 @needs_data
 def test_committed_numbers_are_repeated(tmp_path):
-    part = parts.imported(parts.windows(1)[1], run.DATA, tmp_path / "workloads")
-    done = sweep(list(regimes.runs(part, regimes.REGIMES[1], 10.0)), tmp_path / "runs", processes=1)
-    found = tables.values(done.summaries())
-    expected = pd.read_csv(FOLDER / "expected" / "regimes_runs.csv")
-    keys = ["part", "regime", "gbps", "policy"]
-    both = found.astype({"gbps": float}).merge(expected, on=keys, suffixes=("", "_expected"))
+    (part,) = (part for part in parts.windows(full=True) if part.name == "cluster02")
+    made = parts.imported(part, run.DATA, tmp_path / "workloads")
+    done = sweep(list(regimes.runs(made, regimes.CONSOLIDATED, 10.0)), tmp_path / "runs", processes=1)
+    found = tables.regime_table(tables.values(done.summaries()), by_part=True).astype({"gbps": float})
+    expected = pd.read_csv(FOLDER / "expected" / "windows.csv")
+    both = found.merge(expected, on=["part", "regime", "gbps", "policy"], suffixes=("", "_expected"))
     assert len(both) == 5
-    for column in ("average_jct_s", "queueing_s", "contended", "several_servers"):
-        assert both[column].tolist() == pytest.approx(both[f"{column}_expected"].tolist(), rel=1e-4)
+    for column in ("average_jct_s", "queueing_s", "contended", "caused", "delay", "change"):
+        assert both[column].tolist() == pytest.approx(both[f"{column}_expected"].tolist(), rel=1e-4, abs=1e-9)

@@ -23,13 +23,12 @@ ONE_JOB_MB, SEVERAL_JOBS_MB = 5_000.0, 32_768.0
 """Memory of a GPU that holds one of the four models (2,751 to 4,527 MB), and of one that holds up to eleven."""
 
 DAY_S = 86_400.0
-ITP_JOBS = 600
-SCALE = 0.001
-OTHER_SCALE = 0.01
-"""At which one window is run too, to see what the scale changes."""
-ITP_CLUSTERS = tuple(f"cluster{number:02d}" for number in range(1, 11))
-CROWDING_CLUSTERS = ("cluster03", "cluster04", "cluster01", "cluster02", "cluster06", "cluster07")
-"""The six with the most of their GPU time in jobs of several GPUs (78 to 98 %); the quick form's first."""
+WINDOW_JOBS = 500
+SCALE, OTHER_SCALE = 0.001, 0.01
+"""Of durations and arrivals; one window is run at the other too, to see what the scale changes."""
+FIRST_CLUSTERS = ("cluster03", "cluster04")
+"""The quick form's."""
+ITP_CLUSTERS = (*FIRST_CLUSTERS, *(f"cluster{number:02d}" for number in (1, 2, 5, 6, 7, 8, 9, 10)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,6 @@ class Part:
     seed: int
     member: str = ""
     from_day: float = 0.0
-    to_day: float = math.inf
     limit: int | None = None
     scale: float = SCALE
 
@@ -67,24 +65,22 @@ class Imported:
         return Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=memory_mb)
 
 
-def windows(number: int) -> list[Part]:
-    """Return days of Philly, 12 days apart, and the first jobs after ten days of as many clusters of ITP."""
+def windows(*, full: bool) -> list[Part]:
+    """Return the first jobs from six days of Philly on, and after ten days of each cluster of ITP; else two of each."""
     philly = [
-        Part(trace="Philly", name=f"day {day}", seed=seed, from_day=day, to_day=day + 1)
+        Part(trace="Philly", name=f"day {day}", seed=seed, from_day=day, limit=WINDOW_JOBS)
         for seed, day in enumerate(range(25, 97, 12), start=1)
     ]
     itp = [
-        Part(trace="ITP", name=member, seed=seed, member=member, from_day=10, limit=ITP_JOBS)
-        for seed, member in enumerate(CROWDING_CLUSTERS, start=1)
+        Part(trace="ITP", name=member, seed=seed, member=member, from_day=10, limit=WINDOW_JOBS)
+        for seed, member in enumerate(ITP_CLUSTERS, start=1)
     ]
-    return philly[:number] + itp[:number]
+    return philly + itp if full else philly[:2] + itp[:2]
 
 
-def whole(scale: float) -> list[Part]:
-    """Return both traces whole, the ten clusters of ITP one by one."""
-    philly = Part(trace="Philly", name="whole", seed=1, scale=scale)
-    itp = [Part(trace="ITP", name=f"{name}, whole", seed=1, member=name, scale=scale) for name in ITP_CLUSTERS]
-    return [philly, *itp]
+def whole() -> Part:
+    """Return the whole Philly trace at its traced durations."""
+    return Part(trace="Philly", name="whole", seed=1, scale=1.0)
 
 
 def longer(part: Part) -> Part:
@@ -100,9 +96,7 @@ def missing(data: Path) -> list[Path]:
 def imported(part: Part, data: Path, folder: Path) -> Imported:
     """Import a part of a trace, and write its workload file."""
     folder.mkdir(parents=True, exist_ok=True)
-    selection = Selection(
-        from_s=part.from_day * DAY_S, to_s=part.to_day * DAY_S, limit=part.limit, scale=part.scale
-    )
+    selection = Selection(from_s=part.from_day * DAY_S, limit=part.limit, scale=part.scale)
     file = data / FILES[part.trace]
     if part.member:
         file = _extracted(file, part.member, folder)

@@ -31,17 +31,16 @@ class Regime:
 
 
 REGIMES = (
+    Regime(name="LWF-1, load 0.35", load=0.35),
     Regime(name="LWF-1, load 0.7", load=0.7),
-    Regime(name="LWF-1, load 2", load=2.0),
-    Regime(name="LWF-1, load 2, GPUs shared", load=2.0, shared=True),
+    Regime(name="LWF-1, load 1.4, GPUs shared", load=1.4, shared=True),
     Regime(name="FF, load 0.7", load=0.7, placement="first-fit"),
-    Regime(name="RAND, load 0.7", load=0.7, placement="random"),
 )
-CONSOLIDATED, SPREAD = REGIMES[0], REGIMES[3:]
-"""In which nearly all jobs of several GPUs share links."""
-AS_BUILT = Regime(name="whole, LWF-1, load 0.15", load=0.15)
+CONSOLIDATED, SPREAD = REGIMES[1], REGIMES[3]
+"""The same servers, and two placements."""
+ANYWHERE = Regime(name="RAND, load 0.7", load=0.7, placement="random")
+AS_BUILT = Regime(name="LWF-1, load 0.15", load=0.15)
 """2,496 GPUs for Philly, about as many as it had."""
-BUSY = Regime(name="whole, LWF-1, load 0.7", load=0.7)
 
 
 def runs(part: Imported, regime: Regime, gbps: float) -> Iterator[Run]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pandas as pd
 from charts import draw
-from parts import SCALE, Imported, Part, imported, longer, missing, whole, windows
+from parts import Imported, Part, imported, longer, missing, whole, windows
 from parts import table as part_table
-from regimes import AS_BUILT, BUSY, REGIMES, grid
+from regimes import ANYWHERE, AS_BUILT, REGIMES, grid
 from tables import placement_table, regime_table, values
 
 from ddlsched.cli.output import status
@@ -27,7 +27,8 @@ from ddlsched.sweeps.sweep import Run, sweep
 ROOT = Path(__file__).parents[2]
 DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 BANDWIDTHS_GBPS = (10.0, 25.0, 100.0)
-QUICK_WINDOWS, FULL_WINDOWS = 2, 6
+SCALED = "cluster03"
+"""The window that is run at another scale, and with random placement."""
 
 
 def plan(data: Path, folder: Path, *, full: bool) -> tuple[pd.DataFrame, dict[str, list[Run]]]:
@@ -39,12 +40,12 @@ def plan(data: Path, folder: Path, *, full: bool) -> tuple[pd.DataFrame, dict[st
         return found
 
     everything: list[Imported] = []
-    chosen = get(windows(FULL_WINDOWS if full else QUICK_WINDOWS))
+    chosen = get(windows(full=full))
     runs = {"regimes": grid(chosen, REGIMES, BANDWIDTHS_GBPS)}
     if full:
-        runs["scales"] = grid([chosen[0], *get([longer(chosen[0].part)])], REGIMES[1:], BANDWIDTHS_GBPS[:1])
-        runs["whole"] = grid(get(whole(1.0)[:1]), [AS_BUILT], BANDWIDTHS_GBPS[:1])
-        runs["whole"] += grid(get(whole(SCALE)), [BUSY], BANDWIDTHS_GBPS[:1])
+        checked = next(part for part in chosen if part.part.name == SCALED)
+        runs["scales"] = grid([checked, *get([longer(checked.part)])], [*REGIMES, ANYWHERE], BANDWIDTHS_GBPS[:1])
+        runs["whole"] = grid(get([whole()]), [AS_BUILT], BANDWIDTHS_GBPS[:1])
     return part_table(everything), runs
 
 
@@ -64,8 +65,10 @@ def tables(parts: pd.DataFrame, runs: dict[str, list[Run]], out: Path, processes
     measured, start = values(done.summaries()), 0
     for name, each in runs.items():
         rows, start = measured.iloc[start : start + len(each)], start + len(each)
-        found |= {name: regime_table(rows, by_part=name != "regimes"), f"{name}_runs": rows}
-    return found | {"placements": placement_table(found["regimes_runs"])}
+        if name == "regimes":
+            found |= {"regimes": regime_table(rows), "placements": placement_table(rows)}
+        found["windows" if name == "regimes" else name] = regime_table(rows, by_part=True)
+    return found
 
 
 def report(found: dict[str, pd.DataFrame], out: Path) -> None:
@@ -73,7 +76,7 @@ def report(found: dict[str, pd.DataFrame], out: Path) -> None:
     (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in found.items():
         table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.5g", lineterminator="\n")
-        if not name.endswith("_runs"):
+        if name != "windows":  # long, and summed up in the others
             print(f"## {name}\n\n{table.to_string(index=False, float_format='{:.4g}'.format, na_rep='-')}\n")
     drawn = draw(found["regimes"], out / "charts")
     print(f"Tables: {out / 'tables'}", "Charts:", *drawn, sep="\n  ")

@@ -66,15 +66,13 @@ def _columns(name: str, interval: Interval) -> dict[str, float]:
 
 
 def placement_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the change of the average JCT that LWF-1 makes against other placements at the same load and memory."""
+    """Return the change of the average JCT from first-fit to LWF-1 on the same servers."""
     rows = []
     for key, group in runs.groupby(["trace", "gbps", "policy"], sort=False):
         jct_s = group.pivot(index="part", columns="regime", values="average_jct_s")
-        for regime in SPREAD:
-            change = paired_change(jct_s[CONSOLIDATED.name], jct_s[regime.name])
-            labels = dict(zip(("trace", "gbps", "policy"), key, strict=True))
-            against = {"placement": CONSOLIDATED.name, "against": regime.name, "windows": len(jct_s)}
-            rows.append(labels | against | _columns("change", change) | {"verdict": verdict(change)})
+        change = paired_change(jct_s[CONSOLIDATED.name], jct_s[SPREAD.name])
+        labels = dict(zip(("trace", "gbps", "policy"), key, strict=True))
+        rows.append(labels | {"windows": len(jct_s)} | _columns("change", change) | {"verdict": verdict(change)})
     return pd.DataFrame(rows)
 
 

@@ -58,7 +58,7 @@ def _rows(group: pd.DataFrame, *, by_part: bool) -> Iterator[dict[str, object]]:
 def _less(jct_s: pd.Series, alone: pd.Series) -> Interval:
     """Return 1 - JCT without contention / JCT."""
     change = paired_change(alone, jct_s)
-    return Interval(-change.mean, -change.high, -change.low, change.seeds)
+    return Interval(0.0 - change.mean, 0.0 - change.high, 0.0 - change.low, change.seeds)
 
 
 def _columns(name: str, interval: Interval) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tarfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -25,7 +25,7 @@ ONE_JOB_MB, SEVERAL_JOBS_MB = 5_000.0, 32_768.0
 DAY_S = 86_400.0
 WINDOW_JOBS = 500
 SCALE, OTHER_SCALE = 0.001, 0.01
-"""Of durations and arrivals; one window is run at the other too, to see what the scale changes."""
+"""Of durations and arrivals; two regimes are run at the other too, to see what the scale changes."""
 FIRST_CLUSTERS = ("cluster03", "cluster04")
 """The quick form's."""
 ITP_CLUSTERS = (*FIRST_CLUSTERS, *(f"cluster{number:02d}" for number in (1, 2, 5, 6, 7, 8, 9, 10)))
@@ -81,11 +81,6 @@ def windows(*, full: bool) -> list[Part]:
 def whole() -> Part:
     """Return the whole Philly trace at its traced durations."""
     return Part(trace="Philly", name="whole", seed=1, scale=1.0)
-
-
-def longer(part: Part) -> Part:
-    """Return a window at ten times its durations."""
-    return replace(part, scale=OTHER_SCALE)
 
 
 def missing(data: Path) -> list[Path]:

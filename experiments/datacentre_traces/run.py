@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 from charts import draw
-from parts import Imported, Part, imported, longer, missing, whole, windows
+from parts import OTHER_SCALE, Imported, Part, imported, missing, whole, windows
 from parts import table as part_table
-from regimes import ANYWHERE, AS_BUILT, REGIMES, grid
+from regimes import ANYWHERE, AS_BUILT, CONSOLIDATED, REGIMES, SPREAD, grid
 from tables import placement_table, regime_table, values
 
 from ddlsched.cli.output import status
@@ -27,8 +28,10 @@ from ddlsched.sweeps.sweep import Run, sweep
 ROOT = Path(__file__).parents[2]
 DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 BANDWIDTHS_GBPS = (10.0, 25.0, 100.0)
-SCALED = "cluster03"
-"""The window that is run at another scale, and with random placement."""
+RANDOM_ON = "cluster03"
+"""The window that is run with random placement too."""
+BY_PART = ("random", "whole")
+"""Tables with a row a part of a trace, for they have one each."""
 
 
 def plan(data: Path, folder: Path, *, full: bool) -> tuple[pd.DataFrame, dict[str, list[Run]]]:
@@ -43,8 +46,10 @@ def plan(data: Path, folder: Path, *, full: bool) -> tuple[pd.DataFrame, dict[st
     chosen = get(windows(full=full))
     runs = {"regimes": grid(chosen, REGIMES, BANDWIDTHS_GBPS)}
     if full:
-        checked = next(part for part in chosen if part.part.name == SCALED)
-        runs["scales"] = grid([checked, *get([longer(checked.part)])], [*REGIMES, ANYWHERE], BANDWIDTHS_GBPS[:1])
+        longer = get([replace(part.part, scale=OTHER_SCALE) for part in chosen])
+        runs["scales"] = grid(longer, [CONSOLIDATED, SPREAD], BANDWIDTHS_GBPS[:1])
+        one = [part for part in [*chosen, *longer] if part.part.name == RANDOM_ON]
+        runs["random"] = grid(one, [ANYWHERE], BANDWIDTHS_GBPS[:1])
         runs["whole"] = grid(get([whole()]), [AS_BUILT], BANDWIDTHS_GBPS[:1])
     return part_table(everything), runs
 
@@ -65,9 +70,9 @@ def tables(parts: pd.DataFrame, runs: dict[str, list[Run]], out: Path, processes
     measured, start = values(done.summaries()), 0
     for name, each in runs.items():
         rows, start = measured.iloc[start : start + len(each)], start + len(each)
+        found[name] = regime_table(rows, by_part=name in BY_PART)
         if name == "regimes":
-            found |= {"regimes": regime_table(rows), "placements": placement_table(rows)}
-        found["windows" if name == "regimes" else name] = regime_table(rows, by_part=True)
+            found |= {"placements": placement_table(rows), "windows": regime_table(rows, by_part=True)}
     return found
 
 

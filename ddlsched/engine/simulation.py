@@ -103,6 +103,7 @@ class Simulation:
         run.per_byte_s = self._contention.alone_per_byte_s
         run.penalty_per_byte_s = self._contention.penalty_per_byte_s
         run.skipping_networked = self._may_skip_networked()
+        run.jumping = run.skipping_networked and len(self._state.jitter) == 1
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)

@@ -8,9 +8,12 @@ One exact shortcut: a job that shares none of its GPUs, whose tasks take equally
 lockstep*. All its workers do the same at the same times, so only the first is simulated, with the weight of
 all, until another job joins one of its GPUs.
 
-The other: a job in lockstep whose links carry nobody else's ring does the same in every iteration. It goes
+Another: a job in lockstep whose links carry nobody else's ring does the same in every iteration. It goes
 *dormant* at the start of one and is in the heap only for its last; whatever comes in between, another job on one of its
 GPUs or links, a failure, a policy that looks at it, *wakes* it in the state that it would have had.
+
+And jobs that do share GPUs or links, a *component*, *jump* over whole periods once their common state has recurred,
+as far as nothing from outside can meet them.
 """
 
 from __future__ import annotations
@@ -1539,9 +1542,9 @@ def key_fall(rule, job, iterations):
 def periods_in_order(s, rule, number, other):
     """How often the last period may be repeated, in which two jobs keep their order.
 
-    Keys move in one direction. If both move equally far in a period, every comparison comes out as it did. If not, the jobs
-    must be so far apart that the order is the same at whatever times of a period their keys are taken; half a unit of a
-    divided key may be cut off, therefore strictly.
+    Keys move in one direction. If both move equally far in a period, every comparison comes out as it did. If not, they
+    must be so far apart that the order is the same at whatever times of a period they are taken, the last one included.
+    Of a divided key only whole numbers are looked at, so these must differ.
     """
     first, second = s.jobs[number], s.jobs[other]
     if goes_before(rule, second, other, first, number):
@@ -1609,7 +1612,7 @@ def ends_in_ns(s, item):
 
 @njit
 def walk(s, anchor, saving, times):
-    """Save the state of a component, or return whether it is that of the snapshot, and move it on by so many periods."""
+    """Save a component's state, or move it on by so many periods if it is the saved one; return whether it is."""
     run = s.run[0]
     run.stamp += 1
     shift_ns = times * (run.now_ns - s.jobs[anchor].saved_ns)

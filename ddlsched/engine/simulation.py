@@ -103,7 +103,7 @@ class Simulation:
         run.per_byte_s = self._contention.alone_per_byte_s
         run.penalty_per_byte_s = self._contention.penalty_per_byte_s
         run.skipping_networked = self._may_skip_networked()
-        run.jumping = run.skipping_networked and len(self._state.jitter) == 1
+        run.jumping = self._may_jump()
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
@@ -120,6 +120,10 @@ class Simulation:
             return False
         by_service = CommunicationRule.PREEMPTIVE_BY_SERVICE, CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU
         return run.communication_rule not in by_service or not any(job.dag.overlaps for job in self._workload)
+
+    def _may_jump(self) -> bool:
+        """Return whether what jobs that meet do follows from their own state, up to the next change from outside."""
+        return bool(self._run.skipping_networked) and len(self._state.jitter) == 1
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):

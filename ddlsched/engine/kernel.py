@@ -1385,9 +1385,9 @@ def should_be_lockstep(job):
 def snapshot_words(s, job):
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
-    words = 15 + job.num_tasks + simulated * (7 + 2 * job.num_tasks)
+    words = 13 + job.num_tasks + simulated * (6 + 2 * job.num_tasks)
     if job.num_servers > 1 and job.num_transfers > 0:
-        words += 10 * job.num_transfers + 2 * s.transfers[job.first_transfer].num_entries
+        words += 8 * job.num_transfers + 2 * s.transfers[job.first_transfer].num_entries
     return words
 
 
@@ -1581,7 +1581,7 @@ def book_periods(s, root, periods, until_ns):
 
 
 # One walk over the state of a component notes it, compares it, or moves it on: ``kept`` is what has to recur,
-# ``moved`` are times and amounts, which change by the same in every period.
+# ``moved`` are amounts, which change by the same in every period, and ``shifted`` times of what happened last.
 
 
 @njit
@@ -1596,6 +1596,12 @@ def moved(words, at, value, saving, times):
     if saving:
         words[at] = value
     return value + times * (value - words[at])
+
+
+@njit
+def shifted(time_ns, saved_ns, shift_ns):
+    """What happened in the last period happens in each; what did not, never."""
+    return time_ns + shift_ns if time_ns > saved_ns else time_ns
 
 
 @njit
@@ -1615,22 +1621,23 @@ def walk(s, anchor, saving, times):
     """Save a component's state, or move it on by so many periods if it is the saved one; return whether it is."""
     run = s.run[0]
     run.stamp += 1
-    shift_ns = times * (run.now_ns - s.jobs[anchor].saved_ns)
+    saved_ns = s.jobs[anchor].saved_ns
+    shift_ns = times * (run.now_ns - saved_ns)
     number = s.jobs[anchor].root
     while number >= 0:
-        if not walk_job(s, number, saving, times, shift_ns):
+        if not walk_job(s, number, saving, times, saved_ns, shift_ns):
             return False
         number = s.jobs[number].next_member
     return True
 
 
 @njit
-def walk_job(s, number, saving, times, shift_ns):
+def walk_job(s, number, saving, times, saved_ns, shift_ns):
     job, words = s.jobs[number], s.snapshots
     if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
         return False
     unsafe = (job.iterations - job.iterations_left) % s.run[0].checkpoint_iterations
-    at = job.snapshot + 9
+    at = job.snapshot + 7
     for value in (
         job.steps_left,
         job.active_transfers,
@@ -1648,17 +1655,21 @@ def walk_job(s, number, saving, times, shift_ns):
         at += 1
     if job.num_servers > 1:
         for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
-            if not walk_transfer(s, transfer, at, saving, times, shift_ns):
+            if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
                 return False
-            at += 10
+            at += 8
     simulated = 1 if job.lockstep == 1 else job.num_gpus
     for worker in range(job.first_worker, job.first_worker + simulated):
         if not walk_worker(s, worker, at, saving, times, shift_ns):
             return False
-        at += 7 + 2 * job.num_tasks
-    if (saving or times > 0) and job.num_servers > 1 and job.num_transfers > 0:
-        walk_links(s, s.transfers[job.first_transfer], at, saving, times)
-    walk_amounts(s, job, saving, times)
+        at += 6 + 2 * job.num_tasks
+    if saving or times > 0:
+        if job.num_servers > 1 and job.num_transfers > 0:
+            walk_links(s, s.transfers[job.first_transfer], at, saving, times)
+        count_time(job, s.run[0].now_ns)
+        walk_amounts(s, job, saving, times)
+        job.since_ns += shift_ns
+        job.checkpoint_ns = shifted(job.checkpoint_ns, saved_ns, shift_ns)
     return True
 
 
@@ -1668,16 +1679,14 @@ def walk_amounts(s, job, saving, times):
     job.iterations_left = moved(words, at, job.iterations_left, saving, times)
     job.remaining_service_ns = moved(words, at + 1, job.remaining_service_ns, saving, times)
     job.load_left_ns = moved(words, at + 2, job.load_left_ns, saving, times)
-    job.checkpoint_ns = moved(words, at + 3, job.checkpoint_ns, saving, times)
-    job.since_ns = moved(words, at + 4, job.since_ns, saving, times)
-    job.computing_ns = moved(words, at + 5, job.computing_ns, saving, times)
-    job.gpu_wait_ns = moved(words, at + 6, job.gpu_wait_ns, saving, times)
-    job.communicating_ns = moved(words, at + 7, job.communicating_ns, saving, times)
-    job.network_wait_ns = moved(words, at + 8, job.network_wait_ns, saving, times)
+    job.computing_ns = moved(words, at + 3, job.computing_ns, saving, times)
+    job.gpu_wait_ns = moved(words, at + 4, job.gpu_wait_ns, saving, times)
+    job.communicating_ns = moved(words, at + 5, job.communicating_ns, saving, times)
+    job.network_wait_ns = moved(words, at + 6, job.network_wait_ns, saving, times)
 
 
 @njit
-def walk_transfer(s, number, at, saving, times, shift_ns):
+def walk_transfer(s, number, at, saving, times, saved_ns, shift_ns):
     run, words = s.run[0], s.snapshots
     transfer = s.transfers[number]
     item = run.num_gpus + number
@@ -1694,9 +1703,9 @@ def walk_transfer(s, number, at, saving, times, shift_ns):
         if not kept(words, at, value, saving):
             return False
         at += 1
-    transfer.since_ns = moved(words, at, transfer.since_ns, saving, times)
-    transfer.segment_ns = moved(words, at + 1, transfer.segment_ns, saving, times)
-    transfer.times_sent = moved(words, at + 2, transfer.times_sent, saving, times)
+    transfer.since_ns = shifted(transfer.since_ns, saved_ns, shift_ns)
+    transfer.segment_ns = shifted(transfer.segment_ns, saved_ns, shift_ns)
+    transfer.times_sent = moved(words, at, transfer.times_sent, saving, times)
     if shift_ns > 0 and s.position[item] >= 0:
         schedule(run, s.heap, s.position, s.end_ns, item, s.end_ns[s.position[item]] + shift_ns)
     return True
@@ -1716,7 +1725,7 @@ def walk_worker(s, number, at, saving, times, shift_ns):
             return False
         at += 1
     for flag in range(worker.first_flag, worker.first_flag + job.num_tasks):
-        if not (kept(words, at + 3, s.pending[flag], saving) and kept(words, at + 4, np.int64(s.ready[flag]), saving)):
+        if not (kept(words, at + 2, s.pending[flag], saving) and kept(words, at + 3, np.int64(s.ready[flag]), saving)):
             return False
         at += 2
     at -= 2 * job.num_tasks
@@ -1726,7 +1735,7 @@ def walk_worker(s, number, at, saving, times, shift_ns):
     worker.done_ns = moved(words, at, worker.done_ns, saving, times)
     worker.busy_ns = moved(words, at + 1, worker.busy_ns, saving, times)
     if running:
-        g.started_ns = moved(words, at + 2, g.started_ns, saving, times)
+        g.started_ns += shift_ns
         if shift_ns > 0:
             schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[worker.gpu]] + shift_ns)
     return True

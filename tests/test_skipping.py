@@ -1,24 +1,63 @@
-"""Iterations that are skipped over: nothing that a run reports depends on it."""
+"""Iterations and periods that are skipped over: nothing that a run reports depends on it."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from typing import cast
+
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from strategies import Setting, examples, settings
-from test_engine import run_engine
+from test_engine import assert_agrees, run_engine, run_reference
 
 import ddlsched
+from ddlsched.contention import ten_gigabit_ethernet
 from ddlsched.dag import DataParallelIteration
+from ddlsched.disturbances import Disturbances, Outage
+from ddlsched.engine import build
 from ddlsched.jobs import Job, Workload
 from ddlsched.results.result import Result
 from ddlsched.views import ClusterView, JobView
+from topologies.star import Star
 
 
 def assert_equal_tables(result: Result, expected: Result) -> None:
     for table in ("jobs", "gpus", "links", "samples", "placements"):
         pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, rtol=1e-12)
     assert result.summary()["events"] == expected.summary()["events"]
+    counts = [run.finished.state.run[0].contended_iterations for run in (result, expected)]
+    assert counts[0] == counts[1]
+
+
+def stretched(setting: Setting, factor: int) -> Setting:
+    """Return a run with so many times the iterations, and as much more time between whatever comes from outside."""
+    jobs = [
+        dataclasses.replace(job, iterations=job.iterations * factor, arrival_s=job.arrival_s * factor)
+        for job in setting.workload
+    ]
+    outages = tuple(
+        dataclasses.replace(outage, from_s=outage.from_s * factor, to_s=outage.to_s * factor)
+        for outage in setting.disturbances.outages
+        if isinstance(outage, Outage)
+    )
+    return dataclasses.replace(
+        setting,
+        workload=ddlsched.Workload(tuple(jobs)),
+        disturbances=dataclasses.replace(setting.disturbances, outages=outages),
+        until_s=setting.until_s and setting.until_s * factor,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_samples() -> Iterator[None]:
+    """Let samples of the whole cluster's state, which end a jump, be rare from the beginning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FIRST_SAMPLE_NS", 16_000_000_000)
+        yield
 
 
 @given(settings())
@@ -90,3 +129,84 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
     ddlsched.simulate(workload, cluster, scheduler="srsf-1", placement=Curious(), timeline=True)
     assert skipping == seen
     assert skipping[1][0] == 1000 - 166  # 5 s of 30 ms each
+
+
+@given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
+@hypothesis_settings(max_examples=examples(150))
+def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
+    assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
+
+
+@given(st.builds(stretched, settings(), st.just(8)))
+@hypothesis_settings(max_examples=examples(40))
+def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+class OneAServer:
+    """A worker on the first eligible GPU of each server."""
+
+    def place(self, job: ddlsched.JobView, cluster: ddlsched.ClusterView) -> list[int]:
+        first = {cluster.server_of(gpu): gpu for gpu in reversed(cluster.eligible_gpus(job))}
+        return [first[server] for server in sorted(first)]
+
+
+def contending(num_jobs: int, gpu_memory_mb: float, order: str, communication: str) -> Setting:
+    """Return long jobs of the 64-GPU experiment's models, whose rings all use the same network cards."""
+    models = list(dict.fromkeys(job.iteration for job in ddlsched.microsoft_160(seed=1)))
+    jobs = [
+        ddlsched.Job(
+            job_id=str(n),
+            arrival_s=0.1 * n,
+            num_gpus=2,
+            iterations=400 + 70 * n,
+            iteration=models[n % len(models)],
+            gpu_memory_mb=gpu_memory_mb,
+        )
+        for n in range(num_jobs)
+    ]
+    return Setting(
+        workload=ddlsched.Workload.of(jobs),
+        cluster=ddlsched.Cluster(num_servers=2, gpus_per_server=num_jobs, gpu_memory_mb=1000.0),
+        topology=Star(),
+        contention=ten_gigabit_ethernet(),
+        placement=cast(str, OneAServer()),
+        order=order,
+        communication=communication,
+        load_per_byte_s=None,
+        disturbances=Disturbances(),
+        until_s=None,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("shared_gpus", [False, True])
+@pytest.mark.parametrize(
+    ("communication", "num_jobs"),
+    [
+        ("bounded-overlap:limit=1", 3),
+        ("bounded-overlap:limit=2", 5),
+        ("adadual", 3),
+        ("preemptive:by=bytes", 3),
+        ("preemptive:by=service", 3),
+    ],
+)
+@pytest.mark.parametrize("order", ["srsf", "srtf", "fifo"])
+def test_iterations_of_contending_jobs_are_jumped_over(
+    order: str, communication: str, num_jobs: int, shared_gpus: bool
+) -> None:
+    setting = contending(num_jobs, 100.0 if shared_gpus else 1000.0, order, communication)
+    result = run_engine(setting)
+    assert_equal_tables(result, run_engine(setting, timeline=True))
+    run = result.finished.state.run[0]
+    assert run.jumped_iterations > run.contended_iterations / 10
+
+
+@pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", "adadual"])
+def test_a_run_that_jumps_agrees_with_the_reference(communication: str) -> None:
+    setting = contending(5, 100.0, "srsf", communication)
+    one_gpu_a_server = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=1000.0)
+    setting = dataclasses.replace(setting, cluster=one_gpu_a_server, placement="first-fit")
+    result = run_engine(setting)
+    assert result.finished.state.run[0].jumped_iterations > 0
+    assert_agrees(result, run_reference(setting))

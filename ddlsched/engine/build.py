@@ -21,6 +21,7 @@ _FIRST_ENTRIES = 1024
 _SAMPLES = 256
 _FIRST_SAMPLE_NS = 1_000_000
 _SEEDS = 2**32
+_SNAPSHOT_WORDS = 1 << 17
 
 
 def build_state(
@@ -73,6 +74,8 @@ def build_state(
         work=np.zeros(len(workload) + len(transfers), np.int64),
         finished=np.zeros(len(workload), np.int64),
         dormant=np.zeros(len(workload), np.int64),
+        running=np.zeros(len(workload), np.int64),
+        snapshots=np.zeros(_SNAPSHOT_WORDS, np.int64),
         memory_classes=memory_classes,
         room=np.zeros(len(memory_classes) + 2, np.int64),
         open_gpus=np.zeros(num_gpus, np.int64),
@@ -97,7 +100,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
     run.next_capacity_ns = run.pause_ns = kernel.NEVER
-    run.instant_ns, run.skipping = -1, 1
+    run.instant_ns, run.first_due, run.skipping = -1, -1, 1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations

@@ -26,15 +26,16 @@ _INTEGERS = {
         "num_touched_gpus num_touched_links num_fresh num_entries num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
+        "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
         # what this instant must still do
-        "must_place communicate rerate again clock_overflow num_elastic_queued "
+        "must_place communicate rerate again clock_overflow num_elastic_queued components_changed "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
-        "checkpoint_iterations jitter_seed skipping skipping_networked elastic"
+        "checkpoint_iterations jitter_seed skipping skipping_networked jumping elastic"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -47,6 +48,8 @@ _INTEGERS = {
         # an undisturbed iteration, and the job's skipping over such
         "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
         "dormant_since_round dormant_place "
+        # its component, and what is known of that
+        "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
         # progress
         "state load_left_ns stamp checkpoint_ns iteration_ns restarts restarting lost_ns busy_ns "
         # of an elastic job: samples an iteration, and those left when it was placed; 0 for others
@@ -107,8 +110,8 @@ class State(NamedTuple):
     transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
     ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
-    ``jitter`` holds the factors of compute times, or one that means none; the others are lists whose lengths are
-    in ``run``.
+    ``jitter`` holds the factors of compute times, or one that means none; ``snapshots`` holds past states of
+    components; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -135,6 +138,8 @@ class State(NamedTuple):
     work: np.ndarray
     finished: np.ndarray
     dormant: np.ndarray
+    running: np.ndarray
+    snapshots: np.ndarray
     memory_classes: np.ndarray
     room: np.ndarray
     open_gpus: np.ndarray

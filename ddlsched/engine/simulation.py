@@ -119,6 +119,7 @@ class Simulation:
         run.per_byte_s = self._contention.alone_per_byte_s
         run.penalty_per_byte_s = self._contention.penalty_per_byte_s
         run.skipping_networked = self._may_skip_networked()
+        run.jumping = self._may_jump()
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
@@ -135,6 +136,14 @@ class Simulation:
             return False
         unchanging = CommunicationRule.BOUNDED_OVERLAP, CommunicationRule.ADADUAL, CommunicationRule.PREEMPTIVE_BY_BYTES
         return run.communication_rule in unchanging or not any(job.dag.overlaps for job in self._workload)
+
+    def _may_jump(self) -> bool:
+        """Return whether what jobs that meet do follows from their own state, up to the next change from outside.
+
+        An allocation policy is asked whenever any job finishes, and sees how far every elastic job is.
+        """
+        run = self._run
+        return bool(run.skipping_networked) and not run.elastic and len(self._state.jitter) == 1
 
     def _refuse_too_much_service(self) -> None:
         for number, job in enumerate(self._workload):

@@ -195,7 +195,7 @@ def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
     latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
-    checkpoint-iterations restart-s warmup-s until-s run-out"""
+    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -500,7 +500,7 @@ def test_usage_errors() -> None:
         ("--scheduler", "ada-srfs", ["no bundle", "'ada-srfs'", "'ada-srsf'"]),
         ("--scheduler", "mine.py:Last", ["no bundle", "'mine.py:Last'"]),
         ("--placement", "lfw", ["no placement", "'lfw'", "'lwf'", "path/to/file.py:ClassName"]),
-        ("--placement", "", ["no placement", "''", "Known: first-fit"]),
+        ("--placement", "", ["no placement", "''", "Known: blocks, delay, first-fit"]),
         ("--placement", "mine.py", ["no placement", "path/to/file.py:ClassName"]),
         ("--order", "srtsf", ["no order", "'srsf'", "'srtf'"]),
         ("--communication", "adaduel", ["no communication", "'adadual'"]),
@@ -757,7 +757,10 @@ def test_a_run_that_is_cut_off_says_how_many_jobs_are_not_finished() -> None:
     [
         (["--server-table", "servers.csv", "--servers", "4"], "--servers: the servers are those of --server-table"),
         (["--straggler-slowdown", "3"], "--straggler-slowdown: does nothing alone; expected --straggler-share as well"),
-        (["--restart-s", "3"], "--restart-s: does nothing alone; expected --server-mtbf-s or --outages as well"),
+        (
+            ["--restart-s", "3"],
+            "--restart-s: does nothing alone; expected --server-mtbf-s or --outages or --capacity as well",
+        ),
         (["--server-repair-s", "3", "--outages", "o.csv"], "--server-repair-s: does nothing alone"),
     ],
 )

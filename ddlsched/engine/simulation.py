@@ -91,14 +91,14 @@ class Simulation:
             self._changes = capacity.changes(cluster.num_servers)
         self._now, self._jobs = Columns(self._state.run), Columns(self._state.jobs)
         self._expect_change()
-        self._configure(window)
-        self._refuse_too_much_service()
         self._gpus_now, self._links_now = Columns(self._state.gpus), Columns(self._state.links)
         self._transfers_now, self._tasks = Columns(self._state.transfers), Columns(self._state.tasks)
         self._views = [JobView(job, number, self._jobs, number) for number, job in enumerate(workload)]
         self._transfers: dict[int, TransferView] = {}
         self._elastic = ElasticJobs(workload, self._jobs)
         self._run.elastic = bool(self._elastic)
+        self._configure(window)
+        self._refuse_too_much_service()
         self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
         self._rescales: list[tuple[int, Rescale, int]] = []
         self._stays: list[Stay] = []

@@ -67,19 +67,19 @@ def assert_agrees(result: Result, reference: ReferenceRun) -> None:
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(120))
+@hypothesis_settings(max_examples=examples(70))
 def test_agrees_with_the_reference(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(25))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: ElasticSetting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(30))
+@hypothesis_settings(max_examples=examples(20))
 def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: ElasticSetting) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
@@ -89,7 +89,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Elastic
 
 
 @given(elastic_settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(25))
 def test_what_must_hold_of_every_run(setting: ElasticSetting) -> None:
     """A job's time is all told; its samples are trained; a GPU has one elastic job and no other, and is there."""
     result = run_engine(setting, timeline=True)

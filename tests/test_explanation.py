@@ -18,7 +18,7 @@ PHASES = ("queueing", "gpu_wait", "network_wait")
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(60))
+@hypothesis_settings(max_examples=examples(40))
 def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
     plugins = {kind: getattr(setting, kind) for kind in ("placement", "order", "communication", "contention")}
     result = ddlsched.simulate(

@@ -61,7 +61,7 @@ def few_samples() -> Iterator[None]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(150))
+@hypothesis_settings(max_examples=examples(50))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
@@ -132,13 +132,13 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
 
 
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
-@hypothesis_settings(max_examples=examples(150))
+@hypothesis_settings(max_examples=examples(50))
 def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
 
 @given(st.builds(stretched, settings(), st.just(8)))
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(20))
 def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
 

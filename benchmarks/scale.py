@@ -44,7 +44,6 @@ TRACE_RUNS: dict[str, dict[str, Any]] = {
     "SRSF(1), LWF-1": {"gpus": 2_504} | SRSF_1,
     "SRSF(2), LWF-1": {"gpus": 2_504, "scheduler": "srsf-2"},
     "Ada-SRSF": {"gpus": 2_504, "scheduler": "ada-srsf"},
-    "FIFO, FF": {"gpus": 2_504, "scheduler": "srsf-1", "placement": "first-fit", "order": "fifo"},
     "3,000 jobs, 320 GPUs, SRSF(1)": {"gpus": 320, "jobs": 3_000} | SRSF_1,
     "3,000 jobs, 320 GPUs, Ada-SRSF": {"gpus": 320, "jobs": 3_000, "scheduler": "ada-srsf"},
 }
@@ -107,7 +106,7 @@ def trace(philly: Path) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "philly.parquet"
         command = ["workload", "import", "philly-csv", str(philly), "--out", str(workload), "--gpus-per-server", "8"]
-        subprocess.run([sys.executable, "-m", "ddlsched", *command], check=True, capture_output=True)
+        subprocess.run([str(Path(sys.executable).with_name("ddlsched")), *command], check=True, capture_output=True)
         rows = [row(label, run(trace=str(workload), **spec)) for label, spec in TRACE_RUNS.items()]
     return Table(
         title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; and two crowded parts of it",

@@ -17,7 +17,7 @@ import pandas as pd
 
 from ddlsched import Cluster
 from ddlsched.plots.charts import Change, bars, changes, distributions
-from ddlsched.plots.style import save
+from ddlsched.plots.style import PALETTE, save
 from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
 from ddlsched.sweeps.sweep import Run, Sweep, sweep
@@ -33,6 +33,8 @@ METRICS = {
     "jct_8_or_more_gpus_s": "8+ GPUs (s)",
     "makespan_s": "Makespan (s)",
 }
+COLOURS = {"Block-SRTF": PALETTE["teal"], "LWF-1, preemptive": PALETTE["vermillion"]}
+"""The same in every chart, as the style's own of the others are."""
 TARGETS = {"SRSF(1)": -20.1, "SRSF(2)": -36.7}
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
 """The authors' b in LWF's GPU load: what the published baselines use."""
@@ -217,7 +219,9 @@ def report(done: Sweep, out: Path) -> None:
             comparison.to_csv(out / "tables" / name, index=False, float_format="%.9g", lineterminator="\n")
     drawn = charts(found, out / "charts")
     jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in ("SRSF(1)", "SRSF(2)", "Ada-SRSF", NEW)}
-    drawn += save(distributions(jct_s, axis="JCT (s)", title=POLICIES.title), out / "charts" / "jct_cdf")
+    drawn += save(
+        distributions(jct_s, axis="JCT (s)", title=POLICIES.title, colour=COLOURS), out / "charts" / "jct_cdf"
+    )
     print("Charts:", *drawn, sep="\n  ")
 
 
@@ -227,7 +231,9 @@ def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path
     for table in (POLICIES, ABLATION, NEIGHBOURS):
         comparison = found[table.name]["SRSF(1)"]
         means = {policy: interval_of(comparison, policy, "average_jct_s") for policy in table.policies}
-        drawn += save(bars(means, axis="Average JCT (s)", title=table.title), folder / f"{table.name}_average_jct")
+        drawn += save(
+            bars(means, axis="Average JCT (s)", title=table.title, colour=COLOURS), folder / f"{table.name}_average_jct"
+        )
     rows = []
     for table, setting in SETTINGS:
         for baseline, claimed in TARGETS.items():
@@ -235,7 +241,8 @@ def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path
             shown = {p: _change(comparison, p, "average_jct_s") for p in ("Ada-SRSF", "LWF-1, preemptive", NEW)}
             rows.append(Change(f"{setting}\nagainst {baseline}", shown, claimed=claimed))
     return drawn + save(
-        changes(rows, axis="Change of the average JCT (%)", claim="the abstract's claim"), folder / "settings"
+        changes(rows, axis="Change of the average JCT (%)", claim="the abstract's claim", colour=COLOURS),
+        folder / "settings",
     )
 
 

@@ -133,6 +133,7 @@ class _Halves:
 # ---- What it does
 
 
+@pytest.mark.slow
 def test_the_accounting_makes_the_gain_over_ten_seeds():
     """At 1/100 scale, as the authors ran it: the gain over SRSF(1) is there with their accounting, and only then."""
     options = {"load_per_byte_s": 7.8125e-9}

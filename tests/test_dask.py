@@ -132,6 +132,7 @@ def test_a_failing_run_is_reported_and_the_rest_is_done(cluster, tmp_path):
     assert comparison.failures["message"].str.endswith(f": {tmp_path}/mine.py").all()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_loses_nothing(cluster, tmp_path):
     log = tmp_path / "log"  # without a suffix, so that it is no input
     extra = cluster.worker("extra", "--no-nanny")

@@ -42,7 +42,7 @@ def each_instant(slices: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Setting) -> None:
     result = recorded(setting)
     slices = compute_slices(result)
@@ -57,14 +57,14 @@ def test_a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Sett
 
 
 @given(settings(disturbed=False))
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_an_undisturbed_run_computes_every_task_once(setting: Setting) -> None:
     records = recorded(setting).finished.state.jobs
     assert records.busy_ns.tolist() == [job.service_ns for job in setting.workload]
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_up(setting: Setting) -> None:
     result = recorded(setting)
     stays = [(stay, setting.workload[stay.job].job_id) for stay in result.finished.stays]
@@ -78,7 +78,7 @@ def test_a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_memory_is_never_over_committed(setting: Setting) -> None:
     result = recorded(setting)
     for now in {stay.from_ns for stay in result.finished.stays}:
@@ -90,7 +90,7 @@ def test_memory_is_never_over_committed(setting: Setting) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_every_transfer_sends_its_bytes(setting: Setting) -> None:
     result = recorded(setting)
     network, model = result.finished.network, result.contention
@@ -128,7 +128,7 @@ def sent_bytes(rows: pd.DataFrame, latency_ns: float) -> float:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
     result = recorded(setting)
     links, per_byte_s = result.finished.network.links, result.contention.alone_per_byte_s
@@ -142,7 +142,7 @@ def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_a_jobs_time_is_at_least_its_compute_and_all_told(setting: Setting) -> None:
     result = recorded(setting)
     disturbed = setting.disturbances != Disturbances() or setting.cluster.servers
@@ -159,7 +159,7 @@ def test_a_jobs_time_is_at_least_its_compute_and_all_told(setting: Setting) -> N
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(40))
+@hypothesis_settings(max_examples=examples(30))
 def test_samples_hold_all_that_was_computed(setting: Setting) -> None:
     result = recorded(setting)
     samples = result.samples

@@ -49,6 +49,7 @@ def test_sdist_has_licence_and_readme(distributions: Path) -> None:
     assert {"LICENSE", "README.md", "setup.cfg", "pyproject.toml"} <= names
 
 
+@pytest.mark.slow
 def test_installed_wheel_runs_from_any_folder(distributions: Path, tmp_path: Path) -> None:
     (wheel,) = distributions.glob("*.whl")
     site = tmp_path / "site"

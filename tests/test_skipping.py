@@ -61,7 +61,7 @@ def few_samples() -> Iterator[None]:
 
 
 @given(settings())
-@hypothesis_settings(max_examples=examples(50))
+@hypothesis_settings(max_examples=examples(30))
 def test_every_table_is_as_without_skipping(setting: Setting) -> None:
     assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 

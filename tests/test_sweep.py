@@ -151,6 +151,7 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc which processes there are")
+@pytest.mark.slow
 def test_resumes_after_a_kill(mine, tmp_path):
     store, measure = tmp_path / "runs", f"{mine}:logged"
     script = KILLED.format(tests=str(Path(__file__).parent), measure=measure, store=str(store))

@@ -15,8 +15,8 @@ from strategies import Setting, examples, settings
 from test_engine import assert_agrees, run_engine, run_reference
 
 import ddlsched
-from ddlsched.contention import ten_gigabit_ethernet
-from ddlsched.dag import DataParallelIteration
+from ddlsched.contention import Linear, ten_gigabit_ethernet
+from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.disturbances import Disturbances, Outage
 from ddlsched.engine import build
 from ddlsched.jobs import Job, Workload
@@ -103,6 +103,26 @@ def test_two_rings_on_one_server_are_contended_while_both_are_there() -> None:
     assert 0 < result.skipped_iterations < 2000
     assert result.skipped_iterations + result.contended_iterations <= 2000
     assert result.contended_iterations == expected.contended_iterations
+
+
+def test_what_ends_at_one_instant_ends_before_the_next_task_begins() -> None:
+    # All take 10 ms. At 10 ms "first" and "a" end: "after-a" goes before "other", since its number is smaller, so that
+    # "b" and "other" overlap and an iteration takes 30 ms.
+    dag = IterationDag(
+        (
+            ComputeTask(name="after-a", duration_ns=10_000_000, after=("a",)),
+            AllReduceTask(name="a", message_bytes=1e7),
+            ComputeTask(name="first", duration_ns=10_000_000),
+            ComputeTask(name="other", duration_ns=10_000_000),
+            AllReduceTask(name="b", message_bytes=1e7, after=("after-a",)),
+        )
+    )
+    job = Job(job_id="j", arrival_s=0, num_gpus=4, iterations=100, iteration=dag, gpu_memory_mb=1)
+    contention = Linear(latency_s=0.0, per_byte_s=1e-9, penalty_per_byte_s=0.0)
+    result = simulated(Workload.of([job]), contention=contention)
+    assert result.skipped_iterations == 99
+    assert result.jobs.loc[0, "finish_s"] == 3.0
+    assert_equal_tables(result, simulated(Workload.of([job]), contention=contention, timeline=True))
 
 
 def test_only_the_recorded_window_is_simulated_one_by_one() -> None:

@@ -1076,7 +1076,7 @@ def profile_iteration(s, job):
             record = s.tasks[job.first_task + transfer.task]
             record.begins_ns = record.ends_ns = now_ns
             job.period_load_ns += record.load_ns
-            if job.num_servers > 1 and sending < 0:
+            if job.num_servers > 1 and sent_ns == NEVER:
                 sending, sent_ns = transfer.task, now_ns + alone_ns(s, transfer)
                 record.ends_ns = sent_ns
                 regular = regular and sent_ns > now_ns
@@ -1085,7 +1085,7 @@ def profile_iteration(s, job):
                 regular = regular and job.num_servers == 1
                 left -= 1
                 succeed(s, job, transfer.task)
-        if computing < 0 and first.num_ready > 0:
+        if computed_ns == NEVER and first.num_ready > 0:
             computing = take_ready(s, first)
             computed_ns = now_ns + task_ns(s, job, computing)
             regular = regular and computed_ns > now_ns
@@ -1093,14 +1093,17 @@ def profile_iteration(s, job):
             record.begins_ns, record.ends_ns = now_ns, computed_ns
             job.period_busy_ns += computed_ns - now_ns
             job.period_events += job.num_gpus
-        if computing >= 0 and (sending < 0 or computed_ns <= sent_ns):
-            now_ns, ended, computing = computed_ns, computing, -1
-        elif sending >= 0:
-            now_ns, ended, sending = sent_ns, sending, -1
-        else:
+        if computed_ns == NEVER and sent_ns == NEVER:
             continue
-        left -= 1
-        succeed(s, job, ended)
+        now_ns = min(computed_ns, sent_ns)  # all that ends now ends before anything begins
+        if computed_ns == now_ns:
+            computed_ns = NEVER
+            left -= 1
+            succeed(s, job, computing)
+        if sent_ns == now_ns:
+            sent_ns = NEVER
+            left -= 1
+            succeed(s, job, sending)
     job.period_ns = now_ns
     return regular and 0 < now_ns < 4e18
 

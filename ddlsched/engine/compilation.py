@@ -56,7 +56,7 @@ def ensure_compiled(state: State) -> None:
 
 def _say_compiling() -> None:
     print(
-        "ddlsched: preparing the event loop (compiled once after installation, up to 30 s) ...",
+        "ddlsched: preparing the event loop (compiled once after installation, up to a minute) ...",
         file=sys.stderr,
         flush=True,
     )

@@ -22,6 +22,17 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core import cgutils, types
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    lower_getattr_generic,
+    models,
+    register_model,
+    typeof_impl,
+    unbox,
+)
 
 from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
 from ddlsched.engine import layout
@@ -38,9 +49,58 @@ def can_cache():
 
 # Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
 _OPTIONS: dict[str, Any] = {"cache": can_cache(), "error_model": "numpy", "_nrt": False}
-njit: Any = numba.njit(**_OPTIONS)
-# For what runs at every instant: a call with the whole state copies some two hundred words.
-inlined: Any = numba.njit(inline="always", **_OPTIONS)
+_INNER_OPTIONS = _OPTIONS | {"no_cpython_wrapper": True}  # a third of the compiler's time goes into such wrappers
+called_from_python: Any = numba.njit(**_OPTIONS)
+njit: Any = numba.njit(**_INNER_OPTIONS)
+
+
+# --- the state, as compiled code gets it: the address of its arrays, not the arrays, which are 260 words
+
+
+class StateType(types.Type):
+    """The type of :class:`~ddlsched.engine.layout.State` in compiled code."""
+
+    def __init__(self, arrays):
+        self.dtype = types.Tuple(arrays)  # "dtype" is what numba's pointers call the type of what they point to
+        super().__init__(f"State({layout.State._fields}, {self.dtype})")
+
+
+@typeof_impl.register(layout.State)
+def type_of_state(state, context):
+    return StateType(tuple(typeof_impl(array, context) for array in state))
+
+
+register_model(StateType)(models.PointerModel)
+
+
+@unbox(StateType)
+def unbox_state(state_type, state, c):
+    """Put the arrays on the caller's stack, where they stay while the called function runs."""
+    arrays = c.unbox(state_type.dtype, state)
+    return NativeValue(cgutils.alloca_once_value(c.builder, arrays.value), arrays.is_error, arrays.cleanup)
+
+
+@infer_getattr
+class ArrayOfState(AttributeTemplate):
+    """What type an attribute of the state has in compiled code."""
+
+    key = StateType
+
+    def generic_resolve(self, state_type, name):  # type: ignore[override]
+        """Return the array's type."""
+        return state_type.dtype[layout.State._fields.index(name)]
+
+
+@lower_getattr_generic(StateType)
+def array_of_state(context, builder, state_type, address, name):  # noqa: ARG001 (numba's signature)
+    place = layout.State._fields.index(name)
+    return builder.load(cgutils.gep_inbounds(builder, address, 0, place))
+
+
+def numbers(count):
+    """The first whole numbers as 64-bit ones: numba would compile a function anew for each plain number it is given."""
+    return (np.int64(number) for number in range(count))
+
 
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, HEAR_SIGNALS, STUCK, CLOCK_OVERFLOW = range(9)
@@ -55,11 +115,11 @@ FUTURE, QUEUED, RUNNING, FINISHED, DROPPED = range(5)
 
 # Kinds of recorded slices: a worker computes; all of a job's in lockstep do; a transfer runs; a worker's task is
 # cut short by a failure; a transfer waits.
-COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE, WAIT_SLICE = range(5)
+COMPUTE_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, CUT_SLICE, WAIT_SLICE = numbers(5)
 
 # The numbers of the rules and of a transfer's states, written here once more: numba's cache does not notice
 # changes in other files, so a number that changed elsewhere would be wrong in code that is already compiled.
-PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED, REMAINING_TIME = 0, 1, 2, 3, 4, 5, 6
+PYTHON_ORDER, REMAINING_SERVICE, WITH_COMMUNICATION, PER_GPU, ARRIVAL, ATTAINED, REMAINING_TIME = numbers(7)
 PYTHON_ADMIT, PYTHON_SELECT, BOUNDED_OVERLAP, ADADUAL, BY_SERVICE, BY_SERVICE_PER_GPU, BY_BYTES = 0, 1, 2, 3, 4, 5, 6
 BY_TIME = 7
 PYTHON_RATES, LINEAR, EQUAL_SHARE, MAX_MIN = 0, 1, 2, 3
@@ -260,7 +320,7 @@ def add_candidate(s, count, number):
     return count + 1
 
 
-@njit
+@called_from_python
 def gather_transfers(s):
     """Sort the waiting transfers (for a preemptive rule: the active too) into ``items``; return how many."""
     run = s.run[0]
@@ -405,7 +465,7 @@ def record_slice(s, kind, owner, job, task, start_ns, sharing, rate):
         record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
 
 
-@inlined
+@njit
 def count_time(job, now_ns):
     """Add the time since the last change to the phase that a placed job was in."""
     passed_ns = now_ns - job.since_ns
@@ -423,7 +483,7 @@ def count_time(job, now_ns):
             job.gpu_wait_ns += passed_ns
 
 
-@inlined
+@njit
 def start_computing(run, g, number, job, weight):
     """A GPU takes a task of a worker; ``busy_ns`` and ``computing_gpus`` are for the samples."""
     if job.lockstep == 0:
@@ -436,7 +496,7 @@ def start_computing(run, g, number, job, weight):
     run.busy_ns -= np.float64(weight) * (run.now_ns - run.sampled_ns)
 
 
-@inlined
+@njit
 def stop_computing(run, g, worker, job, weight):
     if job.lockstep == 0:
         if job.running_workers == 1:
@@ -448,7 +508,7 @@ def stop_computing(run, g, worker, job, weight):
     run.busy_ns += np.float64(weight) * (run.now_ns - run.sampled_ns)
 
 
-@inlined
+@njit
 def mix(h):
     """Scatter 32 bits; every product is below 2^63."""
     h ^= h >> 16
@@ -482,7 +542,7 @@ def uneven_ns(s, number, task):
     return np.int64(scaled_ns)
 
 
-@inlined
+@njit
 def end_compute(s, gpu):
     """Step 1: a GPU's task ends."""
     run = s.run[0]
@@ -511,7 +571,7 @@ def end_compute(s, gpu):
         push_work(s, -1 - worker.job)
 
 
-@inlined
+@njit
 def end_all_reduce(s, number):
     """An all-reduce is done: its successors may go."""
     transfer = s.transfers[number]
@@ -564,7 +624,7 @@ def begin_sources(s, job):
                 make_ready(s, worker, task)
 
 
-@inlined
+@njit
 def do_work(s):
     """Step 2: all-reduces become ready (on one server: end), and iterations end."""
     run = s.run[0]
@@ -624,7 +684,7 @@ def join_waiting(s, number):
         run.num_fresh += 1
 
 
-@inlined
+@njit
 def link_waiting(s, e):
     entry = s.entries[e]
     link = s.links[entry.link]
@@ -635,7 +695,7 @@ def link_waiting(s, e):
     link.waiting_head = e
 
 
-@inlined
+@njit
 def unlink_waiting(s, e):
     entry = s.entries[e]
     if entry.previous >= 0:
@@ -679,7 +739,7 @@ def leave_waiting(s, number):
     transfer.state = IDLE
 
 
-@njit
+@called_from_python
 def start_transfer(s, number):
     """Step 4: a waiting transfer runs; its rate comes after the step."""
     run = s.run[0]
@@ -744,7 +804,7 @@ def record_transfer(s, number):
     record_slice(s, TRANSFER_SLICE, number, job, transfer.task, transfer.segment_ns, transfer.sharing, transfer.rate)
 
 
-@njit
+@called_from_python
 def pause_transfer(s, number):
     run = s.run[0]
     transfer = s.transfers[number]
@@ -755,7 +815,7 @@ def pause_transfer(s, number):
     join_waiting(s, number)
 
 
-@inlined
+@njit
 def end_transfer(s, number):
     """Step 1: an active transfer has sent its last byte."""
     run = s.run[0]
@@ -838,7 +898,7 @@ def adadual_admits(s, transfer):
     return True
 
 
-@inlined
+@njit
 def admit_transfers(s):
     run = s.run[0]
     count = gather_candidates(s)
@@ -862,7 +922,7 @@ def blocked(s, transfer):
     return False
 
 
-@inlined
+@njit
 def select_transfers(s):
     """Preemptive shortest-first: a greedy set without a shared link."""
     run = s.run[0]
@@ -903,7 +963,7 @@ def local_rate(s, transfer):
     return 1.0 / worst if run.contention_rule == LINEAR else worst
 
 
-@inlined
+@njit
 def rerate_neighbours(s):
     """Rate every transfer on a link whose transfers have changed."""
     run = s.run[0]
@@ -997,7 +1057,7 @@ def forget_touched_links(s):
     run.rerate = 0
 
 
-@njit
+@called_from_python
 def apply_rates(s, rates):
     """Give the active transfers the rates that a Python model answered, in the order of ``active``."""
     for place in range(s.run[0].num_active):
@@ -1129,7 +1189,7 @@ def fall_dormant(s, job):
     return True
 
 
-@njit
+@called_from_python
 def wake(s, number):
     """Give a dormant job the state that it would have now."""
     run = s.run[0]
@@ -1497,7 +1557,7 @@ def examine(s, anchor):
         save(s, anchor)
         return
     job.tries += 1
-    if walk(s, anchor, False, 0):
+    if walk(s, anchor, COMPARING, NO_PERIODS):
         if run.jumps == 0:
             run.events_to_recurrence = run.events
         jump(s, anchor)
@@ -1513,7 +1573,7 @@ def save(s, anchor):
     run = s.run[0]
     job = s.jobs[anchor]
     job.saved_ns, job.tries = run.now_ns, 0
-    if not walk(s, anchor, True, 0):
+    if not walk(s, anchor, SAVING, NO_PERIODS):
         job.window = 0
     elif job.window == 0:
         job.window = 1
@@ -1533,7 +1593,7 @@ def jump(s, anchor):
     if periods > 0:
         run.jumps += 1
         book_periods(s, job.root, periods, run.now_ns + periods * period_ns)
-        walk(s, anchor, False, periods)
+        walk(s, anchor, COMPARING, periods)
     now_ns = run.now_ns
     run.now_ns += max(periods, 0) * period_ns
     save(s, anchor)
@@ -1692,6 +1752,10 @@ def bits(value):
 def ends_in_ns(s, item):
     """In what time an item of the heap ends, or -1."""
     return s.end_ns[s.position[item]] - s.run[0].now_ns if s.position[item] >= 0 else np.int64(-1)
+
+
+COMPARING, SAVING = numbers(2)
+NO_PERIODS = np.int64(0)
 
 
 @njit
@@ -1861,7 +1925,7 @@ def expand(s, job):
     job.lockstep = 0
 
 
-@njit
+@called_from_python
 def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns, hold_ns):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
@@ -1950,7 +2014,7 @@ def add_room(s, fits, count):
         place += place & -place
 
 
-@njit
+@called_from_python
 def count_room(s):
     """Before the first event: count all GPUs."""
     for gpu in range(len(s.gpus)):
@@ -1980,7 +2044,7 @@ def change_free_bytes(s, gpu, by_bytes):
     g.fits = fits
 
 
-@njit
+@called_from_python
 def next_fitting(s, queue, place):
     """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
     if s.run[0].num_open_gpus == 0:
@@ -2175,13 +2239,13 @@ def forget_iteration(s, job):
             s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
 
 
-@njit
+@called_from_python
 def most_slices(run):
     """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
     return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16
 
 
-@njit
+@called_from_python
 def stop_job(s, number, checkpoint_iterations):
     """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
     run = s.run[0]
@@ -2225,7 +2289,7 @@ def join_queue(s, number):
         run.num_queued += 1
 
 
-@njit
+@called_from_python
 def fail_gpus(s, gpus, checkpoint_iterations):
     """After step 2: every job with one of these GPUs stops, but for those that have just finished."""
     for gpu in gpus:
@@ -2240,14 +2304,14 @@ def fail_gpus(s, gpus, checkpoint_iterations):
     s.run[0].must_place = 1
 
 
-@njit
+@called_from_python
 def restore_gpus(s, gpus):
     for gpu in gpus:
         change_free_bytes(s, gpu, OFFLINE_BYTES)
     s.run[0].must_place = 1
 
 
-@njit
+@called_from_python
 def add_busy_ns(s, busy_ns):
     """Add to ``busy_ns`` what each GPU has computed so far."""
     wake_all(s)
@@ -2263,7 +2327,7 @@ def add_busy_ns(s, busy_ns):
                 busy_ns[gpu] += s.run[0].now_ns - g.started_ns
 
 
-@njit
+@called_from_python
 def close_books(s):
     """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
     run = s.run[0]
@@ -2291,7 +2355,7 @@ def close_books(s):
 # --- samples of the whole cluster's state, at most as many as there are records
 
 
-@njit
+@called_from_python
 def take_samples(s, until_ns):
     """Record the state, which stays as it is until ``until_ns``, at each sampling time before that."""
     run = s.run[0]
@@ -2307,7 +2371,7 @@ def take_samples(s, until_ns):
             run.next_sample_ns += run.sample_step_ns
 
 
-@njit
+@called_from_python
 def take_sample(s, time_ns):
     run = s.run[0]
     record = s.samples[run.num_samples]
@@ -2337,7 +2401,7 @@ def merge_samples(s):
     run.next_sample_ns = run.sampled_ns + run.sample_step_ns
 
 
-@njit
+@called_from_python
 def fill_loads(s, gpus, load_ns):
     """Fill ``load_ns`` with the load of each GPU of ``gpus``: its residents' remaining compute and communication."""
     for i in range(len(gpus)):
@@ -2384,7 +2448,7 @@ def resident_to_run(s, gpu):
     return best
 
 
-@inlined
+@njit
 def dispatch(s):
     """Step 5: every idle GPU takes a ready task."""
     run = s.run[0]
@@ -2422,7 +2486,7 @@ def add_rival(s, count, number):
     return count + 1
 
 
-@njit
+@called_from_python
 def gather_rivals(s):
     """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
     run = s.run[0]
@@ -2467,7 +2531,7 @@ def next_instant_ns(s):
     return min(instant, run.next_capacity_ns)
 
 
-@inlined
+@njit
 def take_events(s):
     """Steps 1 and 2 of the instant ``now_ns``."""
     run = s.run[0]
@@ -2498,7 +2562,7 @@ def take_events(s):
     do_work(s)
 
 
-@njit
+@called_from_python
 def advance(s):
     """Run until Python is needed, and return what for."""
     run = s.run[0]

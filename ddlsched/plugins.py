@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.topology``, ``ddlsched.workload`` and
-``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
+``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ddlsched.user_files import class_in_file
 __all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
 
 Kind: TypeAlias = Literal[
-    "placement", "order", "communication", "allocation", "contention", "topology", "workload", "bundle"
+    "placement", "order", "communication", "allocation", "contention", "interference", "topology", "workload", "bundle"
 ]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
@@ -149,6 +149,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
         "wire_bytes",
         "rates",
     ),
+    "interference": ("penalty_share",),
     "topology": ("graph", "route"),
 }
 

@@ -15,6 +15,7 @@ from ddlsched.elastic.rescale import ConstantRescaleCost, RescaleCost
 from ddlsched.engine.outcome import Span, Window
 from ddlsched.engine.simulation import Simulation
 from ddlsched.errors import InputError, guarded, label
+from ddlsched.interference import InterferenceModel
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import resolve, resolve_bundle
 from ddlsched.policies import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
@@ -38,6 +39,7 @@ def simulate(
     allocation: AllocationPolicy | str | None = None,
     rescale_cost: RescaleCost | str | None = None,
     contention: ContentionModel | str = "10gbe",
+    interference: InterferenceModel | str | None = None,
     load_per_byte_s: float | None = None,
     seed: int = 0,
     disturbances: Disturbances | None = None,
@@ -65,6 +67,9 @@ def simulate(
         ``"up_s=18,down_s=12"`` or ``"restart_s=30"``; by default nothing.
     contention
         The model of transfers that share links; an instance or a name.
+    interference
+        How much longer compute tasks take on a GPU on which other jobs are placed; an instance or a name such as
+        ``"uniform:share=0.3"``; by default no longer.
     load_per_byte_s
         Seconds a byte of communication counts in a GPU's load; by default the contention model's own.
     seed
@@ -130,6 +135,7 @@ def simulate(
         allocation=None if allocation is None else resolve("allocation", allocation),
         rescale_cost=ConstantRescaleCost.parse(rescale_cost) if isinstance(rescale_cost, str) else rescale_cost,
         contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
+        interference=None if interference is None else resolve("interference", interference),
         load_per_byte_s=load_per_byte_s,
         disturbances=disturbances or Disturbances(),
         capacity=capacity,

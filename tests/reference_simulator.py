@@ -24,6 +24,7 @@ from ddlsched.disturbances import CapacityChange, Disturbances, jitter_factors
 from ddlsched.elastic.capacity import CapacityTrace
 from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.elastic.rescale import Rescale
+from ddlsched.interference import InterferenceModel
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network, Topology
 
@@ -325,6 +326,7 @@ class Simulation:
     events: int = 0
     down: set[int] = field(default_factory=set)
     elastic: Elastic | None = None
+    interference: InterferenceModel | None = None
 
     def run(self, until_ns: int | None) -> None:
         while (instant := self.next_instant()) is not None:
@@ -642,13 +644,17 @@ class Simulation:
         self.compute.append(interval)
 
     def duration_ns(self, gpu: int, state: RunningJob, task: int) -> int:
-        """How long a task takes on a GPU: as long as the job says, unless the GPU is unlike others or times jitter."""
+        """How long a task takes on a GPU: longer or shorter if the GPU is unlike others, or shared, or times jitter."""
         factor = self.slowdowns[gpu] / float(self.cluster.relative_speed[gpu])
         if self.disturbances.jitter_cv:
             bits = self.jitter_seed
             for number in (state.number, state.gpus.index(gpu), state.iteration, task, state.restarts):
                 bits = scatter((bits + number) % 2**32)
             factor *= float(jitter_factors(self.disturbances.jitter_cv)[bits // 2**20])
+        if self.interference:
+            others = [other for other in self.residents if gpu in other.gpus and other is not state]
+            shares = [self.interference.penalty_share(state.job.model, other.job.model) for other in others]
+            factor *= (1_000_000 + sum(round(1e6 * share) for share in shares)) / 1_000_000
         return state.durations_ns[task] if factor == 1.0 else round(state.durations_ns[task] * factor)
 
 
@@ -668,6 +674,7 @@ def reference_simulate(
     allocation: Any = None,
     rescale_cost: Callable[[Rescale], float] | None = None,
     capacity: CapacityTrace | None = None,
+    interference: InterferenceModel | None = None,
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
@@ -695,6 +702,7 @@ def reference_simulate(
         changes=list(disturbances.capacity_changes(cluster.num_servers, streams[4])),
         to_come=list(jobs),
         elastic=Elastic(allocation, rescale_cost or (lambda change: 0.0)) if allocation else None,
+        interference=interference,
     )
     if capacity is not None:
         simulation.changes = list(capacity.changes(cluster.num_servers))

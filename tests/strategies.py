@@ -20,6 +20,7 @@ from ddlsched.elastic.capacity import CapacityTrace, Presence
 from ddlsched.elastic.curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
+from ddlsched.interference import InterferenceModel, UniformInterference
 from ddlsched.jobs import Job, Workload
 from ddlsched.policies import DROP, Allocation
 from ddlsched.topology import Topology
@@ -47,7 +48,16 @@ COMMUNICATIONS = (
 )
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
+MODELS = ("a", "b")
 MESSAGES_BYTES = (0.0, 1.0, 1e6, 20e6, 99.2e6, 123456789.125)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByModel:
+    """Interference that is not the same both ways."""
+
+    def penalty_share(self, model: str | None, other: str | None) -> float:
+        return {("a", "b"): 0.5, ("b", "a"): 0.1234567, (None, "a"): 7.0}.get((model, other), 0.0)
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class Setting:
     disturbances: Disturbances
     until_s: float | None
     seed: int
+    interference: InterferenceModel | None = None
 
 
 @st.composite
@@ -107,6 +118,7 @@ def workloads(draw: st.DrawFn, num_gpus: int) -> Workload:
                 iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
                 iteration=draw(iterations()),
                 gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
+                model=draw(st.sampled_from((None, *MODELS))),
             )
             for number in range(draw(st.integers(1, 8)))
         )
@@ -204,6 +216,7 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
         disturbances=draw(disturbances(cluster.num_servers)) if disturbed else Disturbances(),
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
+        interference=draw(st.sampled_from((None, None, UniformInterference(share=0.3), ByModel()))),
     )
 
 

@@ -32,6 +32,7 @@ def run_engine(setting: ElasticSetting, *, python: bool = False, timeline: bool 
     return ddlsched.simulate(
         setting.workload,
         dataclasses.replace(setting.cluster, topology=setting.topology),
+        interference=setting.interference,
         load_per_byte_s=setting.load_per_byte_s,
         disturbances=setting.disturbances,
         until_s=setting.until_s,

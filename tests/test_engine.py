@@ -35,6 +35,7 @@ def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False
     return ddlsched.simulate(
         setting.workload,
         cluster,
+        interference=setting.interference,
         load_per_byte_s=setting.load_per_byte_s,
         disturbances=setting.disturbances,
         until_s=setting.until_s,

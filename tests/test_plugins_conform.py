@@ -27,10 +27,12 @@ from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.contention import EqualShare, Linear, MaxMin
+from ddlsched.interference import UniformInterference
 from ddlsched.testing import (
     AllocationConformance,
     CommunicationConformance,
     ContentionConformance,
+    InterferenceConformance,
     OrderingConformance,
     PlacementConformance,
     TopologyConformance,
@@ -89,6 +91,7 @@ TestLinear = conformance(ContentionConformance, Linear())
 TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69e-4))
 TestEqualShare = conformance(ContentionConformance, EqualShare())
 TestMaxMin = conformance(ContentionConformance, MaxMin())
+TestUniformInterference = conformance(InterferenceConformance, UniformInterference())
 
 TestStar = conformance(TopologyConformance, Star())
 TestLeafSpine = conformance(TopologyConformance, LeafSpine())

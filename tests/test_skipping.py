@@ -19,6 +19,7 @@ from ddlsched.contention import Linear, ten_gigabit_ethernet
 from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.disturbances import Disturbances, Outage
 from ddlsched.engine import build
+from ddlsched.interference import UniformInterference
 from ddlsched.jobs import Job, Workload
 from ddlsched.results.result import Result
 from ddlsched.views import ClusterView, JobView
@@ -216,6 +217,8 @@ def test_iterations_of_contending_jobs_are_jumped_over(
     order: str, communication: str, num_jobs: int, shared_gpus: bool
 ) -> None:
     setting = contending(num_jobs, 100.0 if shared_gpus else 1000.0, order, communication)
+    if shared_gpus:
+        setting = dataclasses.replace(setting, interference=UniformInterference(share=0.25))
     result = run_engine(setting)
     assert_equal_tables(result, run_engine(setting, timeline=True))
     run = result.finished.state.run[0]

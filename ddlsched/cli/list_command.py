@@ -18,7 +18,8 @@ def list_plugins(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="Only these: placement, order, communication, allocation, contention, topology, workload or bundle.",
+            help="Only these: placement, order, communication, allocation, contention, interference, topology, "
+            "workload or bundle.",
             show_default="all",
         ),
     ] = None,

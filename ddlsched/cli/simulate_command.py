@@ -162,6 +162,15 @@ def simulate(
             rich_help_panel=_NETWORK,
         ),
     ] = None,
+    interference: Annotated[
+        str | None,
+        typer.Option(
+            help="How much longer compute takes on shared GPUs, e.g. uniform:share=0.3 or pairs:file=penalties.csv.",
+            metavar="NAME",
+            show_default="no longer",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
     load_per_byte_s: Annotated[
         float | None,
         typer.Option(
@@ -345,7 +354,7 @@ def simulate(
     )
     options: dict[str, Any] = {"cluster": cluster, "scheduler": scheduler, "placement": placement, "order": order}
     options |= {"communication": communication, "contention": _contention(contention, constants)}
-    options |= {"load_per_byte_s": load_per_byte_s, "disturbances": disturbances}
+    options |= {"load_per_byte_s": load_per_byte_s, "disturbances": disturbances, "interference": interference}
     options |= {"warmup_s": warmup_s, "until_s": until_s}
     options |= _elastic(allocation, rescale_cost, capacity)
     with status(f"simulating {len(workload)} jobs on {cluster.num_gpus} GPUs"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import product
+
 import numpy as np
 
 from ddlsched.cluster import Cluster
@@ -10,7 +13,8 @@ from ddlsched.disturbances import Disturbances, jitter_factors
 from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.engine import kernel
 from ddlsched.engine.layout import Records, State, make_records
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, PluginError, guarded, label
+from ddlsched.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.jobs import Job, Workload
 from ddlsched.topology import Network
 
@@ -21,6 +25,7 @@ _FIRST_ENTRIES = 1024
 _SAMPLES = 256
 _FIRST_SAMPLE_NS = 1_000_000
 _SEEDS = 2**32
+_MOST_MODELS = 1000
 _SNAPSHOT_WORDS = 1 << 17
 
 
@@ -29,6 +34,7 @@ def build_state(
     cluster: Cluster,
     network: Network,
     disturbances: Disturbances,
+    interference: InterferenceModel | None,
     rng: np.random.Generator,
     num_slices: int,
 ) -> State:
@@ -38,6 +44,8 @@ def build_state(
     ------
     InputError
         A job that can never fit the cluster.
+    PluginError
+        The interference model raised, or answered what is no penalty.
     """
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
@@ -47,6 +55,7 @@ def build_state(
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + len(transfers) + len(jobs)
     workers, num_flags = _workers(jobs, int(jobs.num_gpus.sum()))
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
+    penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)
     slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), len(transfers))
     state = State(
@@ -86,6 +95,7 @@ def build_state(
         major=np.zeros(longest, np.int64),
         minor=np.zeros(longest, np.float64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
+        penalties_ppm=penalties_ppm,
     )
     kernel.count_room(state)
     return state
@@ -94,6 +104,29 @@ def build_state(
 def num_large_enough(job: Job, ascending_bytes: np.ndarray) -> int:
     """Return how many of all GPUs, whose memories are given in ascending order, could hold a worker if empty."""
     return len(ascending_bytes) - int(np.searchsorted(ascending_bytes, job.gpu_memory_bytes))
+
+
+def _penalties_ppm(workload: Workload, interference: InterferenceModel | None) -> tuple[np.ndarray, list[int]]:
+    """Return what one kind of job (row) loses to each other on its GPU, and the kind of each job: its model."""
+    if interference is None:
+        return np.zeros((0, 0), np.int64), [0] * len(workload)
+    models = Counter(job.model for job in workload)
+    if len(models) > _MOST_MODELS:
+        raise InputError(f"the workload's jobs have {len(models)} models; interference is for at most {_MOST_MODELS}")
+    penalties_ppm = np.zeros((len(models), len(models)), np.int64)
+    for (row, model), (column, other) in product(enumerate(models), repeat=2):
+        if row != column or models[model] > 1:  # else it never meets its like
+            penalties_ppm[row, column] = _penalty_ppm(interference, model, other)
+    numbers = {model: number for number, model in enumerate(models)}
+    return penalties_ppm, [numbers[job.model] for job in workload]
+
+
+def _penalty_ppm(interference: InterferenceModel, model: str | None, other: str | None) -> int:
+    name = f"interference {label(interference)}: penalty_share({model!r}, {other!r})"
+    share = guarded(name, lambda: interference.penalty_share(model, other))
+    if not isinstance(share, int | float | np.number) or not 0 <= share <= MAX_PENALTY_SHARE:
+        raise PluginError(f"{name} answered {share!r}; expected a share from 0 to {MAX_PENALTY_SHARE:g}")
+    return round(1e6 * float(share))
 
 
 def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:

@@ -520,7 +520,7 @@ def mix(h):
 
 @njit
 def uneven_ns(s, number, task):
-    """How long a task takes on a worker's GPU: slower or faster GPUs, and jitter, a hash of which task it is."""
+    """How long a task takes on a worker's GPU: its speed, who else is there, and jitter, a hash of which task it is."""
     run = s.run[0]
     worker = s.workers[number]
     job = s.jobs[worker.job]
@@ -533,6 +533,7 @@ def uneven_ns(s, number, task):
         h = mix((h + task) & 0xFFFFFFFF)
         h = mix((h + job.restarts) & 0xFFFFFFFF)
         factor *= s.jitter[h >> 20]
+    factor *= (1_000_000 + worker.penalty_ppm) / 1_000_000
     if factor == 1.0:
         return duration_ns
     scaled_ns = np.rint(duration_ns * factor)
@@ -598,6 +599,8 @@ def start_iteration(s, job):
     lockstep = 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)
+        if lockstep == 1 and len(s.penalties_ppm) > 0:
+            book_computing(s, job)  # workers with other neighbours have computed for other times
         job.lockstep = lockstep
     if lockstep == 1 and may_skip(s, job):
         if job.profiled == 0:
@@ -2083,6 +2086,22 @@ def join_gpu(s, job, number, gpu):
             expand(s, other)
     s.residents[gpu, g.num_residents] = number
     g.num_residents += 1
+    add_penalties(s, gpu)
+
+
+@njit
+def add_penalties(s, gpu):
+    """Say of each job on a GPU how much longer its tasks take because of the others there."""
+    if len(s.penalties_ppm) == 0:
+        return
+    count = s.gpus[gpu].num_residents
+    for place in range(count):
+        worker = s.workers[s.residents[gpu, place]]
+        kind = s.jobs[worker.job].kind
+        worker.penalty_ppm = 0
+        for other in range(count):
+            if other != place:
+                worker.penalty_ppm += s.penalties_ppm[kind, s.jobs[s.workers[s.residents[gpu, other]].job].kind]
 
 
 @njit
@@ -2140,6 +2159,7 @@ def leave_gpu(s, number):
     while s.residents[gpu, place] != number:
         place += 1
     s.residents[gpu, place] = s.residents[gpu, g.num_residents]
+    add_penalties(s, gpu)
     if g.num_residents == 1:
         s.jobs[s.workers[s.residents[gpu, 0]].job].shared_gpus -= 1
     if g.num_residents == 0:
@@ -2149,11 +2169,7 @@ def leave_gpu(s, number):
 @njit
 def book(s, job):
     """Write down what a job has done on its GPUs and links since it was placed."""
-    for number in range(job.first_worker, job.first_worker + job.num_gpus):
-        busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
-        job.busy_ns += busy_ns
-        job.busy_per_gpu_ns += busy_ns / job.num_gpus
-        s.gpus[s.workers[number].gpu].busy_ns += busy_ns
+    book_computing(s, job)
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
         transfer = s.transfers[number]
         sent_bytes = transfer.bytes * transfer.times_sent
@@ -2162,6 +2178,17 @@ def book(s, job):
         transfer.times_sent = 0
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
             s.links[s.entries[e].link].bytes += sent_bytes
+
+
+@njit
+def book_computing(s, job):
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
+        job.busy_ns += busy_ns
+        job.busy_per_gpu_ns += busy_ns / job.num_gpus
+        s.gpus[s.workers[number].gpu].busy_ns += busy_ns
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        s.workers[number].busy_ns = 0
 
 
 @njit
@@ -2465,7 +2492,7 @@ def dispatch(s):
         job = s.jobs[worker.job]
         start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else 1)
         g.task = take_ready(s, worker)
-        if job.uneven == 1:
+        if job.uneven == 1 or worker.penalty_ppm > 0:
             end = run.now_ns + uneven_ns(s, number, g.task)
         else:
             end = run.now_ns + s.tasks[job.first_task + g.task].duration_ns

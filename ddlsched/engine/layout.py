@@ -42,7 +42,7 @@ _INTEGERS = {
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
-        "first_worker first_transfer num_transfers first_source num_sources elastic "
+        "first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
         # an undisturbed iteration, and the job's skipping over such
@@ -62,7 +62,7 @@ _INTEGERS = {
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
         "begins_ns ends_ns"
     ),
-    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes",
+    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes penalty_ppm",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh"
@@ -110,7 +110,8 @@ class State(NamedTuple):
     transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
     ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
-    ``jitter`` holds the factors of compute times, or one that means none; ``snapshots`` holds past states of
+    ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
+    (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
     components; the others are lists whose lengths are in ``run``.
     """
 
@@ -150,3 +151,4 @@ class State(NamedTuple):
     major: np.ndarray
     minor: np.ndarray
     jitter: np.ndarray
+    penalties_ppm: np.ndarray

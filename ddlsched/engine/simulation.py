@@ -24,6 +24,7 @@ from ddlsched.engine.layout import Columns, Records, make_records
 from ddlsched.engine.outcome import Finished, Span, Stay, Window
 from ddlsched.engine.questions import Asker
 from ddlsched.errors import InputError, PluginError, SimulationError, guarded, label
+from ddlsched.interference import InterferenceModel
 from ddlsched.jobs import Workload
 from ddlsched.policies import DROP, PreemptivePolicy
 from ddlsched.topology import Network, Ring
@@ -64,6 +65,7 @@ class Simulation:
         allocation: Any,
         rescale_cost: RescaleCost,
         contention: ContentionModel,
+        interference: InterferenceModel | None,
         load_per_byte_s: float | None,
         disturbances: Disturbances,
         capacity: CapacityTrace | None,
@@ -83,7 +85,8 @@ class Simulation:
             rescale_cost=rescale_cost,
         )
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
-        self._state = build_state(workload, cluster, network, disturbances, streams[3], _SLICES if window else 0)
+        num_slices = _SLICES if window else 0
+        self._state = build_state(workload, cluster, network, disturbances, interference, streams[3], num_slices)
         self._span = span
         self._restart_ns, self._checkpoint_iterations = disturbances.restart_ns, disturbances.checkpoint_iterations
         self._changes = disturbances.capacity_changes(cluster.num_servers, streams[4])

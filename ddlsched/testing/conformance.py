@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ddlsched.elastic.capacity import CapacityTrace
 from ddlsched.elastic.rescale import ConstantRescaleCost
 from ddlsched.engine.allocations import what_is_wrong_with
 from ddlsched.engine.kernel import TRANSFER_SLICE
+from ddlsched.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.examples import (
@@ -37,6 +38,7 @@ __all__ = [
     "AllocationConformance",
     "CommunicationConformance",
     "ContentionConformance",
+    "InterferenceConformance",
     "OrderingConformance",
     "PlacementConformance",
     "TopologyConformance",
@@ -231,6 +233,30 @@ class ContentionConformance:
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run; both forms agree."""
         _assert_runs_alike("contention", self.make())
+
+
+class InterferenceConformance:
+    """Checks of a model of interference."""
+
+    def make(self) -> InterferenceModel:
+        """Return the model to test; it must know the models ``a``, ``b`` and jobs without one."""
+        raise NotImplementedError("give the conformance class a make() that returns the model")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
+
+    def test_penalties_are_shares(self) -> None:
+        """From 0 to 1000, and the same when asked again."""
+        model = self.make()
+        for pair in product((None, "a", "b"), repeat=2):
+            share = model.penalty_share(*pair)
+            assert 0 <= share <= MAX_PENALTY_SHARE
+            assert share == model.penalty_share(*pair)
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run."""
+        _assert_runs_alike("interference", self.make())
 
 
 class TopologyConformance:

@@ -99,7 +99,7 @@ class Answering:
 @pytest.mark.parametrize("answer", [lambda: -0.1, lambda: float("nan"), lambda: 1001.0, lambda: None, lambda: 1 / 0])
 def test_what_is_no_penalty_is_refused(answer: Callable[[], float]) -> None:
     with pytest.raises(PluginError, match=r"interference Answering: penalty_share\(None, None\)"):
-        finishes(job("a", 1), interference=Answering(answer))
+        finishes(job("a", 1), job("b", 1), interference=Answering(answer))
 
 
 def test_bad_models_and_names_are_refused() -> None:

@@ -133,7 +133,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
     run.next_capacity_ns = run.pause_ns = kernel.NEVER
-    run.instant_ns, run.first_due, run.skipping = -1, -1, 1
+    run.instant_ns = run.first_due = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations

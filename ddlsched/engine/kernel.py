@@ -1076,7 +1076,7 @@ def apply_rates(s, rates):
 def may_skip(s, job):
     """Whether the job's iterations are all alike and nothing that a policy decides depends on their instants."""
     run = s.run[0]
-    if run.skipping == 0 or job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
+    if job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
         return False
     networked = job.num_servers > 1 and job.num_transfers > 0
     return not networked or (run.skipping_networked == 1 and job.shared_links == 0)
@@ -1536,7 +1536,7 @@ def snapshot_words(s, job):
 def examine_components(s):
     """Between two instants: examine each component whose anchor has begun an iteration."""
     run = s.run[0]
-    if run.jumping == 0 or run.skipping == 0 or (run.record == 1 and run.now_ns >= run.record_from_ns):
+    if run.jumping == 0 or (run.record == 1 and run.now_ns >= run.record_from_ns):
         run.components_changed, run.first_due = 0, -1
         return
     if run.components_changed == 1:

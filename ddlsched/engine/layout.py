@@ -35,7 +35,7 @@ _INTEGERS = {
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
-        "checkpoint_iterations jitter_seed skipping skipping_networked jumping elastic"
+        "checkpoint_iterations jitter_seed skipping_networked jumping elastic"
     ),
     "job": (
         # what every event reads, together in the processor's cache

@@ -18,6 +18,7 @@ from one_run import peak_mb
 
 import ddlsched
 from ddlsched.engine import kernel, simulation
+from ddlsched.engine.placing import Placing
 from ddlsched.engine.questions import Asker
 from ddlsched.workloads.microsoft import MODELS
 
@@ -101,7 +102,7 @@ def watch_parts() -> Counter[str]:
         (simulation, "build_state", "building the arrays"),
         (kernel, "advance", "event loop"),
         (Asker, "place", "placement policy"),
-        (simulation.Simulation, "_put", "carrying out placements"),
+        (Placing, "put", "carrying out placements"),
         (kernel, "next_fitting", "looking for jobs that fit"),
     ]
     for owner, name, part in watched:

@@ -1,0 +1,115 @@
+"""Puts jobs on GPUs: asks the placement policy for those that queue, and carries out what is decided."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine import kernel
+from ddlsched.engine.costs import Costs
+from ddlsched.engine.layout import make_records
+from ddlsched.engine.outcome import Stay
+from ddlsched.engine.questions import Asker
+from ddlsched.engine.run_state import RunState
+from ddlsched.topology import Ring
+from ddlsched.units import NS_PER_S
+from ddlsched.views import ClusterView, JobView, TransferView
+
+__all__ = ["Placing"]
+
+_FEW = 16
+"""GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
+
+
+class Placing:
+    """Places the jobs of a run; ``restart_ns`` is for how long one that was stopped holds its GPUs before it starts."""
+
+    def __init__(self, state: RunState, asker: Asker, costs: Costs, restart_ns: int) -> None:
+        self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
+
+    def place_queue(self) -> None:
+        """Ask for every queued job, in the queue's order, that some GPUs have room for."""
+        state, run = self._state, self._state.run
+        view = ClusterView(
+            state.gpus, state.cluster, self._loads, self._eligible, state.now_ns, state.network, self._residents
+        )
+        queue = state.records.queue[: run.num_queued].copy()
+        stays = np.ones(len(queue), bool)
+        place = kernel.next_fitting(state.records, queue, 0)
+        while place >= 0:
+            number = queue.item(place)
+            chosen = self._asker.place(state.views[number], view)
+            if chosen is not None:
+                self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
+                stays[place] = False
+            place = kernel.next_fitting(state.records, queue, place + 1)
+        run.num_queued = run.num_sorted = np.count_nonzero(stays)
+        state.records.queue[: run.num_queued] = queue[stays]
+
+    def put(self, number: int, chosen: list[int], hold_ns: int) -> None:
+        """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
+        state, costs = self._state, self._costs
+        servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
+        messages = costs.messages(number)
+        ring = state.network.ring(servers) if messages else Ring((), 0.0)
+        wire = [costs.wire_bytes(message, len(servers)) for message in messages]
+        load_ns = [costs.load_ns(w) if len(servers) > 1 else 0 for w in wire]
+        self._make_room(chosen, len(ring.links) * len(messages))
+        if len(servers) > 1:
+            reduces_ns = sum(costs.reduce_ns(w, ring.latency_s) for w in wire)
+            costs.check_service(number, reduces_ns)
+            state.jobs.communication_ns[number] = reduces_ns
+        kernel.place_job(
+            state.records,
+            number,
+            len(state.stays),
+            np.array(chosen, np.int64),
+            len(servers),
+            np.array(ring.links, np.int64),
+            np.array(wire, np.float64),
+            np.full(len(wire), costs.latency_s(ring.latency_s) * NS_PER_S),
+            np.array(load_ns, np.int64),
+            hold_ns,
+        )
+        state.stays.append(Stay(number, tuple(chosen), ring.links, state.now_ns, hold_ns))
+        state.views[number]._placed(tuple(chosen), servers)
+        first = state.jobs.first_transfer.item(number)
+        for t in range(first, first + len(messages)):
+            view = TransferView(t, state.views[number], ring.links, state.transfers, t, state.now)
+            state.transfer_views[t] = view
+
+    def _loads(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the loads of GPUs, nanoseconds."""
+        load_ns = np.empty(len(gpus), np.int64)
+        kernel.fill_loads(self._state.records, gpus, load_ns)
+        return load_ns
+
+    def _eligible(self, memory_bytes: int) -> np.ndarray:
+        """Return the GPUs with so much free memory, ascending, without a look at those of a full cluster."""
+        free_bytes = self._state.gpus.free_bytes
+        num_open = self._state.now.num_open_gpus.item(0)
+        if num_open * _FEW > len(free_bytes):
+            return np.flatnonzero(free_bytes >= memory_bytes)
+        gpus: np.ndarray = np.sort(self._state.records.open_gpus[:num_open])
+        large_enough: np.ndarray = gpus[free_bytes[gpus] >= memory_bytes]
+        return large_enough
+
+    def _residents(self, gpu: int) -> list[JobView]:
+        state = self._state
+        workers = state.records.residents[gpu, : state.gpus.num_residents.item(gpu)]
+        numbers = np.sort(state.records.workers.job[workers]).tolist()
+        for number in numbers:
+            if state.jobs.dormant.item(number):
+                kernel.wake(state.records, number)
+        return [state.views[number] for number in numbers]
+
+    def _make_room(self, chosen: list[int], num_entries: int) -> None:
+        """Double the arrays that the next placement would overfill."""
+        state, records = self._state, self._state.records
+        if state.gpus.num_residents[chosen].max() == records.residents.shape[1]:
+            residents = np.concatenate([records.residents, np.zeros_like(records.residents)], axis=1)
+            state.records = records = records._replace(residents=residents)
+        needed = state.now.num_entries.item(0) + num_entries
+        if needed > len(records.entries):
+            entries = make_records("entry", max(needed, 2 * len(records.entries)))
+            entries[: len(records.entries)] = records.entries
+            state.records = records._replace(entries=entries)

@@ -1,0 +1,105 @@
+"""Gives elastic jobs what the allocation policy decides: stops, resizes, starts and drops them."""
+
+from __future__ import annotations
+
+from ddlsched.elastic.rescale import Rescale
+from ddlsched.elastic.views import CapacityView
+from ddlsched.engine import kernel
+from ddlsched.engine.costs import Costs
+from ddlsched.engine.elastic import Change, ElasticJobs, Holding, choose_gpus, rescale_of
+from ddlsched.engine.placing import Placing
+from ddlsched.engine.questions import Asker
+from ddlsched.engine.run_state import RunState
+from ddlsched.policies import DROP
+
+__all__ = ["Resizing"]
+
+
+class Resizing:
+    """Resizes the elastic jobs of a run; ``rescales`` are job, change and its cost (ns), in order of time."""
+
+    def __init__(self, state: RunState, asker: Asker, costs: Costs, placing: Placing) -> None:
+        self._state, self._asker, self._costs, self._placing = state, asker, costs, placing
+        self.jobs = ElasticJobs(state.workload, state.jobs)
+        self.rescales: list[tuple[int, Rescale, int]] = []
+
+    def allocate(self) -> None:
+        """Ask the policy and carry out its answer."""
+        state, elastic = self._state, self.jobs
+        elastic.take_in(state.now_ns, kernel.FINISHED, state.now.num_jobs_left.item(0))
+        answer = self._asker.allocate(elastic.views(state.now_ns), self._capacity(), state.now_s)
+        self._carry_out(elastic.changes(answer))
+        for number in [n for n, holding in elastic.there.items() if answer.get(holding.job.job_id) is DROP]:
+            self._drop(number)
+        for holding in elastic.there.values():
+            holding.had, holding.samples_lost = holding.gpus, 0
+
+    def _capacity(self) -> CapacityView:
+        state = self._state
+        held = {gpu for holding in self.jobs.there.values() for gpu in holding.gpus}
+        free = state.free_gpus()
+        queued = state.records.queue[: state.now.num_queued.item(0)].tolist()
+        return CapacityView(
+            num_gpus=len(held.union(free)),
+            free_gpus=tuple(gpu for gpu in free if gpu not in held),
+            cluster=state.cluster,
+            queued=[state.views[number] for number in queued],
+            network=state.network,
+            all_reduce=self._costs.all_reduce_s,
+        )
+
+    def _carry_out(self, changes: list[Change]) -> None:
+        """Stop every job that changes, then start those that have GPUs from now on."""
+        state = self._state
+        for change in changes:
+            number = change.holding.number
+            if state.jobs.state.item(number) == kernel.RUNNING:
+                kernel.stop_job(state.records, number, 1)
+                state.end_stay(number)
+        going_on = [change for change in changes if change.num_gpus]
+        chosen = choose_gpus(going_on, state.free_gpus() if going_on else (), state.server_of_gpu.__getitem__)
+        for change in changes:
+            self._resize(change, chosen.get(change.holding.number, ()))
+
+    def _resize(self, change: Change, gpus: tuple[int, ...]) -> None:
+        """Give a job that is not running its GPUs and batch."""
+        state, holding, number = self._state, change.holding, change.holding.number
+        num_servers = len({state.server_of_gpu[gpu] for gpu in gpus})
+        rescale = rescale_of(change, gpus, num_servers, state.now_ns)
+        cost_ns = 0
+        if gpus:
+            cost_ns = self._asker.rescale_ns(holding.job, rescale)
+            self._fit(holding, len(gpus), change.batch)
+            self._placing.put(number, list(gpus), cost_ns)
+            state.now.num_elastic_queued[0] -= 1
+            holding.started_ns = state.jobs.start_ns.item(number)
+        holding.gpus, holding.batch, holding.queued_view = gpus, change.batch, None
+        holding.hold_until_ns = state.now_ns + cost_ns
+        self.rescales.append((number, rescale, cost_ns))
+
+    def _fit(self, holding: Holding, num_gpus: int, batch: int) -> None:
+        """Give the records of a job the size that it has from now on."""
+        jobs, number = self._state.jobs, holding.number
+        compute_ns = holding.compute_ns_at(num_gpus, batch)
+        attained_ns = jobs.service_ns.item(number) - jobs.remaining_service_ns.item(number)
+        left = -(-jobs.samples_left.item(number) // batch)
+        remaining_ns = left * compute_ns * num_gpus
+        self._costs.refuse_service(number, attained_ns + remaining_ns)
+        jobs.iterations[number] += left - jobs.iterations_left.item(number)
+        jobs.iterations_left[number] = left
+        jobs.num_gpus[number], jobs.batch[number], jobs.compute_ns[number] = num_gpus, batch, compute_ns
+        jobs.service_ns[number], jobs.remaining_service_ns[number] = attained_ns + remaining_ns, remaining_ns
+        first = jobs.first_task.item(number)
+        self._state.tasks.duration_ns[first] = compute_ns
+        if jobs.num_tasks.item(number) > 1:
+            self._state.tasks.pending[first + 1] = num_gpus
+
+    def _drop(self, number: int) -> None:
+        """Turn a job away that has no GPUs."""
+        state, jobs, now_ns = self._state, self._state.jobs, self._state.now_ns
+        jobs.state[number] = kernel.DROPPED
+        jobs.queueing_ns[number] += now_ns - jobs.since_ns.item(number)
+        jobs.since_ns[number] = now_ns
+        state.now.num_elastic_queued[0] -= 1
+        state.now.num_jobs_left[0] -= 1
+        del self.jobs.there[number]

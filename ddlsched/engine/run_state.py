@@ -1,0 +1,72 @@
+"""A run under way: its records, what policies see of them, and who has had which GPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.cluster import Cluster
+from ddlsched.engine.layout import Columns, Records, State
+from ddlsched.engine.outcome import Stay
+from ddlsched.jobs import Workload
+from ddlsched.topology import Network
+from ddlsched.units import s_from_ns
+from ddlsched.views import JobView, TransferView
+
+__all__ = ["RunState"]
+
+
+class RunState:
+    """What the parts of a run share.
+
+    Attributes
+    ----------
+    workload, cluster, network
+        What is simulated.
+    records
+        The event loop's arrays. Another ``State`` once an array had to grow, so never keep it.
+    now, jobs, gpus, links, transfers, tasks
+        Fields of the records that never grow, an array each; ``now`` those of the run.
+    views, transfer_views
+        What policies see of the jobs, by number, and of the transfers of jobs that were placed.
+    stays
+        Every job's stays on GPUs, in the order of placement.
+    server_of_gpu
+        Server of each GPU.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, network: Network, records: State) -> None:
+        self.workload, self.cluster, self.network = workload, cluster, network
+        self.records = records
+        self.now, self.jobs = Columns(records.run), Columns(records.jobs)
+        self.gpus, self.links = Columns(records.gpus), Columns(records.links)
+        self.transfers, self.tasks = Columns(records.transfers), Columns(records.tasks)
+        self.views = [JobView(job, number, self.jobs, number) for number, job in enumerate(workload)]
+        self.transfer_views: dict[int, TransferView] = {}
+        self.stays: list[Stay] = []
+        self.server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
+
+    @property
+    def run(self) -> Records:
+        """The run's one record."""
+        return self.records.run[0]
+
+    @property
+    def now_ns(self) -> int:
+        """The instant."""
+        return int(self.now.now_ns.item(0))
+
+    @property
+    def now_s(self) -> float:
+        """The instant, seconds."""
+        return s_from_ns(self.now_ns)
+
+    def end_stay(self, number: int) -> None:
+        """Note that a job has no GPUs any more."""
+        self.views[number]._placed((), ())
+        self.stays[self.jobs.stay.item(number)].to_ns = self.now_ns
+
+    def free_gpus(self) -> list[int]:
+        """Return the GPUs of present servers without a job, ascending."""
+        free = (self.gpus.num_residents == 0) & (self.gpus.free_bytes >= 0)
+        gpus: list[int] = np.flatnonzero(free).tolist()
+        return gpus

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from run import shades
 
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
@@ -135,7 +136,8 @@ def report(found: pd.DataFrame, out: Path, seeds: int) -> None:
     print(f"\nBlock-SRTF / lower bound at full size, {seeds} seeds: {over}")
     means = {policy: mean_interval(found[policy].to_numpy()) for policy in POLICIES}
     title = f"{len(found)} random instances of 2 to 5 jobs on 2 servers of 2 GPUs"
-    print("Charts:", *save(bars(means, axis="Mean gap to the optimum (%)", title=title), out / "charts" / "optimality"))
+    figure = bars(means, axis="Mean gap to the optimum (%)", title=title, colour=shades(POLICIES))
+    print("Charts:", *save(figure, out / "charts" / "optimality"))
 
 
 def _gap_row(gap: pd.Series) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,13 @@ METRICS = {
     "jct_8_or_more_gpus_s": "8+ GPUs (s)",
     "makespan_s": "Makespan (s)",
 }
-COLOURS = {"Block-SRTF": PALETTE["teal"], "LWF-1, preemptive": PALETTE["vermillion"]}
-"""The same in every chart, as the style's own of the others are."""
+COLOURS = {
+    "Block-SRTF": PALETTE["wine"],
+    "LWF-1, preemptive": PALETTE["vermillion"],
+    "SRSF(1), honest b": PALETTE["sand"],
+    "SRSF(2), honest b": PALETTE["forest"],
+}
+"""The same in every chart, as the style's own of SRSF(1), SRSF(2) and Ada-SRSF are."""
 TARGETS = {"SRSF(1)": -20.1, "SRSF(2)": -36.7}
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
 """The authors' b in LWF's GPU load: what the published baselines use."""
@@ -218,11 +223,16 @@ def report(done: Sweep, out: Path) -> None:
             name = f"{table.name}_against_srsf_{baseline[5]}.csv"
             comparison.to_csv(out / "tables" / name, index=False, float_format="%.9g", lineterminator="\n")
     drawn = charts(found, out / "charts")
-    jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in ("SRSF(1)", "SRSF(2)", "Ada-SRSF", NEW)}
+    jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in (NEW, "SRSF(1)", "SRSF(2)", "Ada-SRSF")}
     drawn += save(
         distributions(jct_s, axis="JCT (s)", title=POLICIES.title, colour=COLOURS), out / "charts" / "jct_cdf"
     )
     print("Charts:", *drawn, sep="\n  ")
+
+
+def shades(policies: Iterable[str]) -> dict[str, str]:
+    """Return a colour a policy: grey for those that are in one chart only, so that no colour means two of them."""
+    return {policy: COLOURS.get(policy, PALETTE["grey"]) for policy in policies if policy not in BASELINES} | COLOURS
 
 
 def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path]:
@@ -231,9 +241,8 @@ def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path
     for table in (POLICIES, ABLATION, NEIGHBOURS):
         comparison = found[table.name]["SRSF(1)"]
         means = {policy: interval_of(comparison, policy, "average_jct_s") for policy in table.policies}
-        drawn += save(
-            bars(means, axis="Average JCT (s)", title=table.title, colour=COLOURS), folder / f"{table.name}_average_jct"
-        )
+        figure = bars(means, axis="Average JCT (s)", title=table.title, colour=shades(table.policies))
+        drawn += save(figure, folder / f"{table.name}_average_jct")
     rows = []
     for table, setting in SETTINGS:
         for baseline, claimed in TARGETS.items():

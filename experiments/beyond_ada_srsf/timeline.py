@@ -142,7 +142,7 @@ def _legend() -> dict[str, list[Any]]:
     rows = {
         "thin rows, a GPU each: compute of a job on one server": Patch(color=ONE_SERVER),
         "compute of a job on several servers, a colour each": Patch(color=JOB_COLOURS[0]),
-        "thick row, the server's link: transfer of a job, with its number": Patch(
+        "thick row, the server's link: transfer of a job (number if it fits)": Patch(
             facecolor=JOB_COLOURS[0], edgecolor=INK
         ),
         "line in it: the transfer is interrupted": Line2D([], [], color=JOB_COLOURS[0], linewidth=2),

@@ -39,6 +39,7 @@ PROMISED = {
         "malleable-milp",
         "malleable-survival",
         "malletrain",
+        "tiresias",
     },
     "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
     "interference": {"uniform", "pairs"},

@@ -9,6 +9,7 @@ from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
 from algorithms.allocation.survival_aware import SurvivalAware
+from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
@@ -81,6 +82,7 @@ TestLinkAware = conformance(AllocationConformance, LinkAware(lookahead_s=120.0))
 TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs=2))
 TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
 TestMalleTrain = conformance(AllocationConformance, MalleTrain())
+TestPreemptiveTiresias = conformance(AllocationConformance, PreemptiveTiresias(threshold_gpu_s=200.0))
 TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
 TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
 TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))

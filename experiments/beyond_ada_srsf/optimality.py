@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from run import CSV, shades
 
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
@@ -124,18 +125,28 @@ def report(found: pd.DataFrame, out: Path, seeds: int) -> None:
     (out / "tables").mkdir(parents=True, exist_ok=True)
     transfers, bounds = two_transfers(), large(seeds)
     for name, table in {"optimality": found, "two_transfers": transfers, "bound": bounds}.items():
-        table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.9g", lineterminator="\n")
+        table.to_csv(out / "tables" / f"{name}.csv", **CSV)
     proven = int(found["proven"].sum())
     print(f"## Gap to the optimum, {len(found)} instances, {proven} proven optimal; the others against the bound\n")
-    rows = [{"policy": p} | _gap_row(found[p]) for p in POLICIES]
-    print(markdown(rows), "\n\n## Two transfers in isolation: the sum of JCTs (s)\n")
-    print(markdown([{k: f"{v:.6g}" for k, v in row.items()} for row in transfers.to_dict("records")]))
+    print(gap_table(found), "\n\n## Two transfers in isolation: the sum of JCTs (s)\n")
+    print(transfer_table(transfers))
     ratio = mean_interval((bounds["block_srtf_s"] / bounds["bound_s"]).to_numpy())
     over = f"{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
     print(f"\nBlock-SRTF / lower bound at full size, {seeds} seeds: {over}")
     means = {policy: mean_interval(found[policy].to_numpy()) for policy in POLICIES}
     title = f"{len(found)} random instances of 2 to 5 jobs on 2 servers of 2 GPUs"
-    print("Charts:", *save(bars(means, axis="Mean gap to the optimum (%)", title=title), out / "charts" / "optimality"))
+    figure = bars(means, axis="Mean gap to the optimum (%)", title=title, colour=shades(POLICIES))
+    print("Charts:", *save(figure, out / "charts" / "optimality"))
+
+
+def gap_table(found: pd.DataFrame) -> str:
+    """Return a row a policy of how far it is from the optimum."""
+    return markdown([{"policy": policy} | _gap_row(found[policy]) for policy in POLICIES])
+
+
+def transfer_table(transfers: pd.DataFrame) -> str:
+    """Return the sums of two transfers' JCTs (s)."""
+    return markdown([{k: f"{v:.5g}" for k, v in row.items()} for row in transfers.to_dict("records")])
 
 
 def _gap_row(gap: pd.Series) -> dict[str, str]:

@@ -7,8 +7,9 @@ python experiments/beyond_ada_srsf/run.py --full     100 held job sets
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ddlsched.plots.charts import Change, bars, changes, distributions
 from ddlsched.plots.style import PALETTE, save
 from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
+from ddlsched.results.statistics import by_seed, paired_change
 from ddlsched.sweeps.sweep import Run, Sweep, sweep
 from topologies.fat_tree import FatTree
 from topologies.star import Star
@@ -33,9 +35,15 @@ METRICS = {
     "jct_8_or_more_gpus_s": "8+ GPUs (s)",
     "makespan_s": "Makespan (s)",
 }
-COLOURS = {"Block-SRTF": PALETTE["teal"], "LWF-1, preemptive": PALETTE["vermillion"]}
-"""The same in every chart, as the style's own of the others are."""
+COLOURS = {
+    "Block-SRTF": PALETTE["wine"],
+    "LWF-1, preemptive": PALETTE["vermillion"],
+    "SRSF(1), honest b": PALETTE["sand"],
+    "SRSF(2), honest b": PALETTE["forest"],
+}
+"""The same in every chart, as the style's own of SRSF(1), SRSF(2) and Ada-SRSF are."""
 TARGETS = {"SRSF(1)": -20.1, "SRSF(2)": -36.7}
+CSV: dict[str, Any] = {"index": False, "float_format": "%.9g", "lineterminator": "\n"}
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
 """The authors' b in LWF's GPU load: what the published baselines use."""
 
@@ -153,7 +161,7 @@ NEIGHBOURS = Table(
     policies={
         "SRSF(1)": BASELINES["SRSF(1)"],
         "SRSF(2)": BASELINES["SRSF(2)"],
-        "Tiresias": LWF | {"order": "tiresias:threshold_gpu_s=10", "communication": "bounded-overlap:limit=1"},
+        "Tiresias": LWF | {"order": "tiresias:threshold_gpu_s=100", "communication": "bounded-overlap:limit=1"},
         "LAS": LWF | {"order": "las", "communication": "bounded-overlap:limit=1"},
         "QSSF": LWF | {"order": "qssf", "communication": "bounded-overlap:limit=1"},
         "Themis": LWF | {"order": "themis", "communication": "bounded-overlap:limit=1"},
@@ -207,22 +215,93 @@ def _change(comparison: pd.DataFrame, policy: str, metric: str) -> Any:
     return interval_of(comparison, policy, metric, change=True).scaled(100.0)
 
 
+def answer(jct_s: pd.DataFrame) -> str:
+    """Return what Block-SRTF changes against each baseline, from average JCTs by seed (s), beside what was claimed."""
+    rows = []
+    for baseline in (*TARGETS, "SRSF(1), honest b"):
+        claimed = f"{TARGETS[baseline]} %" if baseline in TARGETS else ""
+        change = paired_change(jct_s[NEW], jct_s[baseline]).scaled(100.0)
+        row = {"against, with LWF-1": baseline, "claimed for Ada-SRSF": claimed, NEW: interval_text(change, sign=True)}
+        rows.append(row)
+    return f"## Change of the average JCT at full size ({len(jct_s)} seeds), %\n\n{markdown(rows)}\n"
+
+
+def brief(table: Table, against: dict[str, pd.DataFrame]) -> str:
+    """Return a table of average JCTs and their changes against the baselines."""
+    first = next(iter(against.values()))
+    rows = []
+    for policy in table.policies:
+        mean = interval_of(first, policy, "average_jct_s")
+        row = {"policy": policy, METRICS["average_jct_s"]: interval_text(mean, decimals=0)}
+        for baseline, comparison in against.items():
+            change = (
+                "" if policy == baseline else interval_text(_change(comparison, policy, "average_jct_s"), sign=True)
+            )
+            row[f"against {baseline}, %"] = change
+        rows.append(row)
+    return f"## {table.title} ({int(first['seeds'].max())} seeds)\n\n{markdown(rows)}\n"
+
+
+def settings(found: dict[str, dict[str, pd.DataFrame]]) -> str:
+    """Return a row a setting: what Block-SRTF changes in each metric, and by average JCT against both baselines."""
+    rows = []
+    for table, setting in SETTINGS:
+        one, two = (found[table.name][baseline] for baseline in TARGETS)
+        row = {"setting": setting, "seeds": str(int(one["seeds"].max()))}
+        row["Average JCT against SRSF(2)"] = interval_text(_change(two, NEW, "average_jct_s"), sign=True)
+        for metric, name in METRICS.items():
+            row[name.rpartition(" (")[0]] = interval_text(_change(one, NEW, metric), sign=True)
+        rows.append(row)
+    return f"## {NEW} in every setting, against SRSF(1) unless said otherwise, %\n\n{markdown(rows)}\n"
+
+
+def headline(found: dict[str, dict[str, pd.DataFrame]]) -> str:
+    """Return the tables that answer the question: the paper's experiment, every setting, the parts, the neighbours."""
+    return "\n".join(
+        [
+            text(POLICIES, found[POLICIES.name]),
+            settings(found),
+            brief(ABLATION, found[ABLATION.name]),
+            brief(NEIGHBOURS, found[NEIGHBOURS.name]),
+        ]
+    )
+
+
+def details(found: dict[str, dict[str, pd.DataFrame]]) -> str:
+    """Return all metrics of the tables that the headline shortens."""
+    return "\n".join(text(table, found[table.name]) for table in TABLES if table is not POLICIES)
+
+
 def report(done: Sweep, out: Path) -> None:
-    """Print the tables, write them as CSV files, and draw the charts."""
+    """Print the headline's tables, write all as files, and draw the charts."""
     (out / "tables").mkdir(parents=True, exist_ok=True)
     found = {}
     for table in TABLES:
         found[table.name] = compared(done, table)
-        print(text(table, found[table.name]))
         for baseline, comparison in found[table.name].items():
-            name = f"{table.name}_against_srsf_{baseline[5]}.csv"
-            comparison.to_csv(out / "tables" / name, index=False, float_format="%.9g", lineterminator="\n")
+            comparison.to_csv(out / "tables" / file_name(table.name, baseline), **CSV)
+    runs = done.summaries()
+    per_seed = by_seed(runs[runs["table"] == POLICIES.name], "average_jct_s")[list(POLICIES.policies)].round(9)
+    per_seed.to_csv(out / "tables" / "average_jct_s_per_seed.csv", lineterminator="\n")
+    print(answer(per_seed), headline(found), sep="\n")
+    (out / "tables" / "details.md").write_text(details(found), encoding="utf-8")
+    print(f"All metrics of all tables: {out / 'tables' / 'details.md'}")
     drawn = charts(found, out / "charts")
-    jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in ("SRSF(1)", "SRSF(2)", "Ada-SRSF", NEW)}
+    jct_s = {p: done.jobs(table="policies", policy=p)["jct_s"] for p in (NEW, "SRSF(1)", "SRSF(2)", "Ada-SRSF")}
     drawn += save(
         distributions(jct_s, axis="JCT (s)", title=POLICIES.title, colour=COLOURS), out / "charts" / "jct_cdf"
     )
     print("Charts:", *drawn, sep="\n  ")
+
+
+def file_name(table: str, baseline: str) -> str:
+    """Return the name of a comparison's CSV file."""
+    return f"{table}_against_{re.sub(r'[^a-z0-9]+', '_', baseline.lower()).strip('_')}.csv"
+
+
+def shades(policies: Iterable[str]) -> dict[str, str]:
+    """Return a colour a policy: grey for those that are in one chart only, so that no colour means two of them."""
+    return {policy: COLOURS.get(policy, PALETTE["grey"]) for policy in policies if policy not in BASELINES} | COLOURS
 
 
 def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path]:
@@ -231,9 +310,8 @@ def charts(found: dict[str, dict[str, pd.DataFrame]], folder: Path) -> list[Path
     for table in (POLICIES, ABLATION, NEIGHBOURS):
         comparison = found[table.name]["SRSF(1)"]
         means = {policy: interval_of(comparison, policy, "average_jct_s") for policy in table.policies}
-        drawn += save(
-            bars(means, axis="Average JCT (s)", title=table.title, colour=COLOURS), folder / f"{table.name}_average_jct"
-        )
+        figure = bars(means, axis="Average JCT (s)", title=table.title, colour=shades(table.policies))
+        drawn += save(figure, folder / f"{table.name}_average_jct")
     rows = []
     for table, setting in SETTINGS:
         for baseline, claimed in TARGETS.items():

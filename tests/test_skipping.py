@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import product
 from typing import cast
 
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from strategies import Setting, examples, settings
+from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
 from test_engine import assert_agrees, run_engine, run_reference
 
 import ddlsched
@@ -162,6 +163,64 @@ def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> N
 @hypothesis_settings(max_examples=examples(20))
 def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
     assert_agrees(run_engine(setting), run_reference(setting))
+
+
+SENDS = (AllReduceTask(name="r", message_bytes=100e6),)
+SENDS_THEN_COMPUTES = (
+    AllReduceTask(name="r", message_bytes=20e6),
+    ComputeTask(name="c", duration_ns=12_345_678, after=("r",)),
+)
+COMPUTES_THEN_SENDS = (
+    ComputeTask(name="c", duration_ns=30_000_000),
+    AllReduceTask(name="r", message_bytes=5e6, after=("c",)),
+)
+BOTH_AT_ONCE = (ComputeTask(name="c", duration_ns=30_000_000), AllReduceTask(name="r", message_bytes=10e6))
+
+
+@st.composite
+def rivals(draw: st.DrawFn) -> Setting:
+    """Return a few jobs that meet for long enough to recur, and whose order changes in the meantime."""
+    tasks = st.sampled_from((SENDS, SENDS_THEN_COMPUTES, COMPUTES_THEN_SENDS, BOTH_AT_ONCE))
+    jobs = [
+        Job(
+            job_id=str(number),
+            arrival_s=draw(st.sampled_from((0.0, 0.1, 1.0))),
+            num_gpus=draw(st.integers(2, 3)),
+            iterations=draw(st.integers(5, 40)),
+            iteration=IterationDag(draw(tasks)),
+            gpu_memory_mb=1.0,
+        )
+        for number in range(draw(st.integers(2, 3)))
+    ]
+    return dataclasses.replace(
+        draw(settings(disturbed=False)),
+        workload=Workload.of(jobs),
+        cluster=ddlsched.Cluster(num_servers=4, gpus_per_server=draw(st.integers(1, 2)), gpu_memory_mb=1000.0),
+    )
+
+
+@given(rivals())
+@hypothesis_settings(max_examples=examples(6))
+def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
+    for order, communication in product(ORDERS, COMMUNICATIONS):
+        ordered = dataclasses.replace(setting, order=order, communication=communication)
+        assert_equal_tables(run_engine(ordered), run_engine(ordered, timeline=True))
+
+
+@pytest.mark.parametrize("communication", COMMUNICATIONS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_jump_ends_before_two_jobs_change_places(order: str, communication: str) -> None:
+    # One that mostly sends and one that mostly computes, whose keys fall at different speeds and cross sooner or later.
+    sends = IterationDag((AllReduceTask(name="r", message_bytes=123e6),))
+    computes = IterationDag(SENDS_THEN_COMPUTES)
+    for first, second in product((6, 9), (5, 7, 12, 20)):
+        jobs = [
+            Job(job_id=id_, arrival_s=at_s, num_gpus=3, iterations=iterations, iteration=iteration, gpu_memory_mb=0.0)
+            for id_, at_s, iterations, iteration in (("a", 0.1, first, sends), ("b", 0.333, second, computes))
+        ]
+        setting = dataclasses.replace(contending(2, 0.0, order, communication), workload=Workload.of(jobs))
+        setting = dataclasses.replace(setting, placement="first-fit")
+        assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
 
 
 class OneAServer:

@@ -1660,6 +1660,8 @@ def most_periods(s, root):
                 periods = min(periods, periods_in_order(s, REMAINING_SERVICE, number, other))
             elif run.communication_rule == BY_SERVICE_PER_GPU:
                 periods = min(periods, periods_in_order(s, PER_GPU, number, other))
+            elif run.communication_rule == BY_TIME:
+                periods = min(periods, periods_in_order(s, REMAINING_TIME, number, other))
             other = s.jobs[other].next_member
         number = job.next_member
     return periods
@@ -1674,6 +1676,8 @@ def key_fall(rule, job, iterations):
         return iterations * (job.compute_ns + job.communication_ns) * job.num_gpus
     if rule == PER_GPU:
         return iterations * job.compute_ns
+    if rule == REMAINING_TIME:
+        return iterations * (job.compute_ns + job.communication_ns)
     if rule == ATTAINED:
         return -iterations * job.compute_ns * job.num_gpus
     return np.int64(0)

@@ -170,7 +170,24 @@ NEIGHBOURS = Table(
         NEW: BLOCKS,
     },
 )
-TABLES = (POLICIES, ABLATION, *SCENARIOS, NEIGHBOURS)
+
+
+def sharing(percent: int) -> Table:
+    """Return the policies where each other job on a GPU makes compute tasks take so much longer; SJF-BSBF knows it."""
+    known = BSBF | {"placement": f"sjf-bsbf:slowdown={1 + percent / 100:g}"}
+    policies = {name: BASELINES[name] for name in ("SRSF(1)", "Ada-SRSF")} | {"SJF-BSBF": known, NEW: BLOCKS}
+    interference = {"interference": f"uniform:share={percent / 100:g}"} if percent else {}
+    return Table(
+        name=f"interference_{percent}",
+        title=f"Each other job on a GPU takes {percent} % of a job's compute time more",
+        scale=0.1,
+        most_seeds=20,
+        policies={name: options | interference for name, options in policies.items()},
+    )
+
+
+INTERFERENCE = {percent: sharing(percent) for percent in (0, 5, 10, 30)}
+TABLES = (POLICIES, ABLATION, *SCENARIOS, NEIGHBOURS, *INTERFERENCE.values())
 
 
 def compared(done: Sweep, table: Table) -> dict[str, pd.DataFrame]:
@@ -255,6 +272,22 @@ def settings(found: dict[str, dict[str, pd.DataFrame]]) -> str:
     return f"## {NEW} in every setting, against SRSF(1) unless said otherwise, %\n\n{markdown(rows)}\n"
 
 
+def interference(found: dict[str, dict[str, pd.DataFrame]]) -> str:
+    """Return a row a policy: its average JCT, and the change against SRSF(1), by how much jobs on one GPU cost."""
+    rows = []
+    for policy in INTERFERENCE[0].policies:
+        row = {"policy": policy}
+        for percent, table in INTERFERENCE.items():
+            comparison = found[table.name]["SRSF(1)"]
+            row[f"{percent} %: JCT (s)"] = interval_text(interval_of(comparison, policy, "average_jct_s"), decimals=0)
+            change = (
+                "" if policy == "SRSF(1)" else interval_text(_change(comparison, policy, "average_jct_s"), sign=True)
+            )
+            row[f"{percent} %: against SRSF(1), %"] = change
+        rows.append(row)
+    return f"## Average JCT where each other job on a GPU costs a share of the compute time\n\n{markdown(rows)}\n"
+
+
 def headline(found: dict[str, dict[str, pd.DataFrame]]) -> str:
     """Return the tables that answer the question: the paper's experiment, every setting, the parts, the neighbours."""
     return "\n".join(
@@ -263,6 +296,7 @@ def headline(found: dict[str, dict[str, pd.DataFrame]]) -> str:
             settings(found),
             brief(ABLATION, found[ABLATION.name]),
             brief(NEIGHBOURS, found[NEIGHBOURS.name]),
+            interference(found),
         ]
     )
 

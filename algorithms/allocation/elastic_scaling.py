@@ -118,12 +118,11 @@ class _Autoscaler:
         if not jobs:
             return {}
         known = [self._analysed(view, capacity) for view in jobs]
-        now = np.array([view.num_gpus for view in jobs])
-        counts = best_counts(np.array([found.speedup for found in known]), capacity.num_gpus, preferred=now)
-        assert counts is not None  # the fewest of each fit
+        now = [view.num_gpus for view in jobs]
+        counts = best_counts([found.speedup for found in known], capacity.num_gpus, now)
         sized = {
             view.job_id: Allocation(count, int(found.batch[count]))
-            for view, found, count in zip(jobs, known, counts.tolist(), strict=True)
+            for view, found, count in zip(jobs, known, counts, strict=True)
         }
         return packed(sized, there, capacity)
 

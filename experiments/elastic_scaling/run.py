@@ -184,7 +184,7 @@ def report(measured: Measured, clusters: list[int], out: Path) -> None:
 
 def write(table: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV."""
-    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    table.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
 
 
 def ratio_table(workloads: dict[str, dict[str, Interval]]) -> str:

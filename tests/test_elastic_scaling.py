@@ -37,14 +37,6 @@ def programmes(draw, most_jobs, most_choices, most_gpus):
     return np.array(rows), draw(st.integers(0, most_gpus))
 
 
-def best_of(values, num_gpus, now=None):
-    """Return the programme's sizes, or None if the jobs' least sizes do not fit."""
-    try:
-        return best_counts(list(values), num_gpus, [0] * len(values) if now is None else now)
-    except InputError:
-        return None
-
-
 def value_of(values, counts):
     return sum(row[count] for row, count in zip(values, counts, strict=True))
 
@@ -55,11 +47,11 @@ def test_the_programme_is_as_good_as_trying_everything(programme):
     values, num_gpus = programme
     ways = itertools.product(range(values.shape[1]), repeat=len(values))
     best = max((value_of(values, counts) for counts in ways if sum(counts) <= num_gpus), default=-np.inf)
-    counts = best_of(values, num_gpus)
+    counts = best_counts(values, num_gpus)
     if counts is None:
         assert best == -np.inf
     else:
-        assert sum(counts) <= num_gpus
+        assert counts.sum() <= num_gpus
         assert value_of(values, counts) == best > -np.inf
 
 
@@ -80,7 +72,7 @@ def test_the_programme_is_as_good_as_cp_sat(programme):
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     status = solver.solve(model)
-    counts = best_of(values, num_gpus)
+    counts = best_counts(values, num_gpus)
     if counts is None:
         assert status == cp_model.INFEASIBLE
     else:
@@ -90,18 +82,19 @@ def test_the_programme_is_as_good_as_cp_sat(programme):
 
 @given(programmes(6, 5, 15), st.lists(st.integers(-1, 6), min_size=6, max_size=6))
 @hypothesis_settings(max_examples=examples(100))
-def test_the_present_sizes_never_cost_value(programme, sizes):
+def test_a_preference_never_costs_value(programme, preferred):
     values, num_gpus = programme
-    plain, bent = best_of(values, num_gpus), best_of(values, num_gpus, sizes[: len(values)])
+    plain = best_counts(values, num_gpus)
+    bent = best_counts(values, num_gpus, preferred=np.array(preferred[: len(values)]))
     assert (plain is None) == (bent is None)
     if plain is not None:
         assert value_of(values, bent) == value_of(values, plain)
 
 
-def test_ties_go_to_the_present_size_and_else_to_fewer_gpus():
-    values = [np.array([-np.inf, 1.0, 1.0, 1.0])]
-    assert best_counts(values, 3, [0]) == [1]
-    assert best_counts(values, 3, [2]) == [2]
+def test_ties_go_to_what_is_preferred_and_else_to_fewer_gpus():
+    values = np.array([[-np.inf, 1.0, 1.0, 1.0]])
+    assert best_counts(values, 3).tolist() == [1]
+    assert best_counts(values, 3, preferred=np.array([2])).tolist() == [2]
 
 
 # ---- the analyser

@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
-from algorithms.allocation.programme import best_counts
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.trainers import Trainer, gains
 from ddlsched.errors import InputError
 
-__all__ = ["CountProgramme"]
+__all__ = ["CountProgramme", "best_counts"]
+
+_BITS = 57
+_CHANGE = 1 << 12
+"""Units of gain that a change of a job's size must be worth: more than the roundings of thousands of jobs."""
+_NEVER = -(1 << 60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +73,56 @@ class CountProgramme:
         """Return the best size of each trainer; of equally good ones those with the fewest changes."""
         now = [trainer.nodes for trainer in trainers]
         return best_counts([gains(trainer, self.lookahead_s) for trainer in trainers], num_nodes, now)
+
+
+def best_counts(gains: Sequence[npt.NDArray[np.float64]], nodes: int, now: Sequence[int]) -> list[int]:
+    """Return the sizes with the greatest sum of gains; among those, with the fewest jobs changed.
+
+    V_j(k) = max_n V_{j-1}(k - n) + gain_j(n), in O(jobs x nodes x sizes), over whole numbers: a unit is about 2^-57 of
+    the sum of the largest gains, and sums within 2^-45 of it are ties, whatever the order of additions.
+
+    Parameters
+    ----------
+    gains
+        Of each job, at 0, 1, ..., its most nodes; -inf where it may not be.
+    nodes
+        How many there are.
+    now
+        Each job's present size, which breaks ties.
+
+    Raises
+    ------
+    InputError
+        The jobs' least sizes need more nodes than there are.
+    """
+    best = np.zeros(nodes + 1, np.int64)
+    choices = []
+    for whole in _whole_gains(gains, now):
+        window = whole[: nodes + 1]
+        padded = np.concatenate([np.full(len(window) - 1, _NEVER), best])
+        sums = sliding_window_view(padded, len(window))[:, ::-1] + window
+        choice = sums.argmax(axis=1)
+        best = np.maximum(sums[np.arange(nodes + 1), choice], _NEVER)
+        choices.append(choice)
+    left = int(best.argmax())
+    if best[left] <= _NEVER // 2:
+        raise InputError(f"allocation: the jobs' least sizes need more than the {nodes} nodes that there are")
+    counts = []
+    for choice in reversed(choices):
+        counts.append(int(choice[left]))
+        left -= counts[-1]
+    return counts[::-1]
+
+
+def _whole_gains(gains: Sequence[npt.NDArray[np.float64]], now: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+    """Return gains in whole units, less what every change must be worth."""
+    largest = sum(np.abs(gain[np.isfinite(gain)]).max(initial=0.0) for gain in gains)
+    scale = 0.0 if largest == 0 else 2.0 ** (_BITS - np.ceil(np.log2(largest)))
+    return [_whole(gain, float(scale), size) for gain, size in zip(gains, now, strict=True)]
+
+
+def _whole(gain: npt.NDArray[np.float64], scale: float, now: int) -> npt.NDArray[np.int64]:
+    can = np.isfinite(gain)
+    whole = np.full(len(gain), _NEVER)
+    whole[can] = np.rint(gain[can] * scale).astype(np.int64) - _CHANGE * (np.flatnonzero(can) != now)
+    return whole

@@ -118,11 +118,12 @@ class _Autoscaler:
         if not jobs:
             return {}
         known = [self._analysed(view, capacity) for view in jobs]
-        now = [view.num_gpus for view in jobs]
-        counts = best_counts([found.speedup for found in known], capacity.num_gpus, now)
+        now = np.array([view.num_gpus for view in jobs])
+        counts = best_counts(np.array([found.speedup for found in known]), capacity.num_gpus, preferred=now)
+        assert counts is not None  # the fewest of each fit
         sized = {
             view.job_id: Allocation(count, int(found.batch[count]))
-            for view, found, count in zip(jobs, known, counts, strict=True)
+            for view, found, count in zip(jobs, known, counts.tolist(), strict=True)
         }
         return packed(sized, there, capacity)
 

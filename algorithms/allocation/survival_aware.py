@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.programme import best_counts
+from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.survival import Survival

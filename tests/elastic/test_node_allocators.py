@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.node_milp import SOLVERS, NodeMilp, best_map, breakpoints
-from algorithms.allocation.programme import best_counts
 from ddlsched.elastic.trainers import Trainer, gains, objective, rates_at
 from ddlsched.errors import InputError, SimulationError
 
@@ -119,7 +118,7 @@ def test_a_start_from_nothing_is_free() -> None:
 
 def test_least_sizes_that_do_not_fit_are_refused() -> None:
     pinned = Trainer(nodes=0, rates=np.arange(5.0), least=4)
-    with pytest.raises(InputError, match="more than the 3 GPUs"):
+    with pytest.raises(InputError, match="more than the 3 nodes"):
         CountProgramme().counts([pinned], 3)
 
 

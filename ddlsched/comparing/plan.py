@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import yaml
@@ -20,7 +20,7 @@ from ddlsched.comparing.settings import Settings, Where, text_of
 from ddlsched.dag import DataParallelIteration
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.jobs import Job, Workload
-from ddlsched.plugins import resolve
+from ddlsched.plugins import Kind, resolve
 from ddlsched.simulation import simulate
 from ddlsched.sweeps.run import Run
 from ddlsched.workload_specs import draws_from_seed, is_generator
@@ -127,7 +127,7 @@ class Plan:
     @cached_property
     def _draws(self) -> dict[str, bool]:
         return {
-            policy: any(_may_draw(resolve(door, plugin)) for door, plugin in doors.items())
+            policy: any(_may_draw(resolve(cast(Kind, door), plugin)) for door, plugin in doors.items())
             for policy, doors in self.policies.items()
         }
 

@@ -46,12 +46,15 @@ def sweep(table: pd.DataFrame) -> Figure:
             style = {"color": PALETTE[colour], "marker": marker, "markersize": 4}
             axes.plot(own["lookahead_s"], own["u"], **style, label=f"{rules} rules")
         axes.set(title=f"{kind} trainers", xscale="log", xlabel="T_fwd (s)")
-        axes.set_ylim(table["u"].min() - 0.01, table["u"].max() + 0.01)
+        both = table.loc[table["trainers"] == kind, "u"]
+        axes.set_ylim(both.min() - 0.01, both.max() + 0.01)
         axes.set_xticks(ticks := own["lookahead_s"].tolist(), [f"{tick:.0f}" for tick in ticks])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y")
     panels[0].set_ylabel("U")
-    figure.suptitle("One run each; the axis of U does not begin at 0", x=0.01, ha="left", fontsize=8.5)
+    figure.suptitle(
+        "One run each; each panel has its own scale, which does not begin at 0", x=0.01, ha="left", fontsize=8.5
+    )
     legend_below(figure, panels)
     return figure
 

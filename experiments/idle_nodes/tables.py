@@ -79,7 +79,8 @@ def _seconds(part: pd.DataFrame, instances: int) -> str:
         return LIMIT
     least, most = proved["seconds"].min(), proved["seconds"].max()
     times = f"{1e3 * least:.1f} to {1e3 * most:.1f} ms" if most < 0.1 else f"{least:.1f} to {most:.1f} s"
-    return times if len(proved) == instances else f"{times} ({len(proved)} of {instances})"
+    wrong = " NOT THE PROGRAMME'S OPTIMUM" if (proved["same_optimum"] == False).any() else ""  # noqa: E712
+    return times + wrong if len(proved) == instances else f"{times} ({len(proved)} of {instances}){wrong}"
 
 
 def stream_changes(table: pd.DataFrame, metric: str, baseline: str) -> dict[str, dict[str, Interval]]:

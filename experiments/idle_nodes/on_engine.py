@@ -44,7 +44,7 @@ class Row(NamedTuple):
 class Tally:
     """A rescale cost that counts, in samples, what changes lose: by choice, and by nodes that left."""
 
-    jobs: Mapping[str, TrainingJob]
+    jobs: Mapping[str, TrainingJob] = field(repr=False)
     published: bool
     rescale_lost: float = 0.0
     preempt_lost: float = 0.0
@@ -87,7 +87,7 @@ class AtChanges:
     """Asks ``policy`` only when the set of idle nodes has changed, as the published replayer does."""
 
     policy: Any
-    tally: Tally
+    tally: Tally = field(repr=False)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _AtChanges:
         """Return what is asked during a run."""

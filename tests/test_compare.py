@@ -531,7 +531,7 @@ def test_the_commands_of_the_document_are_understood():
     )
     Path("compare.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

@@ -75,14 +75,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(names)}." if names else ""
 
 
-def guarded(who: str, question: Callable[[], Answer]) -> Answer:
-    """Return what a plug-in answers; what it raises becomes a PluginError that names it, also ``sys.exit``."""
+def guarded(who: str | Callable[[], str], question: Callable[[], Answer]) -> Answer:
+    """Return what a plug-in answers; what it raises becomes a PluginError that names it, also ``sys.exit``.
+
+    ``who`` may be a function, asked only if need be: a plug-in's label is its repr, which may be long.
+    """
     try:
         return question()
     except DdlschedError:
         raise
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{who} raised {type(error).__name__}: {error}") from error
+        name = who if isinstance(who, str) else who()
+        raise PluginError(f"{name} raised {type(error).__name__}: {error}") from error
 
 
 def label(plugin: object) -> str:

@@ -781,6 +781,12 @@ def test_the_warm_up_is_left_out() -> None:
         ("servers.csv", "servers,gpus,gpu_memory_mb\n3,2,1000\n1,8,2000\n", "servers", {"servers": 4, "gpus": 14}),
         ("outages.csv", "server,from_s,to_s\n0,1,2\n0,3,\n", "outages", {"outages": 2, "never_repaired": 1}),
         (
+            "capacity.csv",
+            "server,join_s,leave_s,warned\n0,0,10.5,1\n0,20,,\n1,0,30,0\n",
+            "capacity",
+            {"stays": 3, "servers": 2, "never_leave": 1, "leave_with_a_warning": 1, "joins_s": [0.0, 20.0]},
+        ),
+        (
             "compare.yaml",
             "workloads: [jobs.csv, microsoft-160:scale=0.01]\npolicies: [srsf-1, ada-srsf]\nseeds: 3\n",
             "comparison",
@@ -809,6 +815,14 @@ def test_validate_counts_jobs_that_never_fit_a_cluster() -> None:
         ("a.csv", "job_id,arrival_s\nx,1\n", "column 'gpus' is missing"),
         ("a.csv", "server,from_s,to_s\n7,1,2\n", "server 7 is down; expected servers from 0 to 0"),
         ("a.csv", "\xff", "column 'job_id' is missing"),
+        ("a.csv", "server,join_s\n0,1\n", "column 'leave_s' is missing"),
+        ("a.csv", "server,join_s,leave_s\n0,x,9\n", "a.csv, row 1 (line 2), column join_s: 'x' is no number"),
+        (
+            "a.csv",
+            "server,join_s,leave_s\n0,0,9\n0,5,7\n",
+            "a.csv, row 2 (line 3): capacity: server 0 is there from 0.0",
+        ),
+        ("a.csv", "server,join_s,leave_s\n3,0,9\n", "a.csv: capacity of server 3: the cluster's servers are 0 to 0"),
         ("a.yaml", "workloads: jobs.csv\npolicies: [srsf-9]\n", "a.yaml, line 2, field policies[0]"),
         ("a.txt", "", "the suffix is '.txt'"),
         ("none.csv", None, "no such file"),

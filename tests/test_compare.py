@@ -404,8 +404,9 @@ def test_the_recorded_command_gives_the_same_tables():
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        ([], ["--scheduler, --placement, --order or --communication: is missing"]),
+        ([], ["--scheduler, --placement, --order, --communication or --allocation: is missing"]),
         (["--scheduler", "ada-srs"], ["--scheduler: no bundle", "Did you mean 'ada-srsf'?"]),
+        (["--allocation", "malable"], ["--allocation: no allocation is named", "Did you mean 'malleable'"]),
         (["--placement", "lfw", "--order", "fifi"], ["--placement: no placement", "--order: no order"]),
         (["--scheduler", "srsf-1", "--seeds", "x"], ["--seeds: is 'x'; expected how many"]),
         (["--scheduler", "srsf-1", "--servers", "0"], ["--servers: is 0; input should be greater than 0"]),
@@ -486,6 +487,37 @@ def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
     refused(command("--scheduler", "srsf-1", *flags, "--servers", "4"), "both server_table and servers are given")
 
 
+def test_allocation_policies_are_compared_on_elastic_jobs():
+    Path("compare.yaml").write_text(
+        """
+        workloads: ["elastic-mix:category=balanced,gpus=8,hours=0.5,work_hours=0.2"]
+        policies:
+          - {allocation: ["elastic-scaling:queue=true", "elastic-scaling:queue=true,batch=max"]}
+          - {name: idle nodes, scheduler: srsf-1, allocation: malleable}
+          - {scheduler: srsf-2, allocation: malleable}
+        seeds: 6
+        servers: 2
+        options: {rescale_cost: "restart_s=30"}
+        """
+    )
+    result = run("compare", "--config", "compare.yaml", "--out", "out", "--processes", 1)
+    assert result.exit_code == 0, result.stderr
+    comparison = Comparison.open("out")
+    names = ["elastic-scaling:queue=true", "elastic-scaling:queue=true,batch=max", "idle nodes", "srsf-2 + malleable"]
+    assert list(comparison.asked["policies"]) == names
+    table = comparison.table().set_index(["metric", "policy"])
+    assert table.loc[("average_jct_s", names[1]), "verdict"] == "worse"
+    assert set(comparison.classes()["size_class"]) == {"8+"}  # by the most that a job can use, 10
+    for row in comparison.runs[comparison.runs["policy"] == names[0]].itertuples():
+        workload = ddlsched.workloads.elastic_mix.elastic_mix(seed=row.seed, gpus=8, hours=0.5, work_hours=0.2)
+        cluster = ddlsched.Cluster(num_servers=2)
+        more = {"allocation": names[0], "rescale_cost": "restart_s=30", "seed": row.seed}
+        assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]
+    refused(
+        run("compare", "--config", "compare.yaml", "--option", "allocation=malleable"), "--option allocation: is no"
+    )
+
+
 def test_a_warm_up_that_outlasts_the_runs_leaves_tables_without_numbers():
     result = command("--scheduler", "srsf-1", "--seeds", "2", "--option", "warmup_s=1e6")
     assert result.exit_code == 0, result.stderr
@@ -499,7 +531,7 @@ def test_the_commands_of_the_document_are_understood():
     )
     Path("compare.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 5
+    assert len(lines) == 6
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

@@ -71,7 +71,7 @@ class _LinkAwareRun:
             job, rates = view.job, np.zeros(view.job.max_gpus + 1)
             for n in range(job.min_gpus, job.max_gpus + 1):
                 batch = job.largest_batch(n)
-                reduce_s = capacity.all_reduce_s(job.message_bytes, min(n, capacity.cluster.num_servers))
+                reduce_s = capacity.all_reduce_s(job.message_bytes, n)
                 rates[n] = batch / (job.curve.iteration_s(n, batch) + reduce_s)
             self.rates[view.number] = rates
         return self.rates[view.number]

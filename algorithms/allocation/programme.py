@@ -10,6 +10,9 @@ __all__ = ["best_counts"]
 def best_counts(values: np.ndarray, num_gpus: int, preferred: np.ndarray | None = None) -> np.ndarray | None:
     """Return the number of GPUs of each job in an optimum, or None if there is no way to give every job one.
 
+    Here sums are of floats and ties are broken job by job; :func:`algorithms.allocation.count_programme.best_counts`
+    makes the fewest changes in all, in whole numbers, because it has to equal a MILP in which changes cost.
+
     A multiple-choice knapsack, solved by ``P[j][k] = max over g of values[j, g] + P[j - 1][k - g]`` in jobs x GPUs x
     choices; GPUs may stay unused.
 

@@ -61,6 +61,14 @@ def compare(
             help="Which all-reduces overlap.", metavar="NAME", show_default="ada-srsf's", rich_help_panel=_POLICIES
         ),
     ] = None,
+    allocation: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How many GPUs each elastic job has, e.g. elastic-scaling:queue=true.",
+            metavar="NAME",
+            rich_help_panel=_POLICIES,
+        ),
+    ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -168,13 +176,15 @@ def compare(
 ) -> None:
     """Simulate policies on the same workloads, clusters and seeds, and compare them.
 
-    The policies are each --scheduler, and every combination of what --placement, --order and --communication list.
+    The policies are each --scheduler, and every combination of what --placement, --order, --communication and
+    --allocation list.
 
     Finished runs are kept, and the same command goes on from them, whatever stopped it.
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
-    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(scheduler, placement, order, communication)}
+    policies = _policies(scheduler, placement, order, communication, allocation)
+    flags: dict[str, Any] = {"workloads": jobs, "policies": policies}
     flags |= {"baseline": baseline, "seeds": seeds, "servers": servers, "gpus_per_server": gpus_per_server}
     flags |= {
         "gpu_memory_mb": gpu_memory_mb,
@@ -199,7 +209,8 @@ def compare(
 
 
 def _policies(scheduler: list[str] | None, *lists: list[str] | None) -> list[Any]:
-    doors = {name: given for name, given in zip(("placement", "order", "communication"), lists, strict=True) if given}
+    names = ("placement", "order", "communication", "allocation")
+    doors = {name: given for name, given in zip(names, lists, strict=True) if given}
     return [*(scheduler or []), *([doors] if doors else [])]
 
 
@@ -244,7 +255,7 @@ def _flag(location: Location) -> str:
         case ("policies", int(), str(door), *_):
             return f"--{door}"
         case ("policies", *_):
-            return "--scheduler, --placement, --order or --communication"
+            return "--scheduler, --placement, --order, --communication or --allocation"
         case ("options", *names):
             return f"--option {'.'.join(map(str, names))}"
     return f"--{str(location[0]).replace('_', '-')}"

@@ -40,7 +40,7 @@ def live(
     """Train jobs as processes on this machine, one a node; a node that leaves takes its process with it.
 
     Started again with the same DIR it goes on where it was, whatever ended it. Programs: mlp needs PyTorch
-    (pip install 'ddlsched[live]'), count only counts. Timeline: DIR/timeline.csv.
+    (the extra 'live'), count only counts. Timeline: DIR/timeline.csv.
     """
     from ddlsched.elastic.idle_nodes import read_fragments
     from ddlsched.elastic.scavengers import SlurmScavenger, TraceScavenger

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from ddlsched.cli.output import emit
 from ddlsched.errors import InputError
+from ddlsched.tables import located
 
 if TYPE_CHECKING:
     from ddlsched.cluster import Cluster
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["validate"]
 
-_KINDS = "a workload (.csv, .parquet, .json), a table of servers or of outages (.csv), a comparison (.yaml)"
+_KINDS = (
+    "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), "
+    "a comparison (.yaml)"
+)
 
 
 def validate(
@@ -26,7 +31,8 @@ def validate(
     server_table: Annotated[
         Path | None,
         typer.Option(
-            help="The cluster on which a workload's jobs must fit (else 16 servers of 4 GPUs), or whose servers fail.",
+            help="The cluster on which a workload's jobs must fit (else 16 servers of 4 GPUs), or whose servers fail, "
+            "join and leave.",
             metavar="FILE.csv",
         ),
     ] = None,
@@ -37,8 +43,7 @@ def validate(
 
     cluster = None if server_table is None else Cluster.read(server_table)
     kind = _kind(file)
-    readers = {"workload": _workload, "servers": _servers, "outages": _outages, "comparison": _comparison}
-    found = readers[kind](file, cluster)
+    found = _READERS[kind](file, cluster)
     if as_json:
         emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
     else:
@@ -57,6 +62,8 @@ def _kind(path: Path) -> str:
         return "workload"  # whose reader says what is wrong
     if "from_s" in header or "to_s" in header:
         return "outages"
+    if "join_s" in header or "leave_s" in header:
+        return "capacity"
     return "servers" if "gpus" in header and not header & {"job_id", "iterations", "arrival_s"} else "workload"
 
 
@@ -124,6 +131,22 @@ def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     }
 
 
+def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+    from ddlsched.elastic.capacity import CapacityTrace
+
+    trace = CapacityTrace.read(path)
+    if cluster is not None:
+        located(str(path), lambda: trace.changes(cluster.num_servers))
+    stays = trace.presences
+    return {
+        "stays": len(stays),
+        "servers": len({stay.server for stay in stays}),
+        "never_leave": sum(stay.leave_s == float("inf") for stay in stays),
+        "leave_with_a_warning": sum(stay.warned for stay in stays),
+        "joins_s": [min(stay.join_s for stay in stays), max(stay.join_s for stay in stays)],
+    }
+
+
 def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
     from ddlsched.comparing.compare import planned
     from ddlsched.comparing.yaml_file import read_yaml
@@ -136,6 +159,15 @@ def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
         "seeds": len(plan.settings.seeds),
         "runs": len(plan.runs()),
     }
+
+
+_READERS: dict[str, Callable[[Path, Cluster | None], dict[str, Any]]] = {
+    "workload": _workload,
+    "servers": _servers,
+    "outages": _outages,
+    "capacity": _capacity,
+    "comparison": _comparison,
+}
 
 
 def _text(value: Any) -> str:

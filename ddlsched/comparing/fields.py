@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
+"""What every policy has; one of elastic jobs has an allocation, too."""
 _MOST_SEEDS = 100_000
 
 
@@ -139,7 +140,7 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-_GIVEN_OTHERWISE = {*DOORS, "scheduler", "contention", "seed", "timeline"}
+_GIVEN_OTHERWISE = {*DOORS, "allocation", "scheduler", "contention", "seed", "timeline"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel

@@ -9,26 +9,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import yaml
 
 import ddlsched
 from ddlsched.cluster import Cluster
-from ddlsched.comparing.fields import DOORS
 from ddlsched.comparing.settings import Settings, Where, text_of
 from ddlsched.dag import DataParallelIteration
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.jobs import Job, Workload
-from ddlsched.plugins import resolve
+from ddlsched.plugins import Kind, resolve
 from ddlsched.simulation import simulate
 from ddlsched.sweeps.run import Run
 from ddlsched.workload_specs import draws_from_seed, is_generator
 
 __all__ = ["Place", "Plan"]
 
-_WITHOUT_CHANCE = {"load_per_byte_s", "until_s", "warmup_s"}
+_WITHOUT_CHANCE = {"capacity", "load_per_byte_s", "rescale_cost", "until_s", "warmup_s"}
 """Arguments of ``simulate`` that draw no random numbers; any other is taken to."""
 
 
@@ -57,7 +56,7 @@ class Plan:
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Any]]:
-        """Placement, order and communication of each policy."""
+        """Placement, order, communication and perhaps allocation of each policy."""
         return self.settings.named_policies
 
     @cached_property
@@ -128,7 +127,7 @@ class Plan:
     @cached_property
     def _draws(self) -> dict[str, bool]:
         return {
-            policy: any(_may_draw(resolve(door, doors[door])) for door in DOORS)
+            policy: any(_may_draw(resolve(cast(Kind, door), plugin)) for door, plugin in doors.items())
             for policy, doors in self.policies.items()
         }
 

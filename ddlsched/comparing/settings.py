@@ -49,13 +49,14 @@ class _Model(BaseModel):
 
 
 class Policies(_Model):
-    """One policy, or the product of several placements, orders and communication policies."""
+    """One policy, or the product of several placements, orders, communication and allocation policies."""
 
     name: Name | None = None
     scheduler: Bundle | None = None
     placement: Annotated[list[Annotated[Any, Plugin("placement")]], Listed] = []
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
     communication: Annotated[list[Annotated[Any, Plugin("communication")]], Listed] = []
+    allocation: Annotated[list[Annotated[Any, Plugin("allocation")]], Listed] = []
 
     @model_validator(mode="before")
     @classmethod
@@ -69,12 +70,20 @@ class Policies(_Model):
         return self
 
     def expanded(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return each policy: what tables call it, and its placement, order and communication."""
+        """Return each policy: what tables call it, and its placement, order, communication and perhaps allocation."""
         bundle = resolve_bundle(self.scheduler or DEFAULT_BUNDLE)
         choices = {door: getattr(self, door) or [bundle[door]] for door in DOORS}
-        policies = [dict(zip(DOORS, chosen, strict=True)) for chosen in product(*choices.values())]
-        name = self.name or (None if any(getattr(self, door) for door in DOORS) else self.scheduler)
-        return [(name or " + ".join(map(text_of, doors.values())), doors) for doors in policies]
+        choices |= {"allocation": self.allocation} if self.allocation else {}
+        policies = [dict(zip(choices, chosen, strict=True)) for chosen in product(*choices.values())]
+        return [(self.name or self._label(doors), doors) for doors in policies]
+
+    def _label(self, doors: dict[str, Any]) -> str:
+        """Return what tables call a policy: what was said of it, or all doors if that was nothing."""
+        if any(getattr(self, door) for door in DOORS) or not (self.scheduler or self.allocation):
+            named = list(map(text_of, doors.values()))
+        else:
+            named = [*filter(None, [self.scheduler]), *map(text_of, list(doors.values())[len(DOORS) :])]
+        return " + ".join(named)
 
 
 def text_of(plugin: Any) -> str:
@@ -157,7 +166,7 @@ class Settings(_Model):
 
     @property
     def named_policies(self) -> dict[str, dict[str, Any]]:
-        """What tables call each policy, and its placement, order and communication."""
+        """What tables call each policy, and its placement, order, communication and perhaps allocation."""
         return {name: doors for each in self.policies for name, doors in each.expanded()}
 
     @property

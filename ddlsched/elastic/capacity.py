@@ -41,7 +41,9 @@ class Presence:
         if not is_whole(self.server, 0):
             raise InputError(f"capacity: server is {self.server!r}; expected a server's number, from 0")
         if not 0 <= self.join_s < _LIMIT_S or not ns_from_s(self.join_s) < _end_ns(self.leave_s):
-            raise InputError(f"capacity: from {self.join_s} to {self.leave_s} s; expected 0 <= join_s < leave_s")
+            raise InputError(
+                f"capacity: join_s is {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s"
+            )
 
 
 def _end_ns(leave_s: float) -> int:
@@ -70,15 +72,12 @@ class CapacityTrace:
     def __post_init__(self) -> None:
         if not self.presences:
             raise InputError("capacity: names no server; expected at least one")
-        for before, after in pairwise(self._sorted()):
-            if before.server == after.server and after.join_s < before.leave_s:
-                raise InputError(
-                    f"capacity: server {after.server} is there from {before.join_s} to {before.leave_s} s and joins "
-                    f"again at {after.join_s} s; expected stays of a server that do not overlap"
-                )
-
-    def _sorted(self) -> list[Presence]:
-        return sorted(self.presences, key=lambda presence: (presence.server, presence.join_s))
+        if overlap := _overlap(self.presences):
+            before, after = overlap
+            raise InputError(
+                f"capacity: server {after.server} is there from {before.join_s} to {before.leave_s} s and joins "
+                f"again at {after.join_s} s; expected stays of a server that do not overlap"
+            )
 
     @classmethod
     def of(cls, presences: Iterable[tuple[int, float, float]]) -> CapacityTrace:
@@ -106,7 +105,7 @@ class CapacityTrace:
         """
         changes = []
         at_first = set()
-        for server, presences in groupby(self._sorted(), key=lambda presence: presence.server):
+        for server, presences in groupby(_sorted(self.presences), key=lambda presence: presence.server):
             if server >= num_servers:
                 raise InputError(f"capacity of server {server}: the cluster's servers are 0 to {num_servers - 1}")
             for join_ns, leave_ns, warned in _joined(presences):
@@ -118,6 +117,16 @@ class CapacityTrace:
                     changes.append(CapacityChange(leave_ns, True, server, warned))
         changes += [CapacityChange(0, True, server) for server in range(num_servers) if server not in at_first]
         return iter(sorted(changes))
+
+
+def _sorted(presences: Iterable[Presence]) -> list[Presence]:
+    return sorted(presences, key=lambda presence: (presence.server, presence.join_s))
+
+
+def _overlap(presences: Iterable[Presence]) -> tuple[Presence, Presence] | None:
+    """Return two stays of a server that overlap, if there are any."""
+    pairs = pairwise(_sorted(presences))
+    return next((pair for pair in pairs if pair[0].server == pair[1].server and pair[1].join_s < pair[0].leave_s), None)
 
 
 def _joined(presences: Iterable[Presence]) -> list[tuple[int, int, bool]]:
@@ -132,12 +141,14 @@ def _joined(presences: Iterable[Presence]) -> list[tuple[int, int, bool]]:
 
 
 def _read(path: Path) -> CapacityTrace:
-    presences = []
+    placed = []
     for where, row in csv_rows(path, ("server", "join_s", "leave_s"), ("warned",)):
         server = cell_whole(where, "server", row["server"], at_least=0)
         join_s = cell_time_s(where, "join_s", row["join_s"])
         leave_s = cell_time_s(where, "leave_s", row["leave_s"]) if row["leave_s"] else inf
         warned = row.get("warned", "") != "" and cell_whole(where, "warned", row["warned"], at_most=1, at_least=0) == 1
         make = lambda: Presence(server=server, join_s=join_s, leave_s=leave_s, warned=warned)  # noqa: B023, E731
-        presences.append(located(where, make))
-    return located(str(path), lambda: CapacityTrace(tuple(presences)))
+        placed.append((where, located(where, make)))
+    overlap = _overlap(presence for _, presence in placed)
+    place = next((where for where, presence in placed if overlap and presence is overlap[1]), str(path))
+    return located(place, lambda: CapacityTrace(tuple(presence for _, presence in placed)))

@@ -90,8 +90,10 @@ class CapacityView:
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
 
-        It is 0 on one server. The latency of cables is that between the cluster's first servers.
+        It is 0 on one server, and on more than the cluster has as on all. The latency of cables is that between the
+        cluster's first servers.
         """
-        if num_servers < 2 or not message_bytes or self.all_reduce is None:
+        servers = min(num_servers, self.cluster.num_servers)
+        if servers < 2 or not message_bytes or self.all_reduce is None:
             return 0.0
-        return self.all_reduce(message_bytes, num_servers)
+        return self.all_reduce(message_bytes, servers)

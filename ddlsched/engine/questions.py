@@ -135,10 +135,10 @@ class Asker:
     def rescale_ns(self, job: ElasticJob, change: Rescale) -> int:
         """Return what a change of a job's size takes, by its own model or the run's, nanoseconds."""
         model = self._rescale_cost if job.rescale_cost is None else job.rescale_cost
-        what = f"rescale cost {label(model)} at {change.time_s} s, job {job.job_id!r}"
+        what = lambda: f"rescale cost {label(model)} at {change.time_s} s, job {job.job_id!r}"  # noqa: E731
         seconds = guarded(what, lambda: model(change))
         if not isinstance(seconds, int | float | np.number) or not 0 <= seconds < MAX_NS / NS_PER_S:
-            raise PluginError(f"{what}: answered {seconds!r}; expected seconds from 0")
+            raise PluginError(f"{what()}: answered {seconds!r}; expected seconds from 0")
         return ns_from_s(float(seconds))
 
     def wake_s(self, kind: str, now_s: float) -> float | None:

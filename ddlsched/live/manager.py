@@ -142,10 +142,7 @@ class LiveManager:
         for job_id, job in list(self.running.items()):
             if job.has_ended():
                 del self.running[job_id]
-                self.store.finish(job_id)
-                self.sharer.monitor.forget(job_id)
-                self._ask = True
-                self._tell(Event(self.now_s, "finished", job_id))
+                self._finish(job_id)
             elif job.has_failed():
                 self._stop(job_id, "a process died")
                 self._failures[job_id] = self._failures.get(job_id, 0) + 1
@@ -153,6 +150,12 @@ class LiveManager:
                 if self._failures[job_id] >= _MOST_FAILURES:
                     self.store.fail(job_id)
                     self._tell(Event(self.now_s, "failed", job_id))
+
+    def _finish(self, job_id: str) -> None:
+        self.store.finish(job_id)
+        self.sharer.monitor.forget(job_id)
+        self._ask = True
+        self._tell(Event(self.now_s, "finished", job_id))
 
     def _share_out(self, jobs: list[StoredJob]) -> None:
         """Ask for sizes and carry out what differs: first jobs that shrink or stop, then those that grow."""
@@ -185,6 +188,9 @@ class LiveManager:
     def _start(self, job: StoredJob, nodes: tuple[str, ...]) -> None:
         folder = self.folder / job.job_id
         folder.mkdir(exist_ok=True)
+        if len(committed_steps(folder)) >= job.steps:  # it was stopped after its last step, before it could say so
+            self._finish(job.job_id)
+            return
         generation, token = self.store.start(job.job_id)
         self._reported.pop(job.job_id, None)
         self.running[job.job_id] = start_processes(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.plots.style import INK, MUTED, colours, in_style
+from ddlsched.plots.style import INK, colours, in_style
 from ddlsched.tables import csv_rows, readable
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["live_timeline"]
@@ -28,40 +28,41 @@ def live_timeline(path: Path) -> Figure:
         It is no such file.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FormatStrFormatter, NullFormatter
+    from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullFormatter
 
     rows = [row for _, row in readable(path, "a timeline of ddlsched live", lambda p: list(csv_rows(p, _COLUMNS, ())))]
     jobs = sorted({row["job"] for row in rows if row["job"]})
     shade = colours(jobs)
-    figure = Figure(figsize=(6.0, 3.4), layout="constrained")
+    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     sizes, losses = figure.subplots(2, 1, sharex=True)
-    end_s = max((float(row["time_s"]) for row in rows), default=0.0)
-    idle = [(float(row["time_s"]), int(row["nodes"])) for row in rows if row["what"] == "nodes"]
-    _steps(sizes, [*idle, (end_s, idle[-1][1] if idle else 0)], "idle nodes", MUTED, filled=True)
+    times_s, nodes = _sizes(rows, jobs)
+    if jobs:
+        sizes.stackplot(times_s, nodes[1:], step="post", colors=[shade[job] for job in jobs], alpha=0.8, linewidth=0)
+    sizes.step(times_s, nodes[0], where="post", color=INK, linewidth=0.9, label="idle nodes")
     for job in jobs:
-        own = [row for row in rows if row["job"] == job]
-        changes = [
-            (float(row["time_s"]), 0 if row["what"] in _ENDS else int(row["nodes"]))
-            for row in own
-            if row["what"] == "started" or row["what"] in _ENDS
+        sizes.fill_between([], [], color=shade[job], alpha=0.8, label=f"job {job}")
+        points = [
+            (float(row["time_s"]), float(row["loss"])) for row in rows if (row["what"], row["job"]) == ("step", job)
         ]
-        changes += [(end_s, changes[-1][1])] if changes and changes[-1][1] else []
-        _steps(sizes, changes, f"job {job}", shade[job], filled=False)
-        points = [(float(row["time_s"]), float(row["loss"])) for row in own if row["what"] == "step"]
         if points:
             losses.plot(*zip(*points, strict=True), ".", color=shade[job], markersize=2)
-    sizes.set_ylabel("Nodes")
-    losses.set_ylabel("Loss")
-    losses.set_yscale("log")
+    sizes.set(ylabel="Nodes", xlim=(0, max(times_s[-1], 1e-3)), ylim=(0, None))
+    sizes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    losses.set(ylabel="Loss of a step", yscale="log", xlabel="Time (s)")
     losses.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     losses.yaxis.set_minor_formatter(NullFormatter())
-    losses.set_xlabel("Time (s)")
     sizes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=INK)
     return figure
 
 
-def _steps(axes: Axes, changes: list[tuple[float, int]], label: str, colour: str, *, filled: bool) -> None:
-    times_s, nodes = zip(*changes, strict=True) if changes else ((), ())
-    axes.step(times_s, nodes, where="post", color=colour, label=label, linewidth=1.0)
-    if filled:
-        axes.fill_between(times_s, nodes, step="post", color=colour, alpha=0.15)
+def _sizes(rows: Sequence[Mapping[str, str]], jobs: Sequence[str]) -> tuple[list[float], list[list[int]]]:
+    """Return times, and from each on the number of idle nodes and of each job's nodes, a list each."""
+    now = dict.fromkeys(["", *jobs], 0)
+    times_s, nodes = [0.0], [list(now.values())]
+    for row in rows:
+        if row["what"] in {"nodes", "started", *_ENDS}:
+            now[row["job"]] = 0 if row["what"] in _ENDS else int(row["nodes"])
+            times_s.append(float(row["time_s"]))
+            nodes.append(list(now.values()))
+    end_s = max((float(row["time_s"]) for row in rows), default=0.0)
+    return [*times_s, end_s], [list(each) for each in zip(*nodes, nodes[-1], strict=True)]

@@ -29,12 +29,13 @@ def job_metrics(result: Result) -> pd.DataFrame:
 
     Columns added to those of :attr:`Result.jobs`: alone_s (:func:`ddlsched.results.alone.alone_s`); slowdown
     (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.fairness.finish_time_fairness`);
-    size_class ("1", "2-4", "5-7" or "8+" GPUs). Slowdown and ρ are NaN for a job that did not finish, and for
-    one that has no work, whose alone_s is 0.
+    size_class ("1", "2-4", "5-7" or "8+" GPUs; of an elastic job by the most that it can use, which no policy
+    changes). Slowdown and ρ are NaN for a job that did not finish, and for one that has no work, whose alone_s is 0.
     """
     jobs = result.jobs
     alone = alone_s(result.workload, result.cluster, result.contention)
-    jct_s, arrival_s, finish_s, gpus = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s", "gpus"))
+    jct_s, arrival_s, finish_s = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s"))
+    gpus = np.array([job.num_gpus for job in result.workload])
     return jobs.assign(
         alone_s=alone,
         slowdown=np.divide(jct_s, alone, out=np.full(len(alone), np.nan), where=alone > 0.0),

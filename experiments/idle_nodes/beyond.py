@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from inputs import shared_evenly
+from inputs import Inputs, shared_evenly
 from on_engine import Watched, simulated
+from parallel import Workers
 from replay import TrainingJob
 
 from algorithms.allocation.count_programme import CountProgramme
@@ -19,7 +20,8 @@ from ddlsched.cluster import Cluster
 from ddlsched.elastic.idle_nodes import IdleTrace
 from ddlsched.elastic.survival import Survival
 
-MOST_JOBS = 10
+MOST_JOBS, MOST_WAITING = 10, 120
+NODES, SETS, UNTIL_S = 512, 9, 50_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +54,31 @@ def policies(idle: IdleTrace) -> dict[str, Any]:
     return {
         "optimum, T_fwd 120 s": CountProgramme(lookahead_s=120.0),
         "survival-aware": SurvivalAware(),
-        "clairvoyant": Clairvoyant(leaves_s=leaves_s),
+        "the same rule, clairvoyant": Clairvoyant(leaves_s=leaves_s),
     }
 
 
-def runs(idle: IdleTrace, jobs: Sequence[TrainingJob], nodes_each: int, most_sets: int, until_s: float) -> pd.DataFrame:
-    """Return a row a policy and disjoint set of nodes; there are more jobs than can end by ``until_s``."""
-    at_once = [replace(job, submit_s=0.0) for job in jobs]
-    rows = []
-    for first in range(0, min(int(idle.node.max()) + 1, most_sets * nodes_each), nodes_each):
-        part = idle.of_nodes(first, first + nodes_each).between(0.0, until_s)
-        for name, policy in policies(part).items():
-            watched = Watched(policy=policy)
-            _, tally = simulated(part, at_once, watched, until_s=until_s)
-            trained, end_s = watched.seen["trained"], watched.seen["until_s"]
-            even = shared_evenly(jobs, part.mean_idle(0.0, end_s), MOST_JOBS)
-            losses = {"rescale_lost": tally.rescale_lost / trained, "preempt_lost": tally.preempt_lost / trained}
-            rows.append({"first_node": first, "policy": name, "u": trained / end_s / even, **losses})
-        bound = no_cost_bound(part, jobs, until_s)
-        rows.append({"first_node": first, "policy": "no-cost bound", "u": bound})
-    return pd.DataFrame(rows)
+def beyond(inputs: Inputs, workers: Workers) -> pd.DataFrame:
+    """Return U of each policy, and the bound, over disjoint sets of nodes; there are more jobs than can end."""
+    jobs = inputs.hpo[:MOST_WAITING]
+    sets = range(0, min(int(inputs.all_nodes.node.max()) + 1, SETS * NODES), NODES)
+    parts = {first: inputs.all_nodes.of_nodes(first, first + NODES).between(0.0, UNTIL_S) for first in sets}
+    settings = [(first, name) for first in sets for name in policies(parts[first])]
+    rows = workers.do("beyond", _one, [(parts[first], jobs, name) for first, name in settings])
+    table = [{"first_node": first, "policy": name} | row for (first, name), row in zip(settings, rows, strict=True)]
+    for first, idle in parts.items():
+        bound = no_cost_bound(idle, jobs, UNTIL_S)
+        table.append({"first_node": first, "policy": "bound: changes cost nothing", "u": bound})
+    return pd.DataFrame(table)
+
+
+def _one(idle: IdleTrace, jobs: Sequence[TrainingJob], name: str) -> dict[str, float]:
+    watched = Watched(policy=policies(idle)[name])
+    _, tally = simulated(idle, [replace(job, submit_s=0.0) for job in jobs], watched, until_s=UNTIL_S)
+    trained, end_s = watched.seen["trained"], watched.seen["until_s"]
+    even = shared_evenly(jobs, idle.mean_idle(0.0, end_s), MOST_JOBS)
+    losses = {"rescale_lost": tally.rescale_lost / trained, "preempt_lost": tally.preempt_lost / trained}
+    return {"u": trained / end_s / even} | losses
 
 
 def no_cost_bound(idle: IdleTrace, jobs: Sequence[TrainingJob], until_s: float) -> float:

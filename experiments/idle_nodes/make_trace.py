@@ -2,7 +2,7 @@
 
 python experiments/idle_nodes/make_trace.py        writes experiments/idle_nodes/generated/
 
-1024 nodes for 30 hours. Groups of nodes become idle together (how many: a Pareto law, cut off), mostly for the same
+1024 nodes for 48 hours. Groups of nodes become idle together (how many: a Pareto law, cut off), mostly for the same
 time (drawn from quantiles of the measured fragments' lengths: median 475 s, mean about 1200 s); so often that about
 8.6 % of nodes are idle on average, as measured.
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-SEED, NODES, HOURS, IDLE_SHARE = 7, 1024, 30, 0.086
+SEED, NODES, HOURS, IDLE_SHARE = 6, 1024, 48, 0.086
 SHARES = (0.0, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1.0)
 LENGTHS_S = (50.0, 81.0, 91.0, 162.0, 475.0, 1446.0, 3400.0, 4739.0, 9246.0, 12670.0)
 """Quantiles of the lengths of measured fragments."""
 SPEEDS = (2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5)
 """Samples/s of the measured trainer at 1, 2, 4, ..., 64 nodes."""
-JOBS, SAMPLES, BEGIN_S = 120, 130_000_000, 6 * 3600
+JOBS, SAMPLES, BEGIN_S = 80, 130_000_000, 6 * 3600
 HERE = Path(__file__).resolve().parent / "generated"
 
 

@@ -119,7 +119,7 @@ class Watched:
     """Passes questions on to ``policy`` and keeps what had been trained at the last of them, and when that was."""
 
     policy: Any
-    seen: dict[str, float] = field(default_factory=dict, repr=False)
+    seen: dict[str, float] = field(default_factory=dict)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Watched:
         """Return what is asked during a run."""

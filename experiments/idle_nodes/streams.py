@@ -1,4 +1,6 @@
-"""Streams of short jobs with different scaling: architecture search and hyper-parameter search, made from a seed.
+"""Streams of short jobs with different scaling, and what knowing, supposing or measuring that is worth.
+
+Architecture search and hyper-parameter search, made from a seed.
 
 A job on n nodes trains n B / (c B + s (n - 1) / n + l log2 n) samples/s: the time to compute a share of B samples, to
 reduce gradients in a ring, and to start that.
@@ -6,10 +8,35 @@ reduce gradients in a ring, and to start that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
 import numpy as np
+import pandas as pd
+from inputs import Inputs
+from on_engine import simulated
+from parallel import Workers
 from replay import TrainingJob
 
-MOST_NODES = 32
+from algorithms.allocation.count_programme import CountProgramme
+from algorithms.allocation.malletrain import MalleTrain
+from algorithms.allocation.sharing import Sharing
+from ddlsched.cluster import Cluster
+from ddlsched.elastic.curves import ThroughputCurve
+from ddlsched.elastic.idle_nodes import IdleTrace
+from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.elastic.profiling_advisor import extrapolated
+from ddlsched.elastic.trainers import Numbers
+from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.policies import Allocation
+
+JOBS, MOST_NODES = 60, 32
+LONGEST_S = 72 * 3600.0
+"""Of the trace, left for the last stream."""
+MOST_OF_A_STREAM = 0.8
+"""Throughput of a stream is that of its first four fifths: then the last few jobs share all nodes."""
 MEAN_NODE_S = 6 * 3600.0
 """Of a job, on one node."""
 
@@ -48,3 +75,76 @@ def _jobs(
             )
         )
     return jobs
+
+
+MAKERS = {"architecture search": architecture_search, "hyper-parameter search": hyperparameter_search}
+POLICIES = (
+    "FreeTrain, linear",
+    "FreeTrain, average curve",
+    "FreeTrain, 1 to 4 nodes",
+    "FreeTrain, true curves",
+    "MalleTrain",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supposed:
+    """FreeTrain whose users supply the given rates, samples/s at 0, 1, ... nodes, by job."""
+
+    rates: Mapping[str, Numbers]
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _SupposedRun:
+        """Return what is asked during a run."""
+        return _SupposedRun(CountProgramme(lookahead_s=120.0).begin(cluster, rng), self.rates)
+
+
+@dataclass
+class _SupposedRun:
+    asked: Sharing
+    rates: Mapping[str, Numbers]
+    jobs: dict[str, ElasticJob] = field(default_factory=dict)
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation]:
+        return self.asked.allocate([replace(view, job=self._supposed(view.job)) for view in jobs], capacity, now_s)
+
+    def _supposed(self, job: ElasticJob) -> ElasticJob:
+        if job.job_id not in self.jobs:
+            rates = self.rates[job.job_id][1:].tolist()
+            curve = ThroughputCurve(num_gpus=tuple(range(1, len(rates) + 1)), samples_per_s=tuple(rates))
+            self.jobs[job.job_id] = replace(job, curve=curve)
+        return self.jobs[job.job_id]
+
+
+def policy_of(name: str, jobs: Sequence[TrainingJob]) -> Any:
+    """Return one of those that are compared; FreeTrain's are told apart by what its users suppose of their jobs."""
+    if name == "MalleTrain":
+        return MalleTrain(lookahead_s=120.0)
+    if name == "FreeTrain, true curves":
+        return CountProgramme(lookahead_s=120.0)
+    if name == "FreeTrain, linear":
+        return CountProgramme(lookahead_s=120.0, believes="linear")
+    if name == "FreeTrain, average curve":
+        average = np.mean([job.rates / job.rates[1] for job in jobs], axis=0)
+        return Supposed(rates={job.job_id: average * job.rates[1] for job in jobs})
+    known = {job.job_id: {n: float(job.rates[n]) for n in range(1, 5)} for job in jobs}
+    return Supposed(rates={job_id: extrapolated(rates, MOST_NODES) for job_id, rates in known.items()})
+
+
+def streams(inputs: Inputs, workers: Workers, seeds: int) -> pd.DataFrame:
+    """Return how fast each policy is done with streams of jobs; each seed has its own jobs and its own time."""
+    apart_s = (float(inputs.idle.idle_to_s.max()) - LONGEST_S) / max(seeds - 1, 1)
+    settings = list(product(MAKERS, range(1, seeds + 1), POLICIES))
+    later = [inputs.idle.since(seed * max(apart_s, 0.0)) for seed in range(seeds)]
+    rows = workers.do("streams", _done, [(later[seed - 1], stream, seed, policy) for stream, seed, policy in settings])
+    labels = [dict(zip(("stream", "seed", "policy"), setting, strict=True)) for setting in settings]
+    return pd.DataFrame([a | b for a, b in zip(labels, rows, strict=True)])
+
+
+def _done(idle: IdleTrace, stream: str, seed: int, policy: str) -> dict[str, float]:
+    jobs = MAKERS[stream](seed, JOBS)
+    result, _ = simulated(idle, jobs, policy_of(policy, jobs))
+    finish_h = np.sort(result.jobs["finish_s"]) / 3600
+    first = int(MOST_OF_A_STREAM * len(jobs))
+    return {"jobs_per_h": first / finish_h[first - 1], "makespan_h": finish_h[-1], "mean_finish_h": finish_h.mean()}

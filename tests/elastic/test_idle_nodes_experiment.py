@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def parts():
 
 @pytest.mark.parametrize("policy", ["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"])
 def test_the_engine_agrees_with_the_plain_replay(parts, policy) -> None:
-    from run import POLICIES
+    from parts import POLICIES
 
     inputs, on_engine, replay = parts
     given = inputs.load(None)
@@ -38,6 +39,27 @@ def test_the_engine_agrees_with_the_plain_replay(parts, policy) -> None:
     assert result.summary()["makespan_s"] == pytest.approx(plain.makespan_s, rel=0.02)
     assert tally.rescale_lost / samples == pytest.approx(plain.rescale_lost / samples, abs=0.01)
     assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
+
+
+def test_the_readme_shows_the_tables_that_the_command_prints(parts) -> None:
+    from tables import ROWS, shown
+
+    readme = (FOLDER / "README.md").read_text()
+    for part in ROWS:
+        printed = shown(part, pd.read_csv(FOLDER / "expected" / f"{part}.csv"))
+        assert printed in readme, part
+
+
+def test_what_users_suppose_decides_what_freetrain_does(parts) -> None:
+    from streams import MAKERS, POLICIES, policy_of
+
+    inputs, on_engine, _ = parts
+    idle, jobs = inputs.load(None).idle.of_nodes(0, 128), MAKERS["architecture search"](1, 12)
+    done_s = {
+        name: on_engine.simulated(idle, jobs, policy_of(name, jobs))[0].jobs["finish_s"].mean() for name in POLICIES
+    }
+    known = max(done_s["FreeTrain, true curves"], done_s["FreeTrain, 1 to 4 nodes"])
+    assert known < done_s["FreeTrain, average curve"] < done_s["FreeTrain, linear"] == max(done_s.values())
 
 
 def test_the_generated_trace_is_what_its_script_makes(parts, tmp_path, monkeypatch) -> None:

@@ -70,6 +70,20 @@ def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> 
     assert len(committed_steps(tmp_path / "a")) == 100
 
 
+def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_path) -> None:
+    first, _ = manager(tmp_path, 1)
+    first.store.submit("a", program="count", steps=20, max_nodes=1)
+    while len(committed_steps(tmp_path / "a")) < 20:
+        first.turn()
+    if first.running:  # else its process had ended already, and the job is finished
+        first.close()
+    events: list[Event] = []
+    again, _ = manager(tmp_path, 1, events)
+    again.run(60)
+    assert "started" not in [event.what for event in events]
+    assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]
+
+
 def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> None:
     events: list[Event] = []
     live, _ = manager(tmp_path, 1, events)

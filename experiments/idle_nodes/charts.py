@@ -1,0 +1,156 @@
+"""The experiment's charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from tables import BASE, beyond_by_set, stream_changes, topology_changes
+
+from ddlsched.plots.charts import Change, changes, legend_below, over_seeds
+from ddlsched.plots.style import INK, JOB_COLOURS, MUTED, PALETTE, in_style, new_figure, new_panels
+from ddlsched.results.statistics import Interval, mean_interval, paired_difference
+
+PUBLISHED_GAIN = 22.3
+"""Per cent: "up to", of MalleTrain over FreeTrain."""
+METHODS = {"programme": "D", "highs": "o", "scip": "s", "cp-sat": "^"}
+
+
+@in_style()
+def timeline(table: pd.DataFrame) -> Figure:
+    """Return the idle nodes over time as a line, and under it the nodes of each job as areas."""
+    figure, axes = new_figure(2.8, width_inches=7.2)
+    hours = table["time_s"] / 3600
+    sizes = table.drop(columns=["time_s", "idle"])
+    areas = sizes.T.to_numpy()
+    shades = [JOB_COLOURS[number % len(JOB_COLOURS)] for number in range(len(areas))]
+    axes.stackplot(hours, areas, step="post", colors=shades, linewidth=0)
+    axes.step(hours, table["idle"], where="post", color=INK, linewidth=0.9, label="idle nodes")
+    axes.fill_between([], [], color=JOB_COLOURS[0], label="allocated: an area a job, one above the other")
+    axes.set(xlabel="Time (h)", ylabel="Nodes", xlim=(0, hours.max()))
+    axes.set_ylim(bottom=0)
+    legend_below(figure, [axes])
+    return figure
+
+
+@in_style()
+def sweep(table: pd.DataFrame) -> Figure:
+    """Return U over the look-ahead, a panel a set of trainers, a line a set of rules."""
+    kinds = list(dict.fromkeys(table["trainers"]))
+    figure, panels = new_panels(2.6, len(kinds), width_inches=5.6)
+    for axes, kind in zip(panels, kinds, strict=True):
+        for rules, colour, marker in (("live", "blue", "o"), ("published", "vermillion", "s")):
+            own = table[(table["trainers"] == kind) & (table["rules"] == rules)]
+            style = {"color": PALETTE[colour], "marker": marker, "markersize": 4}
+            axes.plot(own["lookahead_s"], own["u"], **style, label=f"{rules} rules")
+        axes.set(title=f"{kind} trainers", xscale="log", xlabel="T_fwd (s)")
+        both = table.loc[table["trainers"] == kind, "u"]
+        axes.set_ylim(both.min() - 0.01, both.max() + 0.01)
+        axes.set_xticks(ticks := own["lookahead_s"].tolist(), [f"{tick:.0f}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.grid(axis="y")
+    panels[0].set_ylabel("U")
+    figure.suptitle(
+        "One run each; each panel has its own scale, which does not begin at 0", x=0.01, ha="left", fontsize=8.5
+    )
+    legend_below(figure, panels)
+    return figure
+
+
+@in_style()
+def solve_times(table: pd.DataFrame) -> Figure:
+    """Return the time of a decision by its size, on a logarithmic axis: a point an instance and method."""
+    figure, axes = new_figure(3.0)
+    sizes = list(dict.fromkeys(zip(table["jobs"], table["nodes"], strict=True)))
+    for number, (method, own) in enumerate(table.groupby("method", sort=False)):
+        places = [sizes.index(size) for size in zip(own["jobs"], own["nodes"], strict=True)]
+        x = np.array(places) + 0.16 * (number - 1.5) + 0.035 * (own["instance"].to_numpy() - 1)
+        ended = (own["same_optimum"].notna() | (method == "programme")).to_numpy()
+        style = {"color": PALETTE[("blue", "orange", "green", "purple")[number]], "markersize": 4, "linestyle": ""}
+        axes.plot(x[ended], own["seconds"][ended], marker=METHODS[str(method)], **style, label=NAMES[str(method)])
+        axes.plot(x[~ended], own["seconds"][~ended], marker=METHODS[str(method)], fillstyle="none", **style)
+    axes.plot([], [], "o", color=MUTED, fillstyle="none", label="stopped at the limit, not proved", markersize=4)
+    axes.set(yscale="log", ylabel="Time of one decision (s)", xlabel="Jobs x nodes")
+    axes.set_xticks(range(len(sizes)), [f"{jobs} x {nodes}" for jobs, nodes in sizes])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.grid(axis="y")
+    legend_below(figure, [axes])
+    return figure
+
+
+NAMES = {"programme": "programme over counts", "highs": "MILP, HiGHS", "scip": "MILP, SCIP", "cp-sat": "MILP, CP-SAT"}
+
+
+def streams(table: pd.DataFrame) -> Figure:
+    """Return the gain over FreeTrain whose users suppose linear speed, beside the published one."""
+    gains = stream_changes(table, "jobs_per_h", "FreeTrain, linear")
+    rows = [Change(stream, own, PUBLISHED_GAIN) for stream, own in gains.items()]
+    axis = "More jobs/h than FreeTrain whose users\nsuppose linear speed (%)"
+    claim = f"published: MalleTrain up to {PUBLISHED_GAIN} %"
+    return changes(rows, axis=axis, claim=claim, colour=STREAM_COLOURS)
+
+
+STREAM_COLOURS = {
+    "MalleTrain": PALETTE["vermillion"],
+    "FreeTrain, average curve": PALETTE["orange"],
+    "FreeTrain, 1 to 4 nodes": PALETTE["green"],
+    "FreeTrain, true curves": PALETTE["blue"],
+}
+
+
+def topology(table: pd.DataFrame) -> Figure:
+    """Return the change of samples/s against the star with counts alone, a row a network."""
+    found = topology_changes(table)
+    networks = list(dict.fromkeys(network for network, _ in found))
+    base = Interval(0.0, 0.0, 0.0, max(change.seeds for change in found.values() if change))
+    rows = [
+        Change(network, {choice: change or base for (own, choice), change in found.items() if own == network})
+        for network in networks
+    ]
+    axis = "Samples/s against the star,\nnodes by counts alone (%)"
+    shade = {"counts alone": PALETTE["orange"], "link-aware": PALETTE["blue"]}
+    figure = changes(rows, axis=axis, colour=shade)
+    figure.axes[0].set_xlabel(figure.axes[0].get_xlabel().replace("seeds", "windows"), loc="right")
+    return figure
+
+
+@in_style()
+def beyond(table: pd.DataFrame) -> Figure:
+    """Return U of each policy and the bound, and in a second panel the gains, paired, without the bound."""
+    u = beyond_by_set(table)
+    figure, (left, right) = new_panels(2.0, 2, width_inches=7.2)
+    for place, policy in enumerate(u):
+        mean = mean_interval(u[policy])
+        _point(left, place, mean.mean, mean.low, mean.high)
+        if policy != BASE and not policy.startswith("bound"):
+            gain = paired_difference(u[policy], u[BASE])
+            _point(right, place, gain.mean, gain.low, gain.high)
+    for axes in (left, right):
+        axes.set_ylim(len(u.columns) - 0.5, -0.5)
+        axes.set_yticks(range(len(u.columns)), u.columns if axes is left else [])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x")
+    right.locator_params(axis="x", nbins=5)
+    right.axvline(0.0, color=MUTED, linewidth=0.8)
+    over = over_seeds([len(u)]).replace("seeds", "sets of nodes")
+    left.set_xlabel(f"U\n{over}")
+    right.set_xlabel(f"Gain in U over {BASE},\npaired; the bound is far to the right")
+    return figure
+
+
+def _point(axes, place: int, mean: float, low: float, high: float) -> None:
+    axes.plot([low, high], [place, place], color=PALETTE["blue"], linewidth=1.4)
+    axes.plot(mean, place, "o", color=PALETTE["blue"], markersize=4.5)
+
+
+CHARTS: dict[str, Callable[[pd.DataFrame], Figure]] = {
+    "timeline": timeline,
+    "sweep": sweep,
+    "solve_times": solve_times,
+    "streams": streams,
+    "topology": topology,
+    "beyond": beyond,
+}
+"""Of some parts."""

@@ -27,7 +27,7 @@ from ddlsched.workload_specs import draws_from_seed, is_generator
 
 __all__ = ["Place", "Plan"]
 
-_WITHOUT_CHANCE = {"capacity", "load_per_byte_s", "rescale_cost", "until_s", "warmup_s"}
+_WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "until_s", "warmup_s"}
 """Arguments of ``simulate`` that draw no random numbers; any other is taken to."""
 
 

@@ -16,24 +16,15 @@ _SILENT_S = 2.0
 
 @functools.cache
 def _compile(state_type: object) -> None:
+    """Compile what every run calls; the rest, little, is compiled when a run first does."""
     import numba
 
     number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
     kernel.advance.compile((state_type,))
     kernel.place_job.compile((state_type, number, number, numbers, number, numbers, floats, floats, numbers, number))
-    kernel.stop_job.compile((state_type, number, number))
     kernel.fill_loads.compile((state_type, numbers, numbers))
     kernel.next_fitting.compile((state_type, numbers, number))
-    kernel.gather_transfers.compile((state_type,))
-    kernel.gather_rivals.compile((state_type,))
-    kernel.start_transfer.compile((state_type, number))
-    kernel.pause_transfer.compile((state_type, number))
-    kernel.apply_rates.compile((state_type, floats))
-    kernel.fail_gpus.compile((state_type, numbers, number))
-    kernel.restore_gpus.compile((state_type, numbers))
-    kernel.add_busy_ns.compile((state_type, numbers))
     kernel.count_room.compile((state_type,))
-    kernel.wake.compile((state_type, number))
     kernel.close_books.compile((state_type,))
     kernel.take_samples.compile((state_type, number))
     kernel.take_sample.compile((state_type, number))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ddlsched.engine import kernel
 from ddlsched.plugins import KINDS, names, resolve, resolve_bundle
 from ddlsched.workload_specs import workload_of
 
@@ -83,3 +85,12 @@ def test_every_public_name_can_be_imported() -> None:
 
     for name in ddlsched.__all__:
         assert getattr(ddlsched, name).__doc__, name
+
+
+def test_what_python_calls_of_the_event_loop_can_be_called() -> None:
+    """A function without a wrapper for Python ends the process when it is called."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "ddlsched").rglob("*.py")]
+    called = {name for source in sources for name in re.findall(r"\bkernel\.([a-z_]\w*)", source)}
+    compiled = {name: function for name, function in vars(kernel).items() if hasattr(function, "targetoptions")}
+    assert {"advance", "place_job"} <= called
+    assert [n for n in sorted(called & compiled.keys()) if compiled[n].targetoptions.get("no_cpython_wrapper")] == []

@@ -49,7 +49,8 @@ def can_cache():
 
 # Nothing here allocates, so reference counting is switched off: it would cost seven times the loop itself.
 _OPTIONS: dict[str, Any] = {"cache": can_cache(), "error_model": "numpy", "_nrt": False}
-_INNER_OPTIONS = _OPTIONS | {"no_cpython_wrapper": True}  # a third of the compiler's time goes into such wrappers
+# Wrappers for calls from Python take a third of the compiler's time; a call of a function without one ends the process.
+_INNER_OPTIONS = _OPTIONS | {"no_cpython_wrapper": True}
 called_from_python: Any = numba.njit(**_OPTIONS)
 njit: Any = numba.njit(**_INNER_OPTIONS)
 

@@ -195,7 +195,7 @@ def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
     latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
-    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out"""
+    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -822,7 +822,7 @@ def test_validate_counts_jobs_that_never_fit_a_cluster() -> None:
             "server,join_s,leave_s\n0,0,9\n0,5,7\n",
             "a.csv, row 2 (line 3): capacity: server 0 is there from 0.0",
         ),
-        ("a.csv", "server,join_s,leave_s\n3,0,9\n", "a.csv: capacity of server 3: the cluster's servers are 0 to 0"),
+        ("a.csv", "server,join_s,leave_s\n3,0,9\n", "a.csv, row 1 (line 2), column server: '3' is out of range"),
         ("a.yaml", "workloads: jobs.csv\npolicies: [srsf-9]\n", "a.yaml, line 2, field policies[0]"),
         ("a.txt", "", "the suffix is '.txt'"),
         ("none.csv", None, "no such file"),

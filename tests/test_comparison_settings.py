@@ -180,9 +180,13 @@ def test_clusters_are_called_by_size_and_by_what_is_not_usual():
 
 def test_options_are_those_of_simulate():
     assert plan(options={"load_per_byte_s": "7.8e-9"}).settings.given_options == {"load_per_byte_s": 7.8e-9}
-    for name in ("seed", "timeline", "placement", "cluster", "scheduler", "contention"):
-        with pytest.raises(FaultyInputError, match="is no field"):
+    for name in ("seed", "timeline", "placement", "allocation", "scheduler", "contention"):
+        with pytest.raises(FaultyInputError, match="is no option, but a field of its own or of a policy"):
             plan(options={name: 1})
+    with pytest.raises(FaultyInputError, match="is no field"):
+        plan(options={"cluster": 1})
+    with pytest.raises(FaultyInputError, match="no interference is named 'foo'"):
+        plan(options={"interference": "foo"})
     with pytest.raises(FaultyInputError, match="Did you mean 'load_per_byte_s'"):
         plan(options={"load_per_byte": 1})
 
@@ -355,3 +359,20 @@ def test_a_users_file_that_cannot_be_imported_is_the_files_fault():
     Path("mine.py").write_text("1 / 0")
     with pytest.raises(PluginError, match="ZeroDivisionError"):
         of_yaml("workloads: microsoft-160:scale=0.002\npolicies: [{placement: mine.py:Mine}]\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"workloads": ["elastic-mix"]}, "'ada-srsf' on workload 'elastic-mix': has no allocation"),
+        ({"policies": [{"allocation": "elastic-scaling"}]}, "has an allocation, but none of the jobs is elastic"),
+        ({"options": {"rescale_cost": "restart_s=-2"}}, r"^\('options', 'rescale_cost'\): rescale cost"),
+        (
+            {"options": {"capacity": "nowhere.csv", "warmup_s": 1}},
+            r"^\('options', 'capacity'\): nowhere.csv: no such file",
+        ),
+    ],
+)
+def test_what_no_run_could_do_is_known_before_the_first(given, said):
+    with pytest.raises(InputError, match=said):
+        plan(**given).try_out(str)

@@ -200,7 +200,7 @@ def rivals(draw: st.DrawFn) -> Setting:
 
 
 @given(rivals())
-@hypothesis_settings(max_examples=examples(6))
+@hypothesis_settings(max_examples=examples(2))
 def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
     for order, communication in product(ORDERS, COMMUNICATIONS):
         ordered = dataclasses.replace(setting, order=order, communication=communication)

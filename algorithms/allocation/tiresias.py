@@ -13,6 +13,7 @@ from ddlsched.cluster import Cluster
 from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.errors import InputError
 from ddlsched.policies import Allocation
+from ddlsched.units import is_whole
 
 __all__ = ["PreemptiveTiresias"]
 
@@ -25,9 +26,9 @@ class PreemptiveTiresias:
     """GPUs to the jobs that have had the least GPUs x time, in few queues; others stop, and resume later.
 
     A job gets its fewest GPUs or none (state a fixed size as ``min_gpus = max_gpus``), for itself. Queues go by
-    attained service; within a queue a job that started earlier comes first, so that nobody there stops another.
-    A job that does not fit is skipped. Needs no durations. Left out: the promotion of jobs that have waited long, and
-    the choice of GPUs by how skewed a model's tensors are (the engine packs closely).
+    attained service; within a queue a job that started earlier comes first. A job that does not fit is skipped, and
+    one behind it that does is stopped again once the first fits. Needs no durations. Left out: the promotion of jobs
+    that have waited long, and the choice of GPUs by how skewed a model's tensors are (the engine packs closely).
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class PreemptiveTiresias:
     def __post_init__(self) -> None:
         if not 0 < self.threshold_gpu_s <= 1e9:
             raise InputError(f"tiresias: threshold_gpu_s is {self.threshold_gpu_s}; expected a number > 0, to 1e9")
-        if not 1 <= self.queues <= 10:
+        if not is_whole(self.queues, 1, 10):
             raise InputError(f"tiresias: queues is {self.queues}; expected a whole number from 1 to 10")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Queues:

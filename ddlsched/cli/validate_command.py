@@ -12,7 +12,7 @@ import typer
 
 from ddlsched.cli.output import emit
 from ddlsched.errors import InputError
-from ddlsched.tables import located
+from ddlsched.tables import cell_whole, csv_rows
 
 if TYPE_CHECKING:
     from ddlsched.cluster import Cluster
@@ -136,7 +136,8 @@ def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
 
     trace = CapacityTrace.read(path)
     if cluster is not None:
-        located(str(path), lambda: trace.changes(cluster.num_servers))
+        for where, row in csv_rows(path, ("server", "join_s", "leave_s"), ("warned",)):
+            cell_whole(where, "server", row["server"], at_most=cluster.num_servers - 1, at_least=0)
     stays = trace.presences
     return {
         "stays": len(stays),

@@ -20,6 +20,7 @@ from ddlsched.workload_specs import workload_of
 
 __all__ = [
     "DOORS",
+    "GIVEN_OTHERWISE",
     "Bundle",
     "Listed",
     "Name",
@@ -140,19 +141,20 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-_GIVEN_OTHERWISE = {*DOORS, "allocation", "scheduler", "contention", "seed", "timeline"}
+GIVEN_OTHERWISE = {*DOORS, "allocation", "scheduler", "contention", "seed", "timeline"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel
 else:
     _HINTS = typing.get_type_hints(simulate)
+    _PLUGINS = {"interference": Annotated[Any, Plugin("interference")] | None}
     Options = create_model(
         "Options",
         __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
         **{
-            name: (_HINTS[name], parameter.default)
+            name: (_PLUGINS.get(name, _HINTS[name]), parameter.default)
             for name, parameter in inspect.signature(simulate).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY and name not in _GIVEN_OTHERWISE
+            if parameter.kind is parameter.KEYWORD_ONLY and name not in GIVEN_OTHERWISE
         },
     )
 """The further arguments of :func:`ddlsched.simulate`, whichever it has."""

@@ -6,7 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -18,12 +18,13 @@ import ddlsched
 from ddlsched.cluster import Cluster
 from ddlsched.comparing.settings import Settings, Where, text_of
 from ddlsched.dag import DataParallelIteration
+from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.jobs import Job, Workload
 from ddlsched.plugins import Kind, resolve
 from ddlsched.simulation import simulate
 from ddlsched.sweeps.run import Run
-from ddlsched.workload_specs import draws_from_seed, is_generator
+from ddlsched.workload_specs import draws_from_seed, is_generator, workload_of
 
 __all__ = ["Place", "Plan"]
 
@@ -137,19 +138,31 @@ class Plan:
         Raises
         ------
         InputError
-            A topology that does not fit a cluster, or an option out of range.
+            Elastic jobs without an allocation policy, or the other way round; a topology that does not fit a cluster;
+            an option out of range.
         """
+        self._match_allocations(where)
         iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1.0)
         job = Job(job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1e-6)
         options = self.settings.given_options
         for place in self.places.values():
-            try:
-                simulate(Workload.of([job]), place.cluster, contention=place.contention, **options)
-            except InputError as error:
-                named = [name for name in options if str(error).startswith(name)]
-                raise InputError(f"{where(('options', named[0]) if named else ())}: {error}") from None
-            except DdlschedError:  # a plug-in's fault, which the runs that it has will show
-                pass
+            tried = partial(_refusal, Workload.of([job]), place)
+            refusal = tried(options)
+            if refusal is not None:
+                faulty = [name for name in options if tried({name: options[name]}) is not None]
+                raise InputError(f"{where(('options', faulty[0]) if len(faulty) == 1 else ())}: {refusal}")
+
+    def _match_allocations(self, where: Where) -> None:
+        for name, text in self.workloads.items():
+            elastic = any(isinstance(job, ElasticJob) for job in workload_of(text, self.settings.seeds[0]))
+            for policy, doors in self.policies.items():
+                if elastic and "allocation" not in doors:
+                    what = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"
+                elif not elastic and "allocation" in doors:
+                    what = "has an allocation, but none of the jobs is elastic; expected a policy without one"
+                else:
+                    continue
+                raise InputError(f"{where(('policies',))}: policy {policy!r} on workload {name!r}: {what}")
 
     def described(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
@@ -179,6 +192,17 @@ class Plan:
         fields |= {"baseline": self.baseline, "options": self.described()["options"]}
         fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+
+
+def _refusal(workload: Workload, place: Place, options: Mapping[str, Any]) -> InputError | None:
+    """Return why a run is refused, if it is; a plug-in's own fault is for the runs that it has to show."""
+    try:
+        simulate(workload, place.cluster, contention=place.contention, **options)
+    except InputError as error:
+        return error
+    except DdlschedError:
+        pass
+    return None
 
 
 def _texts(doors: Mapping[str, Any]) -> dict[str, str]:

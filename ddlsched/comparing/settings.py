@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from ddlsched.comparing.fields import (
     DOORS,
+    GIVEN_OTHERWISE,
     Bundle,
     Listed,
     Name,
@@ -209,6 +210,8 @@ def _fault(fault: Mapping[str, Any], where: Where) -> str:
     if kind == "missing":
         return f"{where(location)}: is missing"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        if location[0] == "options" and location[-1] in GIVEN_OTHERWISE:
+            return f"{where(location)}: is no option, but a field of its own or of a policy; expected it there"
         return f"{where(location)}: is no field.{did_you_mean(str(location[-1]), _fields_at(location[:-1]))}"
     if kind == "value_error" and not str(fault["ctx"]["error"]).startswith("expected"):
         return f"{where(location)}: {fault['ctx']['error']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from numbers import Real
 
 import numpy as np
 
@@ -107,10 +108,13 @@ def num_large_enough(job: Job, ascending_bytes: np.ndarray) -> int:
 
 
 def _penalties_ppm(workload: Workload, interference: InterferenceModel | None) -> tuple[np.ndarray, list[int]]:
-    """Return what one kind of job (row) loses to each other on its GPU, and the kind of each job: its model."""
+    """Return what one kind of job (row) loses to each other on its GPU, and the kind of each job: its model.
+
+    Elastic jobs have their GPUs for themselves, so that theirs does not matter.
+    """
     if interference is None:
         return np.zeros((0, 0), np.int64), [0] * len(workload)
-    models = Counter(job.model for job in workload)
+    models = Counter(job.model for job in workload if not isinstance(job, ElasticJob))
     if len(models) > _MOST_MODELS:
         raise InputError(f"the workload's jobs have {len(models)} models; interference is for at most {_MOST_MODELS}")
     penalties_ppm = np.zeros((len(models), len(models)), np.int64)
@@ -118,14 +122,14 @@ def _penalties_ppm(workload: Workload, interference: InterferenceModel | None) -
         if row != column or models[model] > 1:  # else it never meets its like
             penalties_ppm[row, column] = _penalty_ppm(interference, model, other)
     numbers = {model: number for number, model in enumerate(models)}
-    return penalties_ppm, [numbers[job.model] for job in workload]
+    return penalties_ppm, [numbers.get(job.model, 0) for job in workload]
 
 
 def _penalty_ppm(interference: InterferenceModel, model: str | None, other: str | None) -> int:
-    name = f"interference {label(interference)}: penalty_share({model!r}, {other!r})"
+    name = lambda: f"interference {label(interference)}: penalty_share({model!r}, {other!r})"  # noqa: E731
     share = guarded(name, lambda: interference.penalty_share(model, other))
-    if not isinstance(share, int | float | np.number) or not 0 <= share <= MAX_PENALTY_SHARE:
-        raise PluginError(f"{name} answered {share!r}; expected a share from 0 to {MAX_PENALTY_SHARE:g}")
+    if not isinstance(share, Real) or isinstance(share, bool) or not 0 <= share <= MAX_PENALTY_SHARE:
+        raise PluginError(f"{name()} answered {share!r}; expected a share from 0 to {MAX_PENALTY_SHARE:g}")
     return round(1e6 * float(share))
 
 

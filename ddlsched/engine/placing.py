@@ -32,18 +32,18 @@ class Placing:
         view = ClusterView(
             state.gpus, state.cluster, self._loads, self._eligible, state.now_ns, state.network, self._residents
         )
-        queue = state.records.queue[: run.num_queued].copy()
+        queue = state.arrays.queue[: run.num_queued].copy()
         stays = np.ones(len(queue), bool)
-        place = kernel.next_fitting(state.records, queue, 0)
+        place = kernel.next_fitting(state.arrays, queue, 0)
         while place >= 0:
             number = queue.item(place)
             chosen = self._asker.place(state.views[number], view)
             if chosen is not None:
                 self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
                 stays[place] = False
-            place = kernel.next_fitting(state.records, queue, place + 1)
+            place = kernel.next_fitting(state.arrays, queue, place + 1)
         run.num_queued = run.num_sorted = np.count_nonzero(stays)
-        state.records.queue[: run.num_queued] = queue[stays]
+        state.arrays.queue[: run.num_queued] = queue[stays]
 
     def put(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
@@ -59,7 +59,7 @@ class Placing:
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
         kernel.place_job(
-            state.records,
+            state.arrays,
             number,
             len(state.stays),
             np.array(chosen, np.int64),
@@ -80,7 +80,7 @@ class Placing:
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs, nanoseconds."""
         load_ns = np.empty(len(gpus), np.int64)
-        kernel.fill_loads(self._state.records, gpus, load_ns)
+        kernel.fill_loads(self._state.arrays, gpus, load_ns)
         return load_ns
 
     def _eligible(self, memory_bytes: int) -> np.ndarray:
@@ -89,27 +89,27 @@ class Placing:
         num_open = self._state.now.num_open_gpus.item(0)
         if num_open * _FEW > len(free_bytes):
             return np.flatnonzero(free_bytes >= memory_bytes)
-        gpus: np.ndarray = np.sort(self._state.records.open_gpus[:num_open])
+        gpus: np.ndarray = np.sort(self._state.arrays.open_gpus[:num_open])
         large_enough: np.ndarray = gpus[free_bytes[gpus] >= memory_bytes]
         return large_enough
 
     def _residents(self, gpu: int) -> list[JobView]:
         state = self._state
-        workers = state.records.residents[gpu, : state.gpus.num_residents.item(gpu)]
-        numbers = np.sort(state.records.workers.job[workers]).tolist()
+        workers = state.arrays.residents[gpu, : state.gpus.num_residents.item(gpu)]
+        numbers = np.sort(state.arrays.workers.job[workers]).tolist()
         for number in numbers:
             if state.jobs.dormant.item(number):
-                kernel.wake(state.records, number)
+                kernel.wake(state.arrays, number)
         return [state.views[number] for number in numbers]
 
     def _make_room(self, chosen: list[int], num_entries: int) -> None:
         """Double the arrays that the next placement would overfill."""
-        state, records = self._state, self._state.records
-        if state.gpus.num_residents[chosen].max() == records.residents.shape[1]:
-            residents = np.concatenate([records.residents, np.zeros_like(records.residents)], axis=1)
-            state.records = records = records._replace(residents=residents)
+        state, arrays = self._state, self._state.arrays
+        if state.gpus.num_residents[chosen].max() == arrays.residents.shape[1]:
+            residents = np.concatenate([arrays.residents, np.zeros_like(arrays.residents)], axis=1)
+            state.arrays = arrays = arrays._replace(residents=residents)
         needed = state.now.num_entries.item(0) + num_entries
-        if needed > len(records.entries):
-            entries = make_records("entry", max(needed, 2 * len(records.entries)))
-            entries[: len(records.entries)] = records.entries
-            state.records = records._replace(entries=entries)
+        if needed > len(arrays.entries):
+            entries = make_records("entry", max(needed, 2 * len(arrays.entries)))
+            entries[: len(arrays.entries)] = arrays.entries
+            state.arrays = arrays._replace(entries=entries)

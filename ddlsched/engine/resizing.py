@@ -38,7 +38,7 @@ class Resizing:
         state = self._state
         held = {gpu for holding in self.jobs.there.values() for gpu in holding.gpus}
         free = state.free_gpus()
-        queued = state.records.queue[: state.now.num_queued.item(0)].tolist()
+        queued = state.arrays.queue[: state.now.num_queued.item(0)].tolist()
         return CapacityView(
             num_gpus=len(held.union(free)),
             free_gpus=tuple(gpu for gpu in free if gpu not in held),
@@ -54,7 +54,7 @@ class Resizing:
         for change in changes:
             number = change.holding.number
             if state.jobs.state.item(number) == kernel.RUNNING:
-                kernel.stop_job(state.records, number, 1)
+                kernel.stop_job(state.arrays, number, 1)
                 state.end_stay(number)
         going_on = [change for change in changes if change.num_gpus]
         chosen = choose_gpus(going_on, state.free_gpus() if going_on else (), state.server_of_gpu.__getitem__)

@@ -1,4 +1,4 @@
-"""A run under way: its records, what policies see of them, and who has had which GPUs."""
+"""A run under way: its arrays, what policies see of them, and who has had which GPUs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RunState:
     ----------
     workload, cluster, network
         What is simulated.
-    records
-        The event loop's arrays. Another ``State`` once an array had to grow, so never keep it.
+    arrays
+        Those of the event loop. Another ``State`` once an array had to grow, so never keep it.
     now, jobs, gpus, links, transfers, tasks
-        Fields of the records that never grow, an array each; ``now`` those of the run.
+        Fields of those arrays that never grow, an array each; ``now`` those of the run.
     views, transfer_views
         What policies see of the jobs, by number, and of the transfers of jobs that were placed.
     stays
@@ -34,12 +34,12 @@ class RunState:
         Server of each GPU.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, network: Network, records: State) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, network: Network, arrays: State) -> None:
         self.workload, self.cluster, self.network = workload, cluster, network
-        self.records = records
-        self.now, self.jobs = Columns(records.run), Columns(records.jobs)
-        self.gpus, self.links = Columns(records.gpus), Columns(records.links)
-        self.transfers, self.tasks = Columns(records.transfers), Columns(records.tasks)
+        self.arrays = arrays
+        self.now, self.jobs = Columns(arrays.run), Columns(arrays.jobs)
+        self.gpus, self.links = Columns(arrays.gpus), Columns(arrays.links)
+        self.transfers, self.tasks = Columns(arrays.transfers), Columns(arrays.tasks)
         self.views = [JobView(job, number, self.jobs, number) for number, job in enumerate(workload)]
         self.transfer_views: dict[int, TransferView] = {}
         self.stays: list[Stay] = []
@@ -48,7 +48,7 @@ class RunState:
     @property
     def run(self) -> Records:
         """The run's one record."""
-        return self.records.run[0]
+        return self.arrays.run[0]
 
     @property
     def now_ns(self) -> int:

@@ -23,13 +23,13 @@ class Sending:
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         state = self._state
-        count = kernel.gather_transfers(state.records)
-        candidates = self._views(state.records.items[:count])
+        count = kernel.gather_transfers(state.arrays)
+        candidates = self._views(state.arrays.items[:count])
         network = self._network()
         if state.now.communication_rule.item(0) == CommunicationRule.PYTHON_ADMIT:
             for transfer in candidates:
                 if self._asker.admit(transfer, network):
-                    kernel.start_transfer(state.records, transfer.number)
+                    kernel.start_transfer(state.arrays, transfer.number)
                     network = self._network()
         elif candidates:
             self._switch(candidates, self._asker.select(candidates, network))
@@ -37,29 +37,29 @@ class Sending:
     def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
         for transfer in candidates:
             if transfer.is_active and transfer.number not in selected:
-                kernel.pause_transfer(self._state.records, transfer.number)
+                kernel.pause_transfer(self._state.arrays, transfer.number)
             elif transfer.number in selected and not transfer.is_active:
-                kernel.start_transfer(self._state.records, transfer.number)
+                kernel.start_transfer(self._state.arrays, transfer.number)
 
     def rate(self) -> None:
         """Ask how fast the active transfers go."""
         state = self._state
-        numbers = state.records.active[: state.now.num_active.item(0)]
+        numbers = state.arrays.active[: state.now.num_active.item(0)]
         by_number = np.argsort(numbers)
         active = self._views(numbers[by_number])
         waiting = sorted(self._waiting(), key=lambda transfer: transfer.number)
         rates = np.empty(len(numbers))
         rates[by_number] = self._asker.rates(active, waiting, state.network.links, state.now_s)
-        kernel.apply_rates(state.records, rates)
+        kernel.apply_rates(state.arrays, rates)
 
     def _views(self, numbers: np.ndarray) -> list[TransferView]:
         return [self._state.transfer_views[number] for number in numbers.tolist()]
 
     def _active(self) -> list[TransferView]:
-        return self._views(self._state.records.active[: self._state.now.num_active.item(0)])
+        return self._views(self._state.arrays.active[: self._state.now.num_active.item(0)])
 
     def _waiting(self) -> list[TransferView]:
-        return self._views(self._state.records.waiting[: self._state.now.num_waiting.item(0)])
+        return self._views(self._state.arrays.waiting[: self._state.now.num_waiting.item(0)])
 
     def _network(self) -> NetworkView:
         return NetworkView(

@@ -57,13 +57,13 @@ class Servers:
         state = self._state
         come, gone = self._take_changes()
         if come:
-            kernel.restore_gpus(state.records, np.array(come, np.int64))
+            kernel.restore_gpus(state.arrays, np.array(come, np.int64))
         running = state.jobs.state == kernel.RUNNING
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
         for warned, gpus in gone.items():
             if gpus:
                 commit = 1 if warned else self._checkpoint_iterations
-                kernel.fail_gpus(state.records, np.array(gpus, np.int64), commit)
+                kernel.fail_gpus(state.arrays, np.array(gpus, np.int64), commit)
         stopped: list[int] = np.flatnonzero(running & (state.jobs.state == kernel.QUEUED)).tolist()
         for number in stopped:
             state.end_stay(number)

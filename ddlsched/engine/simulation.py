@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ddlsched.elastic.capacity import CapacityTrace
 from ddlsched.elastic.rescale import RescaleCost
 from ddlsched.engine import kernel
 from ddlsched.engine.build import build_state
-from ddlsched.engine.compilation import ensure_compiled
+from ddlsched.engine.compilation import Part, ensure_compiled
 from ddlsched.engine.costs import Costs
 from ddlsched.engine.layout import Records, make_records
 from ddlsched.engine.outcome import Finished, Span, Window
@@ -82,8 +83,8 @@ class Simulation:
             rescale_cost=rescale_cost,
         )
         num_slices = _SLICES if window else 0
-        records = build_state(workload, cluster, network, disturbances, interference, streams[3], num_slices)
-        self._state = state = RunState(workload, cluster, network, records)
+        arrays = build_state(workload, cluster, network, disturbances, interference, streams[3], num_slices)
+        self._state = state = RunState(workload, cluster, network, arrays)
         changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
         if capacity is not None:
             changes = capacity.changes(cluster.num_servers)
@@ -132,12 +133,12 @@ class Simulation:
         An allocation policy is asked whenever any job finishes, and sees how far every elastic job is.
         """
         run = self._state.run
-        return bool(run.skipping_networked) and not run.elastic and len(self._state.records.jitter) == 1
+        return bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
         state = self._state
-        ensure_compiled(state.records)
+        ensure_compiled(state.arrays, self._parts())
         state.run.pause_ns = self._span.warmup_ns or self._pause_at_end()
         answers = {
             kernel.ASK_KEYS: self._rank,
@@ -150,7 +151,7 @@ class Simulation:
             kernel.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
-        while (question := kernel.advance(state.records)) in answers or self._goes_on_after(question):
+        while (question := kernel.advance(state.arrays)) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
         engine_s = time.perf_counter() - begin
@@ -160,6 +161,19 @@ class Simulation:
             raise SimulationError(f"at {state.now_s} s: a task would end beyond the clock's {MAX_NS / NS_PER_S:.4g} s")
         return self._finish(engine_s)
 
+    def _parts(self) -> Iterator[Part]:
+        """Yield what of the event loop the run calls, so that the run's own time is without compilation."""
+        run = self._state.run
+        yield Part.ALL
+        if self._span.warmup_ns:
+            yield Part.WARM_UP
+        if run.next_capacity_ns < kernel.NEVER:
+            yield Part.CAPACITY
+        if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
+            yield Part.PYTHON
+        if run.elastic:
+            yield Part.ELASTIC
+
     def _pause_at_end(self) -> int:
         return self._span.until_ns if self._span.until_ns < MAX_NS else int(kernel.NEVER)
 
@@ -167,16 +181,16 @@ class Simulation:
         """Return whether the loop paused only for the end of the warm-up."""
         if question != kernel.PAUSED or self._state.now_ns >= self._span.until_ns:
             return False
-        kernel.add_busy_ns(self._state.records, self._warmup_busy_ns)
+        kernel.add_busy_ns(self._state.arrays, self._warmup_busy_ns)
         self._state.run.pause_ns = self._pause_at_end()
         return True
 
     def _finish(self, engine_s: float) -> Finished:
         state, now_ns = self._state, self._state.now_ns
-        kernel.take_samples(state.records, now_ns)
+        kernel.take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
-            kernel.take_sample(state.records, now_ns)
-        kernel.close_books(state.records)
+            kernel.take_sample(state.arrays, now_ns)
+        kernel.close_books(state.arrays)
         self._flush()
         for stay in state.stays:
             if stay.to_ns < 0:
@@ -184,7 +198,7 @@ class Simulation:
                 stay.to_ns = finish_ns if finish_ns >= 0 else now_ns
         absent = [(server, since_ns, now_ns) for server, since_ns in self._servers.down.items()]
         return Finished(
-            state=state.records,
+            state=state.arrays,
             network=state.network,
             contention=self._contention,
             stays=tuple(state.stays),
@@ -202,8 +216,8 @@ class Simulation:
     def _rank(self) -> None:
         """Rank by a Python order's keys the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
-        count = kernel.gather_rivals(state.records)
-        rivals = state.records.items[:count].tolist()
+        count = kernel.gather_rivals(state.arrays)
+        rivals = state.arrays.items[:count].tolist()
         keys = {n: self._asker.key(state.views[n], now_s) for n in rivals}
         for rank, number in enumerate(self._asker.sort(rivals, keys, state.views, now_s)):
             state.jobs.rank[number] = rank
@@ -230,11 +244,11 @@ class Simulation:
 
     def _flush(self) -> None:
         state, run = self._state, self._state.run
-        self._flushed.append(state.records.slices[: run.num_slices].copy())
+        self._flushed.append(state.arrays.slices[: run.num_slices].copy())
         run.num_slices = 0
         most = 1024 + int(kernel.most_slices(run))
-        if run.record and len(state.records.slices) < 2 * most:
-            state.records = state.records._replace(slices=make_records("slice", 4 * most))
+        if run.record and len(state.arrays.slices) < 2 * most:
+            state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 
     def _set_wake(self, field: str, kind: str) -> None:
         now_s = self._state.now_s
@@ -259,8 +273,8 @@ class Simulation:
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run
-        queued = [state.views[n].job_id for n in state.records.queue[: run.num_queued]]
-        waiting = [state.transfer_views[n].job.job_id for n in state.records.waiting[: run.num_waiting]]
+        queued = [state.views[n].job_id for n in state.arrays.queue[: run.num_queued]]
+        waiting = [state.transfer_views[n].job.job_id for n in state.arrays.waiting[: run.num_waiting]]
         why = f"at {state.now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
             why += f" placement {self._asker.label('placement')} keeps waiting with jobs {_some(queued)}"

@@ -103,6 +103,9 @@ def numbers(count):
     return (np.int64(number) for number in range(count))
 
 
+ZERO, ONE = numbers(2)
+
+
 # What the loop asks of Python when it returns.
 DONE, ASK_KEYS, ASK_PLACEMENT, ASK_COMMUNICATION, ASK_RATES, ASK_FLUSH, HEAR_SIGNALS, STUCK, CLOCK_OVERFLOW = range(9)
 ASK_CAPACITY, PAUSED, ASK_ALLOCATION = 9, 10, 11
@@ -224,7 +227,7 @@ def take_first(run, heap, position, end_ns):
     last = run.heap_size
     if last > 0:
         heap[0], end_ns[0] = heap[last], end_ns[last]
-        sift_down(heap, position, end_ns, last, 0)
+        sift_down(heap, position, end_ns, last, ZERO)
     return item
 
 
@@ -326,7 +329,7 @@ def gather_transfers(s):
     """Sort the waiting transfers (for a preemptive rule: the active too) into ``items``; return how many."""
     run = s.run[0]
     preemptive = run.communication_rule >= BY_SERVICE or run.communication_rule == PYTHON_SELECT
-    count = 0
+    count = ZERO
     for place in range(run.num_waiting):
         count = add_candidate(s, count, s.waiting[place])
     if preemptive:
@@ -345,7 +348,7 @@ def gather_candidates(s):
     """
     run = s.run[0]
     run.stamp += 1
-    count = 0
+    count = ZERO
     for place in range(run.num_fresh):
         number = s.fresh[place]
         transfer = s.transfers[number]
@@ -560,7 +563,7 @@ def end_compute(s, gpu):
     run.events += weight
     if run.record == 1:
         kind = LOCKSTEP_SLICE if job.lockstep == 1 else COMPUTE_SLICE
-        record_slice(s, kind, number, job, g.task, g.started_ns, 0, 0.0)
+        record_slice(s, kind, number, job, g.task, g.started_ns, ZERO, 0.0)
     stop_computing(run, g, worker, job, weight)
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
     for place in range(task.first_successor, task.first_successor + task.num_successors):
@@ -588,7 +591,7 @@ def end_all_reduce(s, number):
             for worker in range(job.first_worker, job.first_worker + simulated):
                 predecessor_ended(s, worker, successor)
         else:
-            predecessors_ended(s, job, successor, 1)
+            predecessors_ended(s, job, successor, ONE)
     if job.steps_left == 0:
         push_work(s, -1 - transfer.job)
 
@@ -734,7 +737,7 @@ def leave_waiting(s, number):
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
     if run.record == 1 and transfer.since_ns < run.now_ns:
-        record_slice(s, WAIT_SLICE, number, job, transfer.task, transfer.since_ns, 0, 0.0)
+        record_slice(s, WAIT_SLICE, number, job, transfer.task, transfer.since_ns, ZERO, 0.0)
     count_time(job, run.now_ns)
     job.waiting_transfers -= 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
@@ -988,7 +991,7 @@ def collect_component(s):
     """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
     run = s.run[0]
     run.stamp += 1
-    count = 0
+    count = ZERO
     place = 0
     while place < run.num_touched_links:
         e = s.links[s.touched_links[place]].head
@@ -1301,7 +1304,7 @@ def book_task(s, job, record):
     if job.num_servers > 1:
         run.events += 1
         s.transfers[record.transfer].bytes_left = 0.0
-        book_transfers(s, s.transfers[record.transfer], 1, duration_ns)
+        book_transfers(s, s.transfers[record.transfer], ONE, duration_ns)
 
 
 @njit
@@ -1561,7 +1564,7 @@ def examine(s, anchor):
         save(s, anchor)
         return
     job.tries += 1
-    if walk(s, anchor, COMPARING, NO_PERIODS):
+    if walk(s, anchor, COMPARING, ZERO):
         if run.jumps == 0:
             run.events_to_recurrence = run.events
         jump(s, anchor)
@@ -1577,7 +1580,7 @@ def save(s, anchor):
     run = s.run[0]
     job = s.jobs[anchor]
     job.saved_ns, job.tries = run.now_ns, 0
-    if not walk(s, anchor, SAVING, NO_PERIODS):
+    if not walk(s, anchor, SAVING, ZERO):
         job.window = 0
     elif job.window == 0:
         job.window = 1
@@ -1763,7 +1766,6 @@ def ends_in_ns(s, item):
 
 
 COMPARING, SAVING = numbers(2)
-NO_PERIODS = np.int64(0)
 
 
 @njit
@@ -2026,8 +2028,8 @@ def add_room(s, fits, count):
 def count_room(s):
     """Before the first event: count all GPUs."""
     for gpu in range(len(s.gpus)):
-        add_room(s, 0, 1)
-        change_free_bytes(s, gpu, 0)
+        add_room(s, ZERO, ONE)
+        change_free_bytes(s, gpu, ZERO)
 
 
 @njit
@@ -2038,8 +2040,8 @@ def change_free_bytes(s, gpu, by_bytes):
     fits = classes_with_room(s, g.free_bytes)
     if fits == g.fits:
         return
-    add_room(s, g.fits, -1)
-    add_room(s, fits, 1)
+    add_room(s, g.fits, -ONE)
+    add_room(s, fits, ONE)
     if g.fits == 0:
         g.open_place = run.num_open_gpus
         s.open_gpus[run.num_open_gpus] = gpu
@@ -2238,8 +2240,8 @@ def cut_compute(s, job, number):
     g = s.gpus[worker.gpu]
     if g.worker == number:
         if run.record == 1:
-            record_slice(s, CUT_SLICE, number, job, g.task, g.started_ns, 0, 0.0)
-        stop_computing(run, g, worker, job, 1)
+            record_slice(s, CUT_SLICE, number, job, g.task, g.started_ns, ZERO, 0.0)
+        stop_computing(run, g, worker, job, ONE)
         unschedule(run, s.heap, s.position, s.end_ns, worker.gpu)
         touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
 
@@ -2523,7 +2525,7 @@ def gather_rivals(s):
     """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
     run = s.run[0]
     run.stamp += 1
-    count = 0
+    count = ZERO
     if run.must_place == 1 or run.num_finished > 0:
         for place in range(run.num_queued):
             count = add_rival(s, count, s.queue[place])
@@ -2535,7 +2537,7 @@ def gather_rivals(s):
     for place in range(run.num_touched_gpus):
         gpu = s.touched_gpus[place]
         if s.gpus[gpu].worker < 0:
-            first = -1
+            first = -ONE
             for i in range(s.gpus[gpu].num_residents):
                 worker = s.workers[s.residents[gpu, i]]
                 if worker.num_ready > 0:

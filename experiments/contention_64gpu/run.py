@@ -44,7 +44,7 @@ COLOURS = {
     ARTEFACT: PALETTE["grey"],
 }
 """The artefact is grey wherever it is drawn; Ada-SRSF is blue under all its names."""
-QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 20, 100
+QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 10, 100
 
 
 @dataclass(frozen=True, kw_only=True)

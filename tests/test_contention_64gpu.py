@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import ddlsched
 from ddlsched.contention import Linear
+from ddlsched.sweeps import scripts
 from ddlsched.topology import Link
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "contention_64gpu"
@@ -234,7 +235,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, tmp_path, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "sweep", interrupted)
+    monkeypatch.setattr(scripts, "sweep", interrupted)
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
     assert run.main() == 130
     assert "the same command goes on from there" in capsys.readouterr().err

@@ -9,11 +9,10 @@ from math import inf
 
 import numpy as np
 
+from algorithms.ordering.tiresias import thresholds_gpu_s
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.errors import InputError
 from ddlsched.policies import Allocation
-from ddlsched.units import is_whole
 
 __all__ = ["PreemptiveTiresias"]
 
@@ -46,14 +45,11 @@ class PreemptiveTiresias:
     queues: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold_gpu_s <= 1e9:
-            raise InputError(f"tiresias: threshold_gpu_s is {self.threshold_gpu_s}; expected a number > 0, to 1e9")
-        if not is_whole(self.queues, 1, 10):
-            raise InputError(f"tiresias: queues is {self.queues}; expected a whole number from 1 to 10")
+        thresholds_gpu_s(self.threshold_gpu_s, self.queues)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Queues:
         """Return the queues of a run, which remember what each job has had."""
-        return _Queues([self.threshold_gpu_s * 10**queue for queue in range(self.queues - 1)])
+        return _Queues(thresholds_gpu_s(self.threshold_gpu_s, self.queues))
 
 
 class _Queues:

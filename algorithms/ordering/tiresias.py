@@ -6,10 +6,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
-from ddlsched.units import NS_PER_S
+from ddlsched.units import NS_PER_S, is_whole
 from ddlsched.views import JobView
 
-__all__ = ["Tiresias"]
+__all__ = ["Tiresias", "thresholds_gpu_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,24 @@ class Tiresias:
     queues: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold_gpu_s <= 1e9:
-            raise InputError(f"tiresias: threshold_gpu_s is {self.threshold_gpu_s}; expected a number > 0, to 1e9")
-        if not 1 <= self.queues <= 10:
-            raise InputError(f"tiresias: queues is {self.queues}; expected a whole number from 1 to 10")
+        thresholds_gpu_s(self.threshold_gpu_s, self.queues)
 
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
-        thresholds = [self.threshold_gpu_s * 10**queue for queue in range(self.queues - 1)]
+        thresholds = thresholds_gpu_s(self.threshold_gpu_s, self.queues)
         return bisect_right(thresholds, job.attained_service_ns / NS_PER_S), job.arrival_ns
+
+
+def thresholds_gpu_s(first: float, queues: int) -> list[float]:
+    """Return the attained service, GPU-seconds, at which a job moves to the second queue, the third and so on.
+
+    Raises
+    ------
+    InputError
+        A number out of range.
+    """
+    if not 0 < first <= 1e9:
+        raise InputError(f"tiresias: threshold_gpu_s is {first}; expected a number > 0, to 1e9")
+    if not is_whole(queues, 1, 10):
+        raise InputError(f"tiresias: queues is {queues}; expected a whole number from 1 to 10")
+    return [first * 10**queue for queue in range(queues - 1)]

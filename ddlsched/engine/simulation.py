@@ -115,6 +115,11 @@ class Simulation:
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
 
+    def _asks_python(self) -> bool:
+        """Return whether the order, the communication policy or the contention model has no compiled rule."""
+        run = self._state.run
+        return 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT
+
     def _may_skip_networked(self) -> bool:
         """Return whether no decision depends on the instants at which a job that meets nobody communicates.
 
@@ -122,7 +127,7 @@ class Simulation:
         what waiting jobs have computed since.
         """
         run = self._state.run
-        if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
+        if self._asks_python():
             return False
         unchanging = CommunicationRule.BOUNDED_OVERLAP, CommunicationRule.ADADUAL, CommunicationRule.PREEMPTIVE_BY_BYTES
         return run.communication_rule in unchanging or not any(job.dag.overlaps for job in self._state.workload)
@@ -169,7 +174,7 @@ class Simulation:
             yield Part.WARM_UP
         if run.next_capacity_ns < kernel.NEVER:
             yield Part.CAPACITY
-        if 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT:
+        if self._asks_python():
             yield Part.PYTHON
         if run.elastic:
             yield Part.ELASTIC

@@ -19,10 +19,10 @@ import pandas as pd
 from ddlsched import Cluster
 from ddlsched.plots.charts import Change, bars, changes, distributions
 from ddlsched.plots.style import PALETTE, save
-from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
 from ddlsched.results.statistics import by_seed, paired_change
-from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.sweeps.scripts import sweep_and_report
+from ddlsched.sweeps.sweep import Run, Sweep
 from topologies.fat_tree import FatTree
 from topologies.star import Star
 
@@ -370,17 +370,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = arguments.seeds or (100 if arguments.full else 6)
     runs = [run for table in TABLES for run in table.runs(seeds)]
-    try:
-        with progress_bar("simulating") as watch:
-            done = sweep(runs, arguments.out / "runs", processes=arguments.jobs, watch=watch)
-    except KeyboardInterrupt:
-        print(f"Stopped. The same command goes on from what {arguments.out / 'runs'} holds.", file=sys.stderr)
-        return 130
-    if done.failures:
-        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
-        return 1
-    report(done, arguments.out)
-    return 0
+    return sweep_and_report(runs, arguments.out / "runs", arguments.jobs, lambda done: report(done, arguments.out))
 
 
 if __name__ == "__main__":

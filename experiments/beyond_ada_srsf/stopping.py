@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 from run import BASELINES, BLOCKS, CSV, LWF, METRICS, MIXES, NEW
 
-from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
-from ddlsched.sweeps.sweep import Run, sweep
+from ddlsched.sweeps.scripts import sweep_and_report
+from ddlsched.sweeps.sweep import Run, Sweep
 
 SCALE, SEEDS = 0.02, 10
 THRESHOLD_GPU_S = 5000 * SCALE
@@ -73,6 +73,17 @@ def rows(comparison: pd.DataFrame) -> list[dict[str, str]]:
     return found
 
 
+def report(done: Sweep, out: Path) -> None:
+    """Print the table and write it as a CSV file."""
+    table = done.summaries()
+    table[list(METRICS)] /= SCALE
+    comparison = compare_runs(table, baseline="SRSF(1)", metrics=[*METRICS, "stops_a_job"])
+    print(f"## Stopping jobs, at 1/{1 / SCALE:.0f}, times x {1 / SCALE:.0f}, against SRSF(1)\n")
+    print(markdown(rows(comparison)))
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    comparison.to_csv(out / "tables" / "stopping_against_srsf_1.csv", **CSV)
+
+
 def main() -> int:
     """Run what is missing, print the table and write it as a CSV file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,19 +93,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
     arguments = parser.parse_args()
-    with progress_bar("simulating") as watch:
-        done = sweep(runs(arguments.seeds), arguments.out / "runs", processes=arguments.jobs, watch=watch)
-    if done.failures:
-        print(f"{len(done.failures)} runs failed; no table without them:", *done.failures, sep="\n  ", file=sys.stderr)
-        return 1
-    table = done.summaries()
-    table[list(METRICS)] /= SCALE
-    comparison = compare_runs(table, baseline="SRSF(1)", metrics=[*METRICS, "stops_a_job"])
-    print(f"## Stopping jobs, at 1/{1 / SCALE:.0f}, times x {1 / SCALE:.0f}, against SRSF(1)\n")
-    print(markdown(rows(comparison)))
-    (arguments.out / "tables").mkdir(parents=True, exist_ok=True)
-    comparison.to_csv(arguments.out / "tables" / "stopping_against_srsf_1.csv", **CSV)
-    return 0
+    return sweep_and_report(
+        runs(arguments.seeds), arguments.out / "runs", arguments.jobs, lambda done: report(done, arguments.out)
+    )
 
 
 if __name__ == "__main__":

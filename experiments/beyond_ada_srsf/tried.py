@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 from run import AUTHORS, BASELINES, BLOCKS, CSV, LWF, METRICS, MIXES, NEW, file_name
 
-from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
-from ddlsched.sweeps.sweep import Run, sweep
+from ddlsched.sweeps.scripts import sweep_and_report
+from ddlsched.sweeps.sweep import Run, Sweep
 
 VARIANTS = Path(__file__).resolve().with_name("variants.py")
 SCALE = 0.02
@@ -96,6 +96,20 @@ def rows(against: dict[str, pd.DataFrame]) -> list[dict[str, str]]:
     return found
 
 
+def report(done: Sweep, out: Path) -> None:
+    """Print the table and write it as CSV files."""
+    table = done.summaries()
+    table[list(METRICS)] /= SCALE
+    against = {b: compare_runs(table, baseline=b, metrics=list(METRICS)) for b in AGAINST}
+    print(
+        f"## Tried on {int(against[NEW]['seeds'].max())} tuning seeds at 1/{1 / SCALE:.0f}, times x {1 / SCALE:.0f}\n"
+    )
+    print(markdown(rows(against)))
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    for baseline, comparison in against.items():
+        comparison.to_csv(out / "tables" / file_name("tried", baseline), **CSV)
+
+
 def main() -> int:
     """Run what is missing, print the table and write it as CSV files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,20 +119,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
     arguments = parser.parse_args()
-    with progress_bar("simulating") as watch:
-        done = sweep(runs(arguments.seeds), arguments.out / "runs", processes=arguments.jobs, watch=watch)
-    if done.failures:
-        print(f"{len(done.failures)} runs failed; no table without them:", *done.failures, sep="\n  ", file=sys.stderr)
-        return 1
-    table = done.summaries()
-    table[list(METRICS)] /= SCALE
-    against = {b: compare_runs(table, baseline=b, metrics=list(METRICS)) for b in AGAINST}
-    print(f"## Tried on {arguments.seeds} tuning seeds at 1/{1 / SCALE:.0f}, times x {1 / SCALE:.0f}\n")
-    print(markdown(rows(against)))
-    (arguments.out / "tables").mkdir(parents=True, exist_ok=True)
-    for baseline, comparison in against.items():
-        comparison.to_csv(arguments.out / "tables" / file_name("tried", baseline), **CSV)
-    return 0
+    return sweep_and_report(
+        runs(arguments.seeds), arguments.out / "runs", arguments.jobs, lambda done: report(done, arguments.out)
+    )
 
 
 if __name__ == "__main__":

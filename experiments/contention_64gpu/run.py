@@ -18,10 +18,10 @@ import pandas as pd
 
 from ddlsched.plots.charts import Change, bars, changes, distributions
 from ddlsched.plots.style import PALETTE, save
-from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
-from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.sweeps.scripts import sweep_and_report
+from ddlsched.sweeps.sweep import Run, Sweep
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
@@ -272,20 +272,7 @@ def main() -> int:
         for table in TABLES
         for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS))
     ]
-    try:
-        with progress_bar("simulating") as watch:
-            done = sweep(runs, arguments.out / "runs", processes=arguments.jobs, watch=watch)
-    except KeyboardInterrupt:
-        print(
-            f"Stopped. Finished runs are kept in {arguments.out / 'runs'}; the same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
-    if done.failures:
-        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
-        return 1
-    report(done, arguments.out)
-    return 0
+    return sweep_and_report(runs, arguments.out / "runs", arguments.jobs, lambda done: report(done, arguments.out))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from charts import lines, ratios
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.rescale import ConstantRescaleCost
 from ddlsched.plots.style import save
-from ddlsched.progress import progress_bar
 from ddlsched.results.comparison import interval_text, markdown
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_ratio
-from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.sweeps.scripts import sweep_and_report
+from ddlsched.sweeps.sweep import Run, Sweep
 from ddlsched.workloads.elastic_mix import ARRIVALS, CATEGORIES
 
 if TYPE_CHECKING:
@@ -274,19 +274,10 @@ def main() -> int:
     if arguments.seeds is not None and arguments.seeds < 2:
         parser.error(f"--seeds {arguments.seeds}: expected at least 2, since intervals are over seeds")
     clusters = [40, 400] if arguments.full else [40]
-    try:
-        with progress_bar("simulating") as watch:
-            planned = list(runs(clusters, arguments.seeds))
-            done = sweep(planned, arguments.out / "runs", processes=arguments.jobs, watch=watch)
-    except KeyboardInterrupt:
-        kept = arguments.out / "runs"
-        print(f"Stopped. Finished runs are kept in {kept}; the same command goes on from there.", file=sys.stderr)
-        return 130
-    if done.failures:
-        print(f"{len(done.failures)} runs failed; no tables without them:", *done.failures, sep="\n  ", file=sys.stderr)
-        return 1
-    report(Measured(done), clusters, arguments.out)
-    return 0
+    planned = list(runs(clusters, arguments.seeds))
+    return sweep_and_report(
+        planned, arguments.out / "runs", arguments.jobs, lambda done: report(Measured(done), clusters, arguments.out)
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from algorithms.ordering.tiresias import thresholds_gpu_s
+from algorithms.ordering.tiresias import queue_thresholds_gpu_s
 from ddlsched.cluster import Cluster
 from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.policies import Allocation
@@ -45,11 +45,11 @@ class PreemptiveTiresias:
     queues: int = 3
 
     def __post_init__(self) -> None:
-        thresholds_gpu_s(self.threshold_gpu_s, self.queues)
+        queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Queues:
         """Return the queues of a run, which remember what each job has had."""
-        return _Queues(thresholds_gpu_s(self.threshold_gpu_s, self.queues))
+        return _Queues(queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues))
 
 
 class _Queues:

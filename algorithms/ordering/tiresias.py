@@ -9,7 +9,7 @@ from ddlsched.errors import InputError
 from ddlsched.units import NS_PER_S, is_whole
 from ddlsched.views import JobView
 
-__all__ = ["Tiresias", "thresholds_gpu_s"]
+__all__ = ["Tiresias", "queue_thresholds_gpu_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +36,15 @@ class Tiresias:
     queues: int = 3
 
     def __post_init__(self) -> None:
-        thresholds_gpu_s(self.threshold_gpu_s, self.queues)
+        queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
 
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
-        thresholds = thresholds_gpu_s(self.threshold_gpu_s, self.queues)
+        thresholds = queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
         return bisect_right(thresholds, job.attained_service_ns / NS_PER_S), job.arrival_ns
 
 
-def thresholds_gpu_s(first: float, queues: int) -> list[float]:
+def queue_thresholds_gpu_s(first: float, queues: int) -> list[float]:
     """Return the attained service, GPU-seconds, at which a job moves to the second queue, the third and so on.
 
     Raises

@@ -1,0 +1,1 @@
+"""Many runs side by side: settings, sweeps that resume, reports and charts."""

@@ -1,0 +1,1 @@
+"""The report of a comparison: tables, figures and one HTML page."""

@@ -1,0 +1,1 @@
+"""Many runs, kept as they finish and resumed after a stop."""

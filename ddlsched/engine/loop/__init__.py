@@ -1,0 +1,1 @@
+"""The compiled event loop, one subject a module."""

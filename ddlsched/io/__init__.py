@@ -1,0 +1,1 @@
+"""Files that appear whole, tables that people write, progress on a terminal."""

@@ -1,0 +1,1 @@
+"""Jobs on the nodes that a batch scheduler leaves idle."""

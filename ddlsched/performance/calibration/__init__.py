@@ -1,0 +1,1 @@
+"""Network constants from measurements, and the agents that measure."""

@@ -1,0 +1,1 @@
+"""From a name, a specification or a user's file to an instance."""

@@ -1,0 +1,1 @@
+"""The plug-in doors, what policies see, and how a policy's class is compiled."""

@@ -1,0 +1,1 @@
+"""Jobs, the graph of an iteration, elastic jobs and their curves, workload files, generators and traces."""

@@ -1,0 +1,1 @@
+"""Workloads drawn from a seed."""

@@ -1,0 +1,1 @@
+"""Recorded jobs of public clusters, one reader a format, made into training jobs."""

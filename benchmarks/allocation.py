@@ -14,13 +14,13 @@ from benchmark_tables import Table, say
 
 import ddlsched
 from algorithms.allocation.programme import best_counts
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.curves import ThroughputCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.simulation import warm_up
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.scaling_curves import ThroughputCurve
 
 SIZES = ((10, 100, 32), (100, 100, 32), (400, 400, 10), (400, 400, 32), (400, 4000, 32))
 NODES, CONCURRENT, JOBS, HOURS = 1024, 10, 60, 10

@@ -11,10 +11,10 @@ import time
 import numpy as np
 
 from ddlsched.performance.clusters import parse_cluster
+from ddlsched.performance.design_sweep import Sweep, design
 from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
-from ddlsched.performance.sweeps import Sweep, design
 
 MODEL = MODELS["megatron-175b"]
 PLAN = parse_cluster("h100")

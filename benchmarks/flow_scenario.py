@@ -10,13 +10,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ddlsched.cluster import Cluster
-from ddlsched.dag import AllReduceTask, ComputeTask, IterationDag
-from ddlsched.jobs import Job, Workload
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.units import ns_from_s
-from ddlsched.views import ClusterView, GpuId, JobView
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
+from ddlsched.workload.job import Job, Workload
 
 __all__ = [
     "CARD_BYTES_PER_S",

@@ -17,11 +17,11 @@ from statistics import median
 
 from benchmark_tables import Table, say
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import Linear, ten_gigabit_ethernet
-from ddlsched.dag import ComputeTask
-from ddlsched.jobs import Job, Workload
-from ddlsched.workloads.microsoft import microsoft_160
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.contention import Linear, ten_gigabit_ethernet
+from ddlsched.workload.dag import ComputeTask
+from ddlsched.workload.generators.microsoft import microsoft_160
+from ddlsched.workload.job import Job, Workload
 
 __all__ = ["OVERLAP_LIMIT", "SEED", "Run", "compile_event_loop", "run_event_loop", "tables"]
 

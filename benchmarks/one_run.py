@@ -16,8 +16,8 @@ from typing import Any
 from full_size import SEED
 
 import ddlsched
-from ddlsched.contention import ten_gigabit_ethernet
-from ddlsched.plugins import resolve_bundle
+from ddlsched.network.contention import ten_gigabit_ethernet
+from ddlsched.plugins.names import resolve_bundle
 from topologies.star import Star
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -21,9 +21,9 @@ from benchmark_tables import Table, say
 
 import ddlsched
 from ddlsched.engine import build
-from ddlsched.engine.simulation import Simulation
+from ddlsched.engine.driver import Simulation
 from ddlsched.results.result import Result
-from ddlsched.workloads.microsoft import microsoft_160
+from ddlsched.workload.generators.microsoft import microsoft_160
 
 COMMUNICATIONS = ("bounded-overlap:limit=1", "bounded-overlap:limit=2", "bounded-overlap:limit=1000", "adadual")
 SCHEDULERS = ("srsf-1", "srsf-2", "ada-srsf")

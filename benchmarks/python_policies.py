@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmark_tables import Table, say
 
 import ddlsched
-from ddlsched.plugins import resolve
+from ddlsched.plugins.names import resolve
 from ddlsched.testing import python_form
 
 __all__ = ["tables"]

@@ -27,11 +27,11 @@ from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import content_hashes
 from ddlsched.reconfiguration.flow_check import least_busiest_bytes
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism, parse_parallelism
 from ddlsched.reconfiguration.plan import first_replica_plan, plan
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 
 GPT_6_7B = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
 CHANGES = [

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from benchmark_tables import Table, say
 
-from ddlsched.sweeps.sweep import Run, sweep
+from ddlsched.comparisons.sweeps.sweep import Run, sweep
 
 HERE = Path(__file__).parent
 PHILLY = HERE.parents[1] / "shared/data/traces/pollux-osdi21/philly.csv.gz"

@@ -17,10 +17,11 @@ import numpy as np
 from one_run import peak_mb
 
 import ddlsched
-from ddlsched.engine import kernel, simulation
-from ddlsched.engine.placing import Placing
-from ddlsched.engine.questions import Asker
-from ddlsched.workloads.microsoft import MODELS
+from ddlsched.engine import driver
+from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.loop import kernel
+from ddlsched.workload.generators.microsoft import MODELS
 
 GPUS_PER_SERVER = 8
 MEMORY_MB = 16_000.0
@@ -99,7 +100,7 @@ def watch_parts() -> Counter[str]:
     """Count from now on the seconds that each part of a run takes, those that it calls included."""
     spent: Counter[str] = Counter()
     watched: list[tuple[Any, str, str]] = [
-        (simulation, "build_state", "building the arrays"),
+        (driver, "build_state", "building the arrays"),
         (kernel, "advance", "event loop"),
         (Asker, "place", "placement policy"),
         (Placing, "put", "carrying out placements"),

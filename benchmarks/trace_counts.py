@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ddlsched.workloads.traces import import_trace
+from ddlsched.workload.traces.trace_import import import_trace
 
 HERE = Path(__file__).resolve().parents[1]
 FILES = {

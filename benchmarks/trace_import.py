@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmark_tables import Table, say
 
-from ddlsched.workloads.traces import import_trace
+from ddlsched.workload.traces.trace_import import import_trace
 
 PHILLY = Path(__file__).resolve().parents[2] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
 SEED = 1

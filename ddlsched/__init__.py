@@ -12,12 +12,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddlsched.cluster import Cluster, Server
-    from ddlsched.comparing.compare import compare
-    from ddlsched.comparing.comparison import Comparison
-    from ddlsched.contention import EqualShare, Linear, MaxMin
-    from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
-    from ddlsched.disturbances import Disturbances, Outage
+    from ddlsched.cluster.cluster import Cluster, Server
+    from ddlsched.cluster.disturbances import Disturbances, Outage
+    from ddlsched.comparisons.compare import compare
+    from ddlsched.comparisons.comparison import Comparison
+    from ddlsched.comparisons.report.html_report import report
     from ddlsched.errors import (
         DdlschedError,
         InputError,
@@ -26,39 +25,40 @@ if TYPE_CHECKING:
         SimulationError,
         UnknownNameError,
     )
-    from ddlsched.jobs import Job, Workload
-    from ddlsched.reporting.html_report import report
+    from ddlsched.network.contention import EqualShare, Linear, MaxMin
     from ddlsched.results.result import Result
     from ddlsched.simulation import simulate
-    from ddlsched.workloads.microsoft import microsoft_160
-    from ddlsched.workloads.traces import import_trace
+    from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+    from ddlsched.workload.generators.microsoft import microsoft_160
+    from ddlsched.workload.job import Job, Workload
+    from ddlsched.workload.traces.trace_import import import_trace
 
 _HOME = {
-    "AllReduceTask": "dag",
-    "Cluster": "cluster",
-    "Comparison": "comparing.comparison",
-    "ComputeTask": "dag",
-    "DataParallelIteration": "dag",
+    "AllReduceTask": "workload.dag",
+    "Cluster": "cluster.cluster",
+    "Comparison": "comparisons.comparison",
+    "ComputeTask": "workload.dag",
+    "DataParallelIteration": "workload.dag",
     "DdlschedError": "errors",
-    "Disturbances": "disturbances",
-    "EqualShare": "contention",
+    "Disturbances": "cluster.disturbances",
+    "EqualShare": "network.contention",
     "InputError": "errors",
     "InvalidDecisionError": "errors",
-    "IterationDag": "dag",
-    "Job": "jobs",
-    "Linear": "contention",
-    "MaxMin": "contention",
-    "Outage": "disturbances",
+    "IterationDag": "workload.dag",
+    "Job": "workload.job",
+    "Linear": "network.contention",
+    "MaxMin": "network.contention",
+    "Outage": "cluster.disturbances",
     "PluginError": "errors",
     "Result": "results.result",
-    "Server": "cluster",
+    "Server": "cluster.cluster",
     "SimulationError": "errors",
     "UnknownNameError": "errors",
-    "Workload": "jobs",
-    "compare": "comparing.compare",
-    "import_trace": "workloads.traces",
-    "microsoft_160": "workloads.microsoft",
-    "report": "reporting.html_report",
+    "Workload": "workload.job",
+    "compare": "comparisons.compare",
+    "import_trace": "workload.traces.trace_import",
+    "microsoft_160": "workload.generators.microsoft",
+    "report": "comparisons.report.html_report",
     "simulate": "simulation",
 }
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import MAX_CONSTANT_S, ContentionModel
-from ddlsched.dag import DataParallelIteration
-from ddlsched.disturbances import Disturbances
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost, RescaleCost
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.engine.driver import Simulation
 from ddlsched.engine.outcome import Span, Window
-from ddlsched.engine.simulation import Simulation
 from ddlsched.errors import InputError, guarded, label
-from ddlsched.interference import InterferenceModel
-from ddlsched.jobs import Job, Workload
-from ddlsched.plugins import resolve, resolve_bundle
-from ddlsched.policies import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
+from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
-from ddlsched.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.rescale import ConstantRescaleCost, RescaleCost
 
 __all__ = ["DEFAULT_BUNDLE", "simulate", "warm_up"]
 

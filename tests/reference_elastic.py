@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.policies import DROP
+from ddlsched.policies.doors import DROP
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.rescale import Rescale
 
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation

@@ -17,16 +17,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from reference_elastic import Elastic, iterations_for
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import ContentionModel
-from ddlsched.dag import AllReduceTask, ComputeTask
-from ddlsched.disturbances import CapacityChange, Disturbances, jitter_factors
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.interference import InterferenceModel
-from ddlsched.jobs import Job, Workload
-from ddlsched.topology import Network, Topology
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import CapacityChange, Disturbances, jitter_factors
+from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Network, Topology
+from ddlsched.workload.dag import AllReduceTask, ComputeTask
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.rescale import Rescale
 
 __all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
 

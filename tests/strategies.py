@@ -12,18 +12,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddlsched.cluster import Cluster, Server
-from ddlsched.contention import ContentionModel, EqualShare, Linear, MaxMin
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
-from ddlsched.disturbances import Disturbances, Outage
-from ddlsched.elastic.capacity import CapacityTrace, Presence
-from ddlsched.elastic.curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
-from ddlsched.interference import InterferenceModel, UniformInterference
-from ddlsched.jobs import Job, Workload
-from ddlsched.policies import DROP, Allocation
-from ddlsched.topology import Topology
+from ddlsched.cluster.capacity import CapacityTrace, Presence
+from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.interference import InterferenceModel, UniformInterference
+from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
+from ddlsched.network.topology import Topology
+from ddlsched.policies.doors import DROP, Allocation
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
+from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star

@@ -18,7 +18,7 @@ from algorithms.placement.first_fit import FirstFit
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.testing import cluster_view, job_view, network_view, transfer_view
 

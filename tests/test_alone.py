@@ -11,11 +11,11 @@ from hypothesis import settings as hypothesis_settings
 from strategies import Setting, examples, settings
 
 import ddlsched
-from ddlsched.cluster import Server
-from ddlsched.contention import Linear, MaxMin
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.jobs import Job, Workload
+from ddlsched.cluster.cluster import Server
+from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.results.alone import alone_s
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
 from topologies.leaf_spine import LeafSpine
 
 ITERATION = DataParallelIteration(forward_s=0.03, backward_s=0.05, message_bytes=1e8)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
-from ddlsched.results.comparison import markdown
+from ddlsched.results.paired_comparison import markdown
 from ddlsched.testing import cluster_view
 from ddlsched.testing.handmade import job_view
 
@@ -244,7 +244,7 @@ def test_stopping_prints_a_row_a_policy_and_jobs_are_stopped(in_small, monkeypat
 
 
 def test_a_colour_means_one_policy(monkeypatch):
-    from ddlsched.plots.style import PALETTE, colours
+    from ddlsched.comparisons.charts.style import PALETTE, colours
 
     names = list(run.POLICIES.policies)
     shades = colours(names, run.shades(names))

@@ -13,8 +13,8 @@ from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
-from ddlsched.contention import Linear
 from ddlsched.errors import InputError
+from ddlsched.network.contention import Linear
 
 SMALL = Cluster(num_servers=4, gpus_per_server=2)
 

@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 from command_line import run
 
-from ddlsched.calibration.fit import FORMS, calibrate, errors_on_halves, fit_constants, intervals, predicted_s
-from ddlsched.calibration.measurements import Measurements, read_measurements
 from ddlsched.errors import FaultyInputError, InputError
-from ddlsched.plugins import resolve
+from ddlsched.performance.calibration.fit import (
+    FORMS,
+    calibrate,
+    errors_on_halves,
+    fit_constants,
+    intervals,
+    predicted_s,
+)
+from ddlsched.performance.calibration.measurements import Measurements, read_measurements
+from ddlsched.plugins.names import resolve
 
 TRUE = {"latency_s": 1e-3, "per_byte_s": 8.5e-10, "penalty_per_byte_s": 2.4e-10}
 LINEAR = next(form for form in FORMS if len(form.constants) == 3)

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from command_line import run
 
-from ddlsched.calibration.agent import Agent, Request
-from ddlsched.calibration.fit import FORMS, fit_constants
-from ddlsched.calibration.measure import Settings, measure, write_measurements
-from ddlsched.calibration.measurements import read_measurements
-from ddlsched.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
-from ddlsched.calibration.ring import all_reduce
 from ddlsched.errors import InputError, MeasurementError
+from ddlsched.performance.calibration.agent import Agent, Request
+from ddlsched.performance.calibration.fit import FORMS, fit_constants
+from ddlsched.performance.calibration.measure import Settings, measure, write_measurements
+from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
+from ddlsched.performance.calibration.ring import all_reduce
 
 TOKEN = b"a token for tests only"
 

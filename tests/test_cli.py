@@ -15,7 +15,7 @@ from command_line import COMMAND, Run, run
 
 from ddlsched import Workload
 from ddlsched.cli import main
-from ddlsched.plugins import KINDS, names
+from ddlsched.plugins.names import KINDS, names
 from ddlsched.simulation import warm_up
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ddlsched
-from ddlsched.cluster import Server
+from ddlsched.cluster.cluster import Server
 from ddlsched.testing import cluster_view
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.engine import kernel
-from ddlsched.plugins import KINDS, names, resolve, resolve_bundle
-from ddlsched.workload_specs import workload_of
+from ddlsched.engine.loop import kernel
+from ddlsched.plugins.names import KINDS, names, resolve, resolve_bundle
+from ddlsched.workload.workload_specs import workload_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -66,7 +66,7 @@ def test_promised_names_are_registered_and_can_be_made(kind: str) -> None:
 
 def test_listing_names_imports_no_plugin() -> None:
     program = (
-        "import sys, ddlsched.plugins as p\n"
+        "import sys, ddlsched.plugins.names as p\n"
         "[p.names(kind) for kind in p.KINDS]\n"
         "print([m for m in sys.modules if m.split('.')[0] in ('algorithms', 'topologies', 'numba')])"
     )

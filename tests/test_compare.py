@@ -17,10 +17,10 @@ import pytest
 from command_line import COMMAND, Run, run
 
 import ddlsched
-from ddlsched.cluster import Cluster
-from ddlsched.comparing.comparison import Comparison
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.comparison import Comparison
 from ddlsched.errors import InputError, UnknownNameError
-from ddlsched.results.comparison import ALL_METRICS, METRICS, compare_runs
+from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, compare_runs
 
 SMALL = "microsoft-160:scale=0.002"
 DOCS = Path(__file__).parents[1] / "docs" / "comparing.md"
@@ -436,7 +436,7 @@ def test_a_fault_of_the_file_keeps_its_line_beside_flags():
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch):
-    from ddlsched.comparing import compare as module
+    from ddlsched.comparisons import compare as module
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -509,7 +509,9 @@ def test_allocation_policies_are_compared_on_elastic_jobs():
     assert table.loc[("average_jct_s", names[1]), "verdict"] == "worse"
     assert set(comparison.classes()["size_class"]) == {"8+"}  # by the most that a job can use, 10
     for row in comparison.runs[comparison.runs["policy"] == names[0]].itertuples():
-        workload = ddlsched.workloads.elastic_mix.elastic_mix(seed=row.seed, gpus=8, hours=0.5, work_hours=0.2)
+        workload = ddlsched.workload.generators.elastic_mix.elastic_mix(
+            seed=row.seed, gpus=8, hours=0.5, work_hours=0.2
+        )
         cluster = ddlsched.Cluster(num_servers=2)
         more = {"allocation": names[0], "rescale_cost": "restart_s=30", "seed": row.seed}
         assert row.average_jct_s == ddlsched.simulate(workload, cluster, **more).summary()["average_jct_s"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlsched.errors import InputError
-from ddlsched.results.comparison import (
+from ddlsched.results.paired_comparison import (
     ALL_METRICS,
     METRICS,
     SHARES,

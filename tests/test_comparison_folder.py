@@ -14,7 +14,7 @@ from command_line import run
 from comparison_folders import SMALL
 
 import ddlsched
-from ddlsched.reporting.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import Reported, Setting
 
 POLICIES = [{"name": "SRSF(1)", "scheduler": "srsf-1"}, {"name": "NA", "scheduler": "srsf-2"}]
 

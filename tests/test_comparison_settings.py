@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from algorithms.placement.first_fit import FirstFit
-from ddlsched.comparing import fields
-from ddlsched.comparing.compare import planned
-from ddlsched.comparing.plan import Plan
-from ddlsched.comparing.settings import Settings, checked_settings
-from ddlsched.comparing.yaml_file import read_yaml
+from ddlsched.comparisons import fields
+from ddlsched.comparisons.compare import planned
+from ddlsched.comparisons.run_plan import Plan
+from ddlsched.comparisons.settings import Settings, checked_settings
+from ddlsched.comparisons.yaml_file import read_yaml
 from ddlsched.errors import FaultyInputError, InputError, PluginError
 
 SMALL = "microsoft-160:scale=0.002"
@@ -199,7 +199,7 @@ class Weather:
 def test_an_option_that_is_an_object_is_made_of_its_fields(monkeypatch):
     from pydantic import ConfigDict, create_model
 
-    from ddlsched.comparing import settings
+    from ddlsched.comparisons import settings
 
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     options = create_model("Options", __config__=config, weather=(Weather | None, None))

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.comparing.tables import compare_everywhere
+from ddlsched.comparisons.comparison_tables import compare_everywhere
 from ddlsched.results.classes import compare_classes
-from ddlsched.results.comparison import compare_runs, with_holm
+from ddlsched.results.paired_comparison import compare_runs, with_holm
 
 SEEDS = range(1, 9)
 

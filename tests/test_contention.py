@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddlsched.contention import EqualShare, Linear, MaxMin
 from ddlsched.errors import InputError
+from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.network.topology import Link, Network
 from ddlsched.testing.examples import ExampleFlow, example_flows, example_network
-from ddlsched.topology import Link, Network
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
-from ddlsched.contention import Linear
-from ddlsched.sweeps import scripts
-from ddlsched.topology import Link
+from ddlsched.comparisons.sweeps import scripts
+from ddlsched.network.contention import Linear
+from ddlsched.network.topology import Link
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "contention_64gpu"
 LINKS = [Link(name=f"server {number}", bandwidth_bytes_per_s=1.0, relative_bandwidth=1.0) for number in range(6)]

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddlsched.calibration.fit import FORMS, fit_constants, predicted_s
-from ddlsched.calibration.measurements import Measurements
-from ddlsched.contention import ONE_GBE_MEASURED, EqualShare, Linear
 from ddlsched.errors import InputError
+from ddlsched.network.contention import ONE_GBE_MEASURED, EqualShare, Linear
+from ddlsched.performance.calibration.fit import FORMS, fit_constants, predicted_s
+from ddlsched.performance.calibration.measurements import Measurements
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "contention_validity"
 

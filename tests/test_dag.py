@@ -8,8 +8,8 @@ from hypothesis import given
 from strategies import general_dags
 
 import ddlsched
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.errors import InputError
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 
 
 @given(general_dags())

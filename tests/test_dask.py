@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 
 import ddlsched
-from ddlsched.comparing.comparison import Comparison
+from ddlsched.comparisons.comparison import Comparison
+from ddlsched.comparisons.sweeps import dask_workers
 from ddlsched.errors import DdlschedError, InputError
-from ddlsched.sweeps import dask_workers
 
 SMALL = "microsoft-160:scale=0.002"
 
@@ -156,7 +156,7 @@ def test_a_worker_that_dies_loses_nothing(cluster, tmp_path):
 
 
 def test_a_worker_with_other_sources_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr("ddlsched.sweeps.sweep.sources_digest", lambda: "another")
+    monkeypatch.setattr("ddlsched.comparisons.sweeps.sweep.sources_digest", lambda: "another")
     with pytest.raises(InputError, match=r"dask worker tcp://.*: another ddlsched, numpy or plug-in is installed"):
         ddlsched.compare(SMALL, "srsf-1", seeds=2, folder="out", dask=cluster.address)
 

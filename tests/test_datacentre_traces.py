@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 import ddlsched
-from ddlsched.contention import TEN_GBE
-from ddlsched.sweeps.sweep import sweep
-from ddlsched.workloads.microsoft import MODELS
+from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.network.contention import TEN_GBE
+from ddlsched.workload.generators.microsoft import MODELS
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "datacentre_traces"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ddlsched
-from ddlsched.disturbances import CapacityChange, Disturbances, Outage, jitter_factors, read_outages
+from ddlsched.cluster.disturbances import CapacityChange, Disturbances, Outage, jitter_factors, read_outages
 from ddlsched.results.timeline import compute_slices
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.jobs import Workload
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.simulation import simulate
-from ddlsched.workloads.elastic_mix import elastic_mix
+from ddlsched.workload.generators.elastic_mix import elastic_mix
+from ddlsched.workload.job import Workload
 
 CAPACITY = "server,join_s,leave_s\n0,0,\n1,0,2000\n1,2500,\n2,0,3000\n3,1000,\n"
 FLAGS = ["--servers", "4", "--allocation", "elastic-scaling:interval_s=300,queue=true"]

@@ -12,16 +12,17 @@ from reference_simulator import ReferenceRun, reference_simulate
 from strategies import ElasticSetting, elastic_settings, examples
 
 import ddlsched
-from ddlsched.elastic.capacity import CapacityTrace, Presence
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.engine import build, kernel, simulation
-from ddlsched.plugins import resolve
-from ddlsched.policies import DROP, Allocation
+from ddlsched.cluster.capacity import CapacityTrace, Presence
+from ddlsched.engine import build, driver
+from ddlsched.engine.loop import kernel
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.timeline import compute_slices
 from ddlsched.testing import python_form
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.scaling_curves import LinearCurve
 
 
 def run_engine(setting: ElasticSetting, *, python: bool = False, timeline: bool = False) -> Result:
@@ -85,7 +86,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Elastic
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
         patch.setattr(build, "_FIRST_ENTRIES", 1)
-        patch.setattr(simulation, "_SLICES", 8)
+        patch.setattr(driver, "_SLICES", 8)
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 

@@ -7,20 +7,20 @@ from math import inf
 
 import pytest
 
-from ddlsched.disturbances import CapacityChange
-from ddlsched.elastic.capacity import CapacityTrace, Presence
-from ddlsched.elastic.curves import BatchCurve, LinearCurve, ThroughputCurve
-from ddlsched.elastic.job_files import read_curve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
+from ddlsched.cluster.capacity import CapacityTrace, Presence
+from ddlsched.cluster.disturbances import CapacityChange
 from ddlsched.errors import InputError, PluginError
-from ddlsched.jobs import Workload
 from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.elastic import elastic_job_of
+from ddlsched.performance.elastic_estimates import elastic_job_of
 from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
-from ddlsched.workloads.elastic_mix import elastic_mix
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.elastic_job_files import read_curve
+from ddlsched.workload.generators.elastic_mix import elastic_mix
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
+from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ThroughputCurve
 
 S = 1_000_000_000
 

@@ -16,14 +16,14 @@ import ddlsched
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.packing import packed
 from algorithms.allocation.programme import best_counts
-from ddlsched.elastic.curves import BatchCurve, LinearCurve, ThroughputCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.elastic.scalability import analyse
 from ddlsched.errors import InputError
-from ddlsched.policies import DROP, Allocation
+from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.testing import capacity_view, elastic_job_view
-from ddlsched.workloads.elastic_mix import CATEGORIES, elastic_mix
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.generators.elastic_mix import CATEGORIES, elastic_mix
+from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.scalability import analyse
+from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ThroughputCurve
 
 # ---- the programme
 

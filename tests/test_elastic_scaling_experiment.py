@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ddlsched.results.comparison import interval_text
+from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import Interval
-from ddlsched.sweeps.sweep import sweep
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "elastic_scaling"
 

@@ -17,8 +17,8 @@ from reference_simulator import ReferenceRun, reference_simulate
 from strategies import Setting, examples, settings
 
 import ddlsched
-from ddlsched.engine import build, simulation
-from ddlsched.plugins import resolve
+from ddlsched.engine import build, driver
+from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
 
@@ -88,7 +88,7 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_FIRST_RESIDENTS", 1)
         patch.setattr(build, "_FIRST_ENTRIES", 1)
-        patch.setattr(simulation, "_SLICES", 8)
+        patch.setattr(driver, "_SLICES", 8)
         assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
 
 

@@ -10,8 +10,8 @@ import pytest
 from command_line import run
 
 import ddlsched
+from ddlsched.comparisons.sweeps.repeat import repeat
 from ddlsched.simulation import warm_up
-from ddlsched.sweeps.repeat import repeat
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from strategies import Setting, examples, settings
 
 import ddlsched
-from ddlsched.disturbances import Disturbances, Outage
+from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.results.explanation import explain
 from ddlsched.results.result import Result
 

@@ -10,11 +10,11 @@ import pytest
 from command_line import run
 
 import ddlsched
-from ddlsched.dag import DataParallelIteration
+from ddlsched.cluster.interference import InterferenceModel, PairwiseInterference, UniformInterference
+from ddlsched.comparisons.sweeps.fingerprint import fingerprint
 from ddlsched.errors import InputError, PluginError, UnknownNameError
-from ddlsched.interference import InterferenceModel, PairwiseInterference, UniformInterference
-from ddlsched.plugins import resolve
-from ddlsched.sweeps.fingerprint import fingerprint
+from ddlsched.plugins.names import resolve
+from ddlsched.workload.dag import DataParallelIteration
 
 ONE_GPU = ddlsched.Cluster(num_servers=1, gpus_per_server=1, gpu_memory_mb=1000.0)
 

@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from strategies import Setting, examples, settings
 
 import ddlsched
-from ddlsched.disturbances import Disturbances
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.timeline import compute_slices, transfer_slices
 

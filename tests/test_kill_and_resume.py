@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 
 import ddlsched
-from ddlsched.comparing.comparison import Comparison
-from ddlsched.sweeps.stored_runs import read_jobs, read_metadata
+from ddlsched.comparisons.comparison import Comparison
+from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata
 
 PROCESSES = 2
 LOGGED = """

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
-from ddlsched.disturbances import Disturbances
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.results.classes import CLASS_METRICS, class_metrics, compare_classes
-from ddlsched.results.comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.metrics import job_metrics, run_metrics, size_class
+from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, readable
 from ddlsched.results.result import PHASES
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -9,8 +9,8 @@ import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s, shortest_first_s
 from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
-from ddlsched.contention import Linear, ten_gigabit_ethernet
 from ddlsched.errors import InputError
+from ddlsched.network.contention import Linear, ten_gigabit_ethernet
 
 UNIT_S = 0.01
 MODEL = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.3e-9)

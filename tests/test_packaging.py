@@ -38,7 +38,7 @@ def test_wheel_holds_all_packages_and_nothing_else(distributions: Path) -> None:
         assert f"{package}/py.typed" in names
         sources = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
         assert sources <= set(names)
-    page = {f"ddlsched/reporting/page/report.{suffix}" for suffix in ("html", "css", "js")}
+    page = {f"ddlsched/comparisons/report/page/report.{suffix}" for suffix in ("html", "css", "js")}
     assert page <= set(names)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
 import ddlsched
-from ddlsched.plots.placement import placement_boxes, placement_map
-from ddlsched.plots.style import JOB_COLOURS
+from ddlsched.comparisons.charts.placement_map import placement_boxes, placement_map
+from ddlsched.comparisons.charts.style import JOB_COLOURS
 
 COLUMNS = ["job_id", "gpu", "server", "from_s", "to_s"]
 

@@ -15,9 +15,17 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ddlsched.plots.charts import Change, bars, changes, distributions, grouped_bars, heat_map, shade_of
-from ddlsched.plots.placement import placement_map
-from ddlsched.plots.style import (
+from ddlsched.comparisons.charts.jct_charts import (
+    Change,
+    bars,
+    changes,
+    distributions,
+    grouped_bars,
+    heat_map,
+    shade_of,
+)
+from ddlsched.comparisons.charts.placement_map import placement_map
+from ddlsched.comparisons.charts.style import (
     COLUMN_INCHES,
     DARK_PAGE,
     INK,
@@ -30,7 +38,7 @@ from ddlsched.plots.style import (
     save,
     wrapped,
 )
-from ddlsched.plots.utilisation import utilisation, utilisation_bands
+from ddlsched.comparisons.charts.utilisation import utilisation, utilisation_bands
 from ddlsched.results.statistics import Interval
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -27,8 +27,8 @@ from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
-from ddlsched.contention import EqualShare, Linear, MaxMin
-from ddlsched.interference import UniformInterference
+from ddlsched.cluster.interference import UniformInterference
+from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.testing import (
     AllocationConformance,
     CommunicationConformance,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from reference_simulator import ReferenceRun, reference_simulate
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import Linear
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.jobs import Job, Workload
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.contention import Linear
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
 from topologies.star import Star
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"

@@ -18,14 +18,14 @@ from command_line import run
 from comparison_folders import MESSAGE, NASTY, SMALL, nasty_comparison
 
 import ddlsched
-from ddlsched.comparing.comparison import Comparison
+from ddlsched.comparisons.charts.style import colours
+from ddlsched.comparisons.comparison import Comparison
+from ddlsched.comparisons.report import html_report, report_tables
+from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
+from ddlsched.comparisons.report.number_texts import network_shares
+from ddlsched.comparisons.report.report_charts import draw_charts
+from ddlsched.comparisons.report.reported import Reported, Setting
 from ddlsched.errors import InputError
-from ddlsched.plots.style import colours
-from ddlsched.reporting import html_report, tables
-from ddlsched.reporting.charts import draw_charts
-from ddlsched.reporting.figures import interactive_charts, placement_chart
-from ddlsched.reporting.numbers import network_shares
-from ddlsched.reporting.reported import Reported, Setting
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_tables_show_the_comparisons_numbers(opened, page):
 
 
 def test_utilisation_is_shown_in_per_cent(opened):
-    table = tables.main_table(opened, opened.settings[0])
+    table = report_tables.main_table(opened, opened.settings[0])
     column = table.columns.index("GPU utilisation (%)")
     runs = opened.comparison.runs
     mean = runs[runs["policy"] == "SRSF(1)"]["gpu_utilisation"].mean()
@@ -185,7 +185,7 @@ def test_utilisation_is_shown_in_per_cent(opened):
 
 
 def test_shares_of_time_add_up(opened):
-    table = tables.phase_table(opened, opened.settings[0])
+    table = report_tables.phase_table(opened, opened.settings[0])
     for _, cells in table.rows:
         assert sum(float(cell.value) for cell in cells) == pytest.approx(100, abs=0.3)
     assert "Restarting" not in table.columns
@@ -248,36 +248,36 @@ def made_by_hand(folder: Path, *rows: dict[str, object]) -> Reported:
     ],
 )
 def test_the_headline_says_the_verdict_in_words(tmp_path, row, verdict, sentence):
-    (said,) = tables.verdicts(made_by_hand(tmp_path, row), Setting("w", "c"))
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, row), Setting("w", "c"))
     assert (said.policy, said.verdict, said.sentence, said.others) == ("mine", verdict, sentence, "")
 
 
 def test_the_headline_names_what_else_differs(tmp_path):
     more = {"p95_jct_s": "better", "gpu_utilisation": "worse", "jain_index": "worse"}
     rows = [{"metric": metric, "verdict": verdict} for metric, verdict in more.items()]
-    (said,) = tables.verdicts(made_by_hand(tmp_path, {}, *rows), Setting("w", "c"))
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {}, *rows), Setting("w", "c"))
     assert said.others == "Better in 95th percentile JCT; worse in GPU utilisation, Jain's index."
 
 
 def test_a_verdict_that_does_not_stand_among_many_is_in_doubt(tmp_path):
-    table = tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
+    table = report_tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
     assert table.doubtful
     assert [cell.verdict for _, cells in table.rows for cell in cells if cell] == ["better ?"]
-    assert not tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "better"}), Setting("w", "c")).doubtful
-    (said,) = tables.verdicts(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
+    assert not report_tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "better"}), Setting("w", "c")).doubtful
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
     assert said.verdict == "better ?"
 
 
 def test_where_there_is_no_change_the_difference_is_shown(tmp_path):
     row = {"change": np.nan, "difference": 0.02, "difference_low": 0.01, "difference_high": 0.03, "verdict": "worse"}
     row |= {"metric": "unfair_fraction", "mean": 0.05, "low": 0.04, "high": 0.06}
-    table = tables.slowdown_table(made_by_hand(tmp_path, row), Setting("w", "c"))
+    table = report_tables.slowdown_table(made_by_hand(tmp_path, row), Setting("w", "c"))
     assert table.columns == ["Jobs with ρ > 1 (%)"]
-    assert table.rows[1][1][0] == tables.Cell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
+    assert table.rows[1][1][0] == report_tables.Cell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
 
 
 def test_several_settings_have_an_overview(tmp_path):
-    table = tables.overview(made_by_hand(tmp_path, {}, {"workload": "v", "change": 0.3, "verdict": "worse"}))
+    table = report_tables.overview(made_by_hand(tmp_path, {}, {"workload": "v", "change": 0.3, "verdict": "worse"}))
     assert table.columns == ["mine"]
     assert [(label, cell.value, cell.verdict) for label, (cell,) in table.rows] == [
         ("v on c", "+30.0 %", "worse"),
@@ -378,8 +378,8 @@ def test_runs_that_nothing_random_is_in_have_a_report_without_intervals(tmp_path
     assert any(" % " in f"{cell} " for cell in cells)
     assert not any("[" in cell or "nan" in cell for cell in cells)
     reported = Reported.open(comparison.folder)
-    assert [each.sentence for each in tables.verdicts(reported, reported.settings[0])] == [
-        f"average JCT {tables._percent(100 * change)} against srsf-1; no verdict from fewer than 6 seeds."
+    assert [each.sentence for each in report_tables.verdicts(reported, reported.settings[0])] == [
+        f"average JCT {report_tables._percent(100 * change)} against srsf-1; no verdict from fewer than 6 seeds."
         for change in comparison.table().query("metric == 'average_jct_s' and policy == 'ada-srsf'")["change"]
     ]
 

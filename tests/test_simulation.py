@@ -307,7 +307,7 @@ class Insomniac:
 
 
 def test_waking_for_ever_is_an_error(monkeypatch):
-    monkeypatch.setattr(ddlsched.engine.simulation, "_MOST_IDLE", 2000)
+    monkeypatch.setattr(ddlsched.engine.driver, "_MOST_IDLE", 2000)
     with pytest.raises(SimulationError, match="asked to be woken 2000 times while the cluster was idle"):
         simulate(job(), placement=Insomniac())
 

@@ -16,14 +16,14 @@ from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
 from test_engine import assert_agrees, run_engine, run_reference
 
 import ddlsched
-from ddlsched.contention import Linear, ten_gigabit_ethernet
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.disturbances import Disturbances, Outage
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.interference import UniformInterference
 from ddlsched.engine import build
-from ddlsched.interference import UniformInterference
-from ddlsched.jobs import Job, Workload
+from ddlsched.network.contention import Linear, ten_gigabit_ethernet
+from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.results.result import Result
-from ddlsched.views import ClusterView, JobView
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
 from topologies.star import Star
 
 

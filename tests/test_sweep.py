@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import ddlsched
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.sweeps.fingerprint import _PRESENTATION, fingerprint, sources_digest
+from ddlsched.comparisons.sweeps.stored_runs import remove_leftovers, store
+from ddlsched.comparisons.sweeps.sweep import Failure, Run, sweep
 from ddlsched.errors import InputError
-from ddlsched.progress import progress_bar
-from ddlsched.sweeps.fingerprint import _PRESENTATION, fingerprint, sources_digest
-from ddlsched.sweeps.stored_runs import remove_leftovers, store
-from ddlsched.sweeps.sweep import Failure, Run, sweep
+from ddlsched.io.progress import progress_bar
 
 MICROSOFT = "microsoft-160:scale=0.002"
 
@@ -133,7 +133,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_sweep import run
-from ddlsched.sweeps.sweep import sweep
+from ddlsched.comparisons.sweeps.sweep import sweep
 sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 17)], Path({store!r}), processes=2)
 """
 
@@ -320,7 +320,7 @@ def test_leftovers_are_no_results(tmp_path):
 
 def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
     program = (
-        "import sys; from test_sweep import run; from ddlsched.sweeps.run import execute\n"
+        "import sys; from test_sweep import run; from ddlsched.comparisons.sweeps.run import execute\n"
         "assert execute(run(), ['run', 'placements']).failure is None\n"
         "print(*(m.__file__ for m in list(sys.modules.values()) if getattr(m, '__file__', None)))"
     )
@@ -328,7 +328,7 @@ def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=there, capture_output=True, text=True, check=True)
     package = Path(ddlsched.__file__).parent
     imported = {Path(name).relative_to(package) for name in done.stdout.split() if Path(name).is_relative_to(package)}
-    assert Path("engine/kernel.py") in imported
+    assert Path("engine/loop/kernel.py") in imported
     silent = {Path(name) for name in _PRESENTATION}
     assert not [path for path in imported if silent.intersection([path, *path.parents])]
 
@@ -390,7 +390,7 @@ def test_sources_digest_covers_framework_and_plugins_but_no_charts(monkeypatch):
     original = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or original(path))
     digest = sources_digest()
-    for part in ("ddlsched/engine/kernel.py", "algorithms/placement/lwf.py", "topologies/star.py"):
+    for part in ("ddlsched/engine/loop/kernel.py", "algorithms/placement/lwf.py", "topologies/star.py"):
         assert any(path.endswith(part) for path in read)
     assert not any("ddlsched/plots" in path for path in read)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b" " * path.match("*/lwf.py"))

@@ -22,11 +22,11 @@ from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, DataParallelIteration, InputError, IterationDag, Job, Workload
-from ddlsched.contention import EqualShare, Linear, MaxMin
-from ddlsched.plugins import resolve
+from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.results.timeline import compute_slices, transfer_slices, write_timeline
-from ddlsched.topology import Network
 
 MS = 1_000_000
 SCALE = 0.005

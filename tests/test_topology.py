@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 
 from ddlsched.errors import InputError
-from ddlsched.topology import Network
+from ddlsched.network.topology import Network
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star

@@ -20,14 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ddlsched
-from ddlsched.contention import EqualShare, Linear, MaxMin
 from ddlsched.errors import InputError, UnknownNameError
-from ddlsched.workloads.gavel import STEPS_PER_S
-from ddlsched.workloads.microsoft import MODELS
-from ddlsched.workloads.pollux import APPLICATIONS
-from ddlsched.workloads.trace_formats import FORMATS, reader_of
-from ddlsched.workloads.trace_models import PARAMETERS, JobRule, model_of
-from ddlsched.workloads.traces import ImportedTrace, Selection, import_trace
+from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.traces.gavel import STEPS_PER_S
+from ddlsched.workload.traces.pollux import APPLICATIONS
+from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
+from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, import_trace
+from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
 
 SAMPLES = Path(__file__).parent / "traces"
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces"
@@ -297,7 +297,7 @@ def test_damaged_and_foreign_files_are_refused_in_one_line(tmp_path: Path) -> No
 def test_json_is_read_across_the_windows_of_the_scanner(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = sample("philly")
     for size in (1, 7, 64):
-        monkeypatch.setattr("ddlsched.workloads.trace_files._CHUNK", size)
+        monkeypatch.setattr("ddlsched.workload.traces.trace_files._CHUNK", size)
         pieces = sample("philly")
         pd.testing.assert_frame_equal(pieces.jobs, whole.jobs)
         pd.testing.assert_frame_equal(pieces.refused, whole.refused)
@@ -353,7 +353,7 @@ def test_the_command_writes_jobs_refusals_and_a_report(tmp_path: Path) -> None:
 def test_parquet_keeps_the_report_and_is_written_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.parquet as pq
 
-    monkeypatch.setattr("ddlsched.workloads.trace_output._BATCH", 1)
+    monkeypatch.setattr("ddlsched.workload.traces.trace_output._BATCH", 1)
     for name in ("helios", "muri"):  # With users, and without.
         out = tmp_path / f"{name}.parquet"
         assert run("workload", "import", name, *SAMPLES.glob(f"{name}.*"), "--out", out).exit_code == 0

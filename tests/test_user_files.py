@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from ddlsched.comparisons.sweeps.fingerprint import fingerprint
 from ddlsched.errors import PluginError
-from ddlsched.sweeps.fingerprint import fingerprint
-from ddlsched.user_files import class_in_file, files_named, substituted, with_neighbours
+from ddlsched.plugins.user_files import class_in_file, files_named, substituted, with_neighbours
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
-from ddlsched.topology import Node, bytes_per_s_from_gbps
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 
 __all__ = ["Star"]
 

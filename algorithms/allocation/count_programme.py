@@ -15,9 +15,9 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from algorithms.allocation.sharing import Sharing, check_fields
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.trainers import Trainer, gains
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.live.idle_nodes.trainers import Trainer, gains
 
 __all__ = ["CountProgramme", "best_counts"]
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from algorithms.allocation.packing import packed
 from algorithms.allocation.programme import best_counts
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.scalability import Scalability, analyse
-from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.policies import DROP, Allocation, Drop
+from ddlsched.policies.doors import DROP, Allocation, Drop
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import is_whole
+from ddlsched.workload.scalability import Scalability, analyse
 
 __all__ = ["ElasticScaling"]
 

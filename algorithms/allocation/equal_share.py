@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithms.allocation.sharing import Sharing, check_fields
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.trainers import Trainer
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.trainers import Trainer
 
 __all__ = ["NodeEqualShare"]
 

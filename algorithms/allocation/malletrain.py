@@ -9,12 +9,12 @@ import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.sharing import check_fields
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.job_monitor import JobMonitor
-from ddlsched.elastic.profiled import Profiled
-from ddlsched.elastic.profiling_advisor import Candidate, ProfilingAdvisor
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+from ddlsched.live.idle_nodes.profiled import Profiled
+from ddlsched.live.idle_nodes.profiling_advisor import Candidate, ProfilingAdvisor
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 
 __all__ = ["MalleTrain"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from algorithms.allocation.sharing import Sharing, check_fields
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.trainers import Trainer
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
+from ddlsched.live.idle_nodes.trainers import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ddlsched.elastic.packing import free_by_server, take_nearest
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
+from ddlsched.cluster.packing import free_by_server, take_nearest
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 
 __all__ = ["packed"]
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.elastic.trainers import NodeAllocator, Numbers, Trainer
-from ddlsched.elastic.views import CapacityView, ElasticJobView
 from ddlsched.errors import InputError
-from ddlsched.policies import Allocation
+from ddlsched.live.idle_nodes.trainers import NodeAllocator, Numbers, Trainer
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import is_whole
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = ["Sharing", "check_fields", "rates_of"]
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.sharing import Sharing, check_fields
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.survival import Survival
-from ddlsched.elastic.trainers import Trainer, gains
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
-from ddlsched.views import GpuId
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.survival import Survival
+from ddlsched.live.idle_nodes.trainers import Trainer, gains
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import GpuId
 
 __all__ = ["SurvivalAware", "SurvivalRun"]
 

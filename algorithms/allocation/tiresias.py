@@ -10,9 +10,9 @@ from math import inf
 import numpy as np
 
 from algorithms.ordering.tiresias import queue_thresholds_gpu_s
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 
 __all__ = ["PreemptiveTiresias"]
 

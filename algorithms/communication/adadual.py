@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.compiled import CommunicationRule, CompiledRule
-from ddlsched.views import NetworkView, TransferView
+from ddlsched.policies.compiled import CommunicationRule, CompiledRule
+from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["AdaDual"]
 

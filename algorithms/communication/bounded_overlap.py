@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.compiled import CommunicationRule, CompiledRule
 from ddlsched.errors import InputError
+from ddlsched.policies.compiled import CommunicationRule, CompiledRule
+from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.units import is_whole
-from ddlsched.views import NetworkView, TransferView
 
 __all__ = ["BoundedOverlap"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from ddlsched.compiled import CommunicationRule, CompiledRule
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.views import NetworkView, TransferView
+from ddlsched.policies.compiled import CommunicationRule, CompiledRule
+from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["PreemptiveShortestFirst"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import Linear
-from ddlsched.dag import AllReduceTask
-from ddlsched.jobs import Job, Workload
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.contention import Linear
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.job import Job, Workload
 
 __all__ = ["average_jct_bound_s", "shortest_first_s"]
 

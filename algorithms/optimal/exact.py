@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import Linear
-from ddlsched.dag import DataParallelIteration
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.jobs import Job, Workload
+from ddlsched.network.contention import Linear
 from ddlsched.results.result import Result
 from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar

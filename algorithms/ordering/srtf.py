@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ddlsched.compiled import CompiledRule, OrderRule
-from ddlsched.views import JobView
+from ddlsched.policies.compiled import CompiledRule, OrderRule
+from ddlsched.policies.views import JobView
 
 __all__ = ["ShortestRemainingTimeFirst"]
 

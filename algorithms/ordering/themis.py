@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddlsched.policies.views import JobView
 from ddlsched.units import ns_from_s
-from ddlsched.views import JobView
 
 __all__ = ["FinishTimeFairness"]
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
+from ddlsched.policies.views import JobView
 from ddlsched.units import NS_PER_S, is_whole
-from ddlsched.views import JobView
 
 __all__ = ["Tiresias", "queue_thresholds_gpu_s"]
 

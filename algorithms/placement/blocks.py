@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
-from ddlsched.views import ClusterView, GpuId, JobView
 
 __all__ = ["AlignedBlocks"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 
 __all__ = ["DelayScheduling"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddlsched.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 
 __all__ = ["ListScheduling"]
 

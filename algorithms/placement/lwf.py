@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import is_whole
-from ddlsched.views import ClusterView, GpuId, JobView
 
 __all__ = ["LeastWorkloadFirst"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.views import ClusterView, GpuId, JobView
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 
 __all__ = ["RandomFit"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
-from ddlsched.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView
 
 __all__ = ["BestSharingBenefitFirst"]
 

@@ -11,11 +11,11 @@ import typer
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice, status, without_nan
 from ddlsched.errors import InputError
-from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
-    from ddlsched.calibration.fit import Constant, Fit
-    from ddlsched.calibration.measurements import Measurements
+    from ddlsched.performance.calibration.fit import Constant, Fit
+    from ddlsched.performance.calibration.measurements import Measurements
 
 __all__ = ["calibrate", "calibrate_agent"]
 
@@ -83,7 +83,7 @@ def calibrate(
     if file is not None and (out is not None or token_file is not None):
         raise InputError("--out and --token-file belong to --measure; expected neither with FILE.csv")
     rows = _measured(measure, token_file, jobs, sizes_mb, repeats, out) if measure else _read(file)
-    from ddlsched.calibration.fit import calibrate as fitted
+    from ddlsched.performance.calibration.fit import calibrate as fitted
 
     source = str(file) if file is not None else "measured"
     try:
@@ -92,8 +92,8 @@ def calibrate(
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     if chart is not None:
-        from ddlsched.calibration.chart import fit_chart
-        from ddlsched.plots.style import save
+        from ddlsched.comparisons.charts.style import save
+        from ddlsched.performance.calibration.fit_chart import fit_chart
 
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")
@@ -109,8 +109,8 @@ def calibrate_agent(
     ] = 2048.0,
 ) -> None:
     """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
-    from ddlsched.calibration.agent import Agent
-    from ddlsched.calibration.protocol import parse_address, read_token
+    from ddlsched.performance.calibration.agent import Agent
+    from ddlsched.performance.calibration.protocol import parse_address, read_token
 
     agent = Agent(
         parse_address(address, any_port=True), read_token(token_file), most_bytes=round(memory_mb * 1e6), tell=notice
@@ -121,7 +121,7 @@ def calibrate_agent(
 
 
 def _read(file: Path | None) -> Measurements:
-    from ddlsched.calibration.measurements import read_measurements
+    from ddlsched.performance.calibration.measurements import read_measurements
 
     assert file is not None
     return read_measurements(file)
@@ -134,8 +134,8 @@ def _measured(
     from rich.console import Console
     from rich.progress import track
 
-    from ddlsched.calibration.measure import Settings, measure, write_measurements
-    from ddlsched.calibration.protocol import parse_address, read_token
+    from ddlsched.performance.calibration.measure import Settings, measure, write_measurements
+    from ddlsched.performance.calibration.protocol import parse_address, read_token
 
     if token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")

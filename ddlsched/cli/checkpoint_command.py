@@ -39,7 +39,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")] = False,
 ) -> None:
     """Show a checkpoint's parallelism, tensors and files, and check that each file is what it should be."""
-    from ddlsched.progress import bytes_bar
+    from ddlsched.io.progress import bytes_bar
     from ddlsched.reconfiguration.content import refuse_other_content
     from ddlsched.reconfiguration.reading import Reading
 

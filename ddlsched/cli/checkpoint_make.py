@@ -59,10 +59,10 @@ def make(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as one JSON object.")] = False,
 ) -> None:
     """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
-    from ddlsched.progress import bytes_bar
+    from ddlsched.io.progress import bytes_bar
     from ddlsched.reconfiguration.making import make_checkpoint
-    from ddlsched.reconfiguration.models import Optimiser, Transformer
     from ddlsched.reconfiguration.parallelism import parse_parallelism
+    from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
 
     model = Transformer(
         num_layers=layers,

@@ -15,8 +15,8 @@ from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.comparing.comparison import Comparison
-    from ddlsched.comparing.settings import Location, Where
+    from ddlsched.comparisons.comparison import Comparison
+    from ddlsched.comparisons.settings import Location, Where
 
 __all__ = ["compare"]
 
@@ -195,7 +195,7 @@ def compare(
     flags |= {"options": _options(option), "timeline": timeline}
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
     _refuse_processes(processes)
-    from ddlsched.comparing.compare import carry_out, planned
+    from ddlsched.comparisons.compare import carry_out, planned
 
     plan = planned(*_with_config(config, given))
     try:
@@ -240,7 +240,7 @@ def _with_config(config: Path | None, given: dict[str, Any]) -> tuple[dict[str, 
     """Return a file's fields with those of the flags in their place, and what tells where each stands."""
     if config is None:
         return given, _flag
-    from ddlsched.comparing.yaml_file import read_yaml
+    from ddlsched.comparisons.yaml_file import read_yaml
 
     fields, line = read_yaml(config)
     return fields | given, lambda location: _flag(location) if location and location[0] in given else line(location)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddlsched.comparing.tables import SETTING
-from ddlsched.results.comparison import METRICS, readable, with_holm
+from ddlsched.comparisons.comparison_tables import SETTING
+from ddlsched.results.paired_comparison import METRICS, readable, with_holm
 
 if TYPE_CHECKING:
-    from ddlsched.comparing.comparison import Comparison
+    from ddlsched.comparisons.comparison import Comparison
 
 __all__ = ["SHOWN", "comparison_text"]
 

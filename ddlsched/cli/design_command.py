@@ -13,7 +13,7 @@ import typer
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,8 +136,8 @@ def _all(
     import pandas as pd
 
     from ddlsched.performance.clusters import parse_cluster
+    from ddlsched.performance.design_sweep import design as search
     from ddlsched.performance.presets import MODELS, preset
-    from ddlsched.performance.sweeps import design as search
 
     found_model = preset(MODELS, model, "model")
     plans = [(name, parse_cluster(name, topology=topology, efficiency=efficiency)) for name in names]
@@ -173,8 +173,8 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _sweep(given: list[str], recompute: str) -> Any:
-    from ddlsched.performance.parallelism import RECOMPUTE
-    from ddlsched.performance.sweeps import Sweep
+    from ddlsched.performance.design_sweep import Sweep
+    from ddlsched.performance.parallel_layout import RECOMPUTE
 
     kinds = list(dict.fromkeys(recompute.split(",")))
     for kind in kinds:
@@ -194,7 +194,7 @@ _FROM_ZERO = {"zero": 3, "sequence_parallel": 1, "overlap": 1}
 
 
 def _axis(text: str) -> tuple[str, list[float]]:
-    from ddlsched.performance.sweeps import CLUSTER_AXES, PLAN_AXES
+    from ddlsched.performance.design_sweep import CLUSTER_AXES, PLAN_AXES
 
     name, equals, values = text.partition("=")
     if name not in (*PLAN_AXES, *CLUSTER_AXES):
@@ -246,9 +246,9 @@ _MOST_CELLS = 24
 
 def _draw(table: pd.DataFrame, folder: Path) -> list[Path]:
     """Draw a heat map of each pair of cluster axes that vary, one of tensor x data, and the Pareto front."""
-    from ddlsched.performance.charts import heat_map, pareto_chart
-    from ddlsched.performance.sweeps import CLUSTER_AXES, best_of, pareto_front
-    from ddlsched.plots.style import save
+    from ddlsched.comparisons.charts.style import save
+    from ddlsched.performance.design_charts import heat_map, pareto_chart
+    from ddlsched.performance.design_sweep import CLUSTER_AXES, best_of, pareto_front
 
     if not table["fits"].any():
         raise InputError("--charts: no configuration fits in memory; expected at least one to draw")

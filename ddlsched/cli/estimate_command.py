@@ -11,12 +11,12 @@ import typer
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
-from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
-    from ddlsched.jobs import Job
     from ddlsched.performance.estimate import Estimate
-    from ddlsched.performance.parallelism import Parallelism
+    from ddlsched.performance.parallel_layout import Parallelism
+    from ddlsched.workload.job import Job
 
 __all__ = ["estimate"]
 
@@ -158,7 +158,7 @@ def estimate(
         _refuse_no_job_file(job_out)
     from ddlsched.performance.clusters import parse_cluster
     from ddlsched.performance.estimate import estimate_checked
-    from ddlsched.performance.parallelism import Parallelism
+    from ddlsched.performance.parallel_layout import Parallelism
     from ddlsched.performance.presets import MODELS, preset
 
     assert model is not None
@@ -179,7 +179,7 @@ def estimate(
     machine = parse_cluster(cluster, topology=topology, efficiency=efficiency).machine(max(1, int(plan.num_gpus)))
     found = estimate_checked(found_model, plan, machine, precision=precision, algorithm=algorithm)
     if job_out is not None:
-        from ddlsched.performance.jobs import job_of
+        from ddlsched.performance.estimated_jobs import job_of
 
         _write_job(job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model), job_out)
     title = f"{model} on {int(plan.num_gpus)} GPUs of {cluster}"
@@ -189,14 +189,14 @@ def estimate(
 
 
 def _refuse_no_job_file(path: Path) -> None:
-    from ddlsched.workload_files import refuse_suffix
+    from ddlsched.workload.workload_files import refuse_suffix
 
     refuse_unwritable(path, "--job-out")
     refuse_suffix(path)
 
 
 def _write_job(job: Job, path: Path) -> None:
-    from ddlsched.jobs import Workload
+    from ddlsched.workload.job import Workload
 
     with replacing(path, "--job-out") as file:
         Workload.of([job]).write(file)

@@ -38,10 +38,10 @@ def explain(
 
     The run is simulated again and recorded; where several jobs held it at once, they share the time equally.
     """
+    from ddlsched.comparisons.sweeps.repeat import repeat
+    from ddlsched.comparisons.sweeps.stored_runs import read_jobs
     from ddlsched.results.explanation import explain as blockers_of
     from ddlsched.results.result import PHASES
-    from ddlsched.sweeps.repeat import repeat
-    from ddlsched.sweeps.stored_runs import read_jobs
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
     with status(f"simulating {run} again, with a timeline"):

@@ -15,11 +15,11 @@ from ddlsched.cli.failures import one_line
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
-from ddlsched.files import refuse_unwritable, replacing
-from ddlsched.workloads.trace_formats import FORMATS
+from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.workload.traces.trace_formats import FORMATS
 
 if TYPE_CHECKING:
-    from ddlsched.workloads.traces import ImportedTrace
+    from ddlsched.workload.traces.trace_import import ImportedTrace
 
 __all__ = ["EPILOG", "import_command"]
 
@@ -91,7 +91,7 @@ def import_command(
     else drawn by seed from the four of the 64-GPU experiment; iterations = duration / time of one iteration.
     Rows that are no job are counted and listed (docs/traces.md).
     """
-    from ddlsched.workloads.trace_output import refuse_table_suffix, write_jobs, write_refused
+    from ddlsched.workload.traces.trace_output import refuse_table_suffix, write_jobs, write_refused
 
     if as_json and out is None:
         raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
@@ -102,7 +102,7 @@ def import_command(
         if rejected.suffix.lower() != ".csv":
             raise InputError(f"--rejected {rejected}: the suffix is {rejected.suffix!r}; expected .csv")
         refuse_unwritable(rejected, "--rejected")
-    from ddlsched.workloads.traces import Selection, import_trace
+    from ddlsched.workload.traces.trace_import import Selection, import_trace
 
     selection = Selection(
         from_s=from_s,

@@ -29,7 +29,7 @@ def list_plugins(
 
     A package adds names with entry points of the group ddlsched.KIND; listing them imports none of it.
     """
-    from ddlsched.plugins import KINDS, names
+    from ddlsched.plugins.names import KINDS, names
 
     if kind is not None and kind not in KINDS:
         raise UnknownNameError(f"no kind of plug-in is named {kind!r}.{did_you_mean(kind, KINDS)}")

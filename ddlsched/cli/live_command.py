@@ -42,8 +42,8 @@ def live(
     Started again with the same DIR it goes on where it was, whatever ended it. Programs: mlp needs PyTorch
     (the extra 'live'), count only counts. Timeline: DIR/timeline.csv.
     """
-    from ddlsched.elastic.idle_nodes import read_fragments
-    from ddlsched.elastic.scavengers import SlurmScavenger, TraceScavenger
+    from ddlsched.live.idle_nodes.idle_trace import read_fragments
+    from ddlsched.live.idle_nodes.scavengers import SlurmScavenger, TraceScavenger
     from ddlsched.live.jobs_file import read_jobs
     from ddlsched.live.manager import LiveManager
 
@@ -66,18 +66,18 @@ def live(
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
         manager.run(until_s)
     if chart is not None:
-        from ddlsched.plots.live_timeline import live_timeline
-        from ddlsched.plots.style import save
+        from ddlsched.comparisons.charts.live_timeline import live_timeline
+        from ddlsched.comparisons.charts.style import save
 
         save(live_timeline(folder / "timeline.csv"), chart)
     _tell(folder)
 
 
 def _sharer(allocation: str, hold_s: float) -> Sharer:
-    from ddlsched.elastic.job_monitor import JobMonitor
-    from ddlsched.elastic.profiled import Profiled
-    from ddlsched.elastic.profiling_advisor import ProfilingAdvisor
-    from ddlsched.plugins import resolve
+    from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+    from ddlsched.live.idle_nodes.profiled import Profiled
+    from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
+    from ddlsched.plugins.names import resolve
 
     allocator = resolve("allocation", allocation)
     if not hasattr(allocator, "counts"):

@@ -25,7 +25,7 @@ def report(
     Also draws its charts for papers, PNG and SVG, into DIR/charts.
     """
     with status(f"reporting on {folder}"):
-        from ddlsched.reporting.html_report import report as write
+        from ddlsched.comparisons.report.html_report import report as write
 
         path = write(folder, out)
     notice(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -90,7 +90,7 @@ def reshard(
     A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the format.
     """
     from ddlsched.cli import reshard_output as output
-    from ddlsched.progress import bytes_bar
+    from ddlsched.io.progress import bytes_bar
     from ddlsched.reconfiguration import resharding
     from ddlsched.reconfiguration.parallelism import parse_parallelism
 

@@ -13,7 +13,7 @@ from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, status
 from ddlsched.cli.simulate_output import metrics_json, metrics_table, write_files, write_run
 from ddlsched.errors import InputError, PluginError
-from ddlsched.files import refuse_unwritable
+from ddlsched.io.files import refuse_unwritable
 
 if TYPE_CHECKING:
     pass
@@ -329,11 +329,11 @@ def simulate(
     _refuse_ineffective(context)
     _refuse_outputs(jobs, {"--jobs-out": jobs_out, "--run-out": run_out, "--timeline": timeline})
     constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
-    from ddlsched.cluster import Cluster
-    from ddlsched.disturbances import Disturbances, read_outages
-    from ddlsched.jobs import Workload
+    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.cluster.disturbances import Disturbances, read_outages
+    from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.simulation import simulate as run
-    from ddlsched.sweeps.run import Run
+    from ddlsched.workload.job import Workload
 
     workload = Workload.read(jobs)
     if server_table is not None:
@@ -433,7 +433,7 @@ def _contention(name: str, constants: dict[str, float | None]) -> Any:
     given = {field: value for field, value in constants.items() if value is not None}
     if not given:
         return name
-    from ddlsched.plugins import resolve
+    from ddlsched.plugins.names import resolve
 
     model = resolve("contention", name)
     known = {field.name for field in dataclasses.fields(model) if field.init} if dataclasses.is_dataclass(model) else ()

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlsched.cli.output import notice, without_nan
-from ddlsched.files import replacing
+from ddlsched.io.files import replacing
 
 if TYPE_CHECKING:
+    from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.results.result import Result
-    from ddlsched.sweeps.run import Run
 
 __all__ = ["metrics_json", "metrics_table", "write_files", "write_run"]
 
@@ -37,8 +37,8 @@ def write_files(result: Result, jobs_out: Path | None, timeline: Path | None) ->
 
 def write_run(result: Result, run: Run, path: Path) -> None:
     """Write the file of a run, as a sweep keeps it."""
-    from ddlsched.sweeps.fingerprint import describe
-    from ddlsched.sweeps.stored_runs import run_bytes
+    from ddlsched.comparisons.sweeps.fingerprint import describe
+    from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 
     with replacing(path, "--run-out") as file:
         file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}))

@@ -12,11 +12,11 @@ import typer
 
 from ddlsched.cli.output import emit
 from ddlsched.errors import InputError
-from ddlsched.tables import cell_whole, csv_rows
+from ddlsched.io.tables import cell_whole, csv_rows
 
 if TYPE_CHECKING:
-    from ddlsched.cluster import Cluster
-    from ddlsched.jobs import Workload
+    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.workload.job import Workload
 
 __all__ = ["validate"]
 
@@ -39,7 +39,7 @@ def validate(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where."""
-    from ddlsched.cluster import Cluster
+    from ddlsched.cluster.cluster import Cluster
 
     cluster = None if server_table is None else Cluster.read(server_table)
     kind = _kind(file)
@@ -70,8 +70,8 @@ def _kind(path: Path) -> str:
 def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     import numpy as np
 
-    from ddlsched.cluster import Cluster
-    from ddlsched.jobs import Workload
+    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.workload.job import Workload
 
     workload = Workload.read(path)
     gpus = np.array([job.num_gpus for job in workload])
@@ -106,7 +106,7 @@ def _quantiles(values: Any) -> list[float]:
 
 
 def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
-    from ddlsched.cluster import Cluster
+    from ddlsched.cluster.cluster import Cluster
 
     cluster = Cluster.read(path)
     return {
@@ -118,7 +118,7 @@ def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
 
 
 def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
-    from ddlsched.disturbances import read_outages
+    from ddlsched.cluster.disturbances import read_outages
 
     outages = read_outages(path)
     last = max((outage.server for outage in outages), default=0)
@@ -132,7 +132,7 @@ def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
 
 
 def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
-    from ddlsched.elastic.capacity import CapacityTrace
+    from ddlsched.cluster.capacity import CapacityTrace
 
     trace = CapacityTrace.read(path)
     if cluster is not None:
@@ -149,8 +149,8 @@ def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
 
 
 def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
-    from ddlsched.comparing.compare import planned
-    from ddlsched.comparing.yaml_file import read_yaml
+    from ddlsched.comparisons.compare import planned
+    from ddlsched.comparisons.yaml_file import read_yaml
 
     plan = planned(*read_yaml(path))
     return {

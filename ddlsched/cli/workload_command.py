@@ -10,7 +10,7 @@ import typer
 from ddlsched.cli.import_command import EPILOG, import_command
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
-from ddlsched.files import refuse_unwritable, replacing
+from ddlsched.io.files import refuse_unwritable, replacing
 
 __all__ = ["app"]
 
@@ -49,10 +49,10 @@ def microsoft_160(
     """
     if out is not None:
         refuse_unwritable(out, "--out")
-        from ddlsched.workload_files import refuse_suffix
+        from ddlsched.workload.workload_files import refuse_suffix
 
         refuse_suffix(out)
-    from ddlsched.workloads.microsoft import microsoft_160 as generate
+    from ddlsched.workload.generators.microsoft import microsoft_160 as generate
 
     workload = generate(seed=seed, scale=scale)
     if out is None:

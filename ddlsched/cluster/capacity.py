@@ -8,9 +8,9 @@ from itertools import groupby, pairwise
 from math import inf
 from pathlib import Path
 
-from ddlsched.disturbances import CapacityChange
+from ddlsched.cluster.disturbances import CapacityChange
 from ddlsched.errors import InputError
-from ddlsched.tables import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 
 __all__ = ["CapacityTrace", "Presence"]

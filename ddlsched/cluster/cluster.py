@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.topology import Topology, bytes_per_s_from_gbps
+from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
 
 __all__ = ["Cluster", "Server"]
@@ -108,7 +108,7 @@ class Cluster:
         InputError
             With file, row, column, value and what is expected.
         """
-        from ddlsched.cluster_files import read_servers
+        from ddlsched.cluster.server_tables import read_servers
 
         return cls(servers=read_servers(Path(path)), topology=topology)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddlsched.errors import InputError
-from ddlsched.tables import cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster import MAX_GPUS, Server
+from ddlsched.cluster.cluster import MAX_GPUS, Server
 from ddlsched.errors import InputError
-from ddlsched.tables import cell_number, cell_whole, csv_rows, located, readable
+from ddlsched.io.tables import cell_number, cell_whole, csv_rows, located, readable
 
 __all__ = ["read_servers"]
 
@@ -20,7 +20,7 @@ OPTIONAL = ("servers", "relative_speed", "nic_gbps")
 
 
 def read_servers(path: Path) -> tuple[Server, ...]:
-    """Return the servers of a table, in its order; see :meth:`ddlsched.cluster.Cluster.read`."""
+    """Return the servers of a table, in its order; see :meth:`ddlsched.cluster.cluster.Cluster.read`."""
     return readable(path, "a table of servers (CSV)", _read)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddlsched.comparing.comparison import Comparison, begin, finish
-from ddlsched.comparing.plan import Plan
-from ddlsched.comparing.settings import Location, Where, checked_settings
-from ddlsched.progress import progress_bar
-from ddlsched.sweeps.sweep import sweep
+from ddlsched.comparisons.comparison import Comparison, begin, finish
+from ddlsched.comparisons.run_plan import Plan
+from ddlsched.comparisons.settings import Location, Where, checked_settings
+from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.io.progress import progress_bar
 
 __all__ = ["carry_out", "compare", "planned"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparing.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
-from ddlsched.comparing.tables import compare_everywhere
+from ddlsched.comparisons.comparison_tables import compare_everywhere
+from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
+from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.results.classes import class_metrics, compare_classes
 from ddlsched.results.statistics import LEAST_SEEDS
-from ddlsched.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 
 if TYPE_CHECKING:
-    from ddlsched.sweeps.sweep import Sweep
+    from ddlsched.comparisons.sweeps.sweep import Sweep
 
 __all__ = ["Comparison", "begin", "finish"]
 
@@ -78,7 +78,7 @@ class Comparison:
         """Return means, paired changes against the baseline and verdicts.
 
         A row a workload, cluster, metric and policy, with the columns of
-        :func:`ddlsched.comparing.tables.compare_everywhere`.
+        :func:`ddlsched.comparisons.comparison_tables.compare_everywhere`.
         """
         return self._read("comparison.csv")
 

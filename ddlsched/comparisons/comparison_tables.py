@@ -1,6 +1,6 @@
 """The tables of a comparison: every policy against the baseline, for each workload and cluster.
 
-Means, changes and verdicts are those of :func:`ddlsched.results.comparison.compare_runs`, paired by seed. Added
+Means, changes and verdicts are those of :func:`ddlsched.results.paired_comparison.compare_runs`, paired by seed. Added
 here is what only a whole comparison knows: which runs are really several, and what to do where some failed.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ddlsched.results.comparison import ALL_METRICS, compare_runs, with_holm
+from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs, with_holm
 
 if TYPE_CHECKING:
     import pandas as pd

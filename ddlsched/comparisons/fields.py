@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.plugins import Kind, resolve, resolve_bundle
+from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
-from ddlsched.workload_specs import workload_of
+from ddlsched.workload.workload_specs import workload_of
 
 __all__ = [
     "DOORS",

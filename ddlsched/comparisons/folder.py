@@ -1,6 +1,6 @@
 """What a comparison's folder holds: the names of its files, what is in them, and reading them with suspicion.
 
-A run's own file is described in :mod:`ddlsched.sweeps.stored_runs`.
+A run's own file is described in :mod:`ddlsched.comparisons.sweeps.stored_runs`.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ import numpy as np
 import yaml
 
 import ddlsched
-from ddlsched.cluster import Cluster
-from ddlsched.comparing.settings import Settings, Where, text_of
-from ddlsched.dag import DataParallelIteration
-from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.settings import Settings, Where, text_of
+from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError
-from ddlsched.jobs import Job, Workload
-from ddlsched.plugins import Kind, resolve
+from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
-from ddlsched.sweeps.run import Run
-from ddlsched.workload_specs import draws_from_seed, is_generator, workload_of
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
 
 __all__ = ["Place", "Plan"]
 

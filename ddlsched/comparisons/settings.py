@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from ddlsched.comparing.fields import (
+from ddlsched.comparisons.fields import (
     DOORS,
     GIVEN_OTHERWISE,
     Bundle,
@@ -28,9 +28,9 @@ from ddlsched.comparing.fields import (
     Window,
     Workload,
 )
-from ddlsched.comparing.folder import slug
+from ddlsched.comparisons.folder import slug
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
-from ddlsched.plugins import resolve_bundle
+from ddlsched.plugins.names import resolve_bundle
 from ddlsched.simulation import DEFAULT_BUNDLE
 
 __all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "text_of"]
@@ -106,7 +106,7 @@ class Settings(_Model):
     servers, gpus_per_server, gpu_memory_mb
         Clusters of equal servers: one for each number of servers.
     server_table
-        Files of :meth:`ddlsched.cluster.Cluster.read`, a cluster each, in place of the three above.
+        Files of :meth:`ddlsched.cluster.cluster.Cluster.read`, a cluster each, in place of the three above.
     topology
         Networks, with each of which every cluster is taken.
     contention

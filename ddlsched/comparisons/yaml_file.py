@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ddlsched.comparing.settings import Location, Where
+from ddlsched.comparisons.settings import Location, Where
 from ddlsched.errors import FaultyInputError, InputError
 
 __all__ = ["read_yaml"]

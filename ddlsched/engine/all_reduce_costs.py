@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from ddlsched.contention import ContentionModel
-from ddlsched.dag import AllReduceTask
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, PluginError, guarded, label
+from ddlsched.network.contention import ContentionModel
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
+from ddlsched.workload.dag import AllReduceTask
 
 __all__ = ["Costs"]
 

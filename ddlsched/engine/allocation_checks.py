@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import DROP, Allocation
+from ddlsched.policies.doors import DROP, Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import is_whole
 
 __all__ = ["what_is_wrong_with"]

@@ -8,16 +8,16 @@ from numbers import Real
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.dag import AllReduceTask, ComputeTask, Task
-from ddlsched.disturbances import Disturbances, jitter_factors
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.engine import kernel
-from ddlsched.engine.layout import Records, State, make_records
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances, jitter_factors
+from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.errors import InputError, PluginError, guarded, label
-from ddlsched.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.jobs import Job, Workload
-from ddlsched.topology import Network
+from ddlsched.network.topology import Network
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
 
 __all__ = ["build_state", "num_large_enough"]
 

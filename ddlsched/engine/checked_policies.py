@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.contention import ContentionModel
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import Rescale, RescaleCost
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.engine.allocations import what_is_wrong_with
+from ddlsched.engine.allocation_checks import what_is_wrong_with
 from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
-from ddlsched.policies import Allocation, Drop
-from ddlsched.topology import Link
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Link
+from ddlsched.policies.doors import Allocation, Drop
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
-from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.rescale import Rescale, RescaleCost
 
 __all__ = ["Asker"]
 

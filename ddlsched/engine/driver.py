@@ -8,30 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
-from ddlsched.contention import ContentionModel
-from ddlsched.disturbances import Disturbances
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.rescale import RescaleCost
-from ddlsched.engine import kernel
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
-from ddlsched.engine.compilation import Part, ensure_compiled
-from ddlsched.engine.costs import Costs
-from ddlsched.engine.layout import Records, make_records
+from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.compilation import Part, ensure_compiled
+from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.outcome import Finished, Span, Window
-from ddlsched.engine.placing import Placing
-from ddlsched.engine.questions import Asker
-from ddlsched.engine.resizing import Resizing
+from ddlsched.engine.rescaling import Resizing
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.sending import Sending
-from ddlsched.engine.servers import Servers
+from ddlsched.engine.server_outages import Servers
+from ddlsched.engine.transfer_decisions import Sending
 from ddlsched.errors import PluginError, SimulationError, guarded, label
-from ddlsched.interference import InterferenceModel
-from ddlsched.jobs import Workload
-from ddlsched.policies import PreemptivePolicy
-from ddlsched.topology import Network
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Network
+from ddlsched.policies.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
+from ddlsched.policies.doors import PreemptivePolicy
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import RescaleCost
 
 __all__ = ["Simulation"]
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.packing import free_by_server, take_nearest
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.elastic.views import ElasticJobView
-from ddlsched.engine.layout import Columns
-from ddlsched.jobs import Workload
-from ddlsched.policies import Allocation, Drop
+from ddlsched.cluster.packing import free_by_server, take_nearest
+from ddlsched.engine.loop.layout import Columns
+from ddlsched.policies.doors import Allocation, Drop
+from ddlsched.policies.elastic_views import ElasticJobView
+from ddlsched.policies.views import GpuId
 from ddlsched.units import s_from_ns
-from ddlsched.views import GpuId
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import Rescale
 
 __all__ = ["Change", "ElasticJobs", "Holding", "choose_gpus"]
 
@@ -162,7 +162,7 @@ def choose_gpus(
 
     Those that a policy names come first. A job that shrinks keeps its GPUs on the servers on which it has the most
     (ties: lower GPUs). Then jobs that grow, the one that grows most first, add free GPUs
-    (:func:`~ddlsched.elastic.packing.take_nearest`).
+    (:func:`~ddlsched.cluster.packing.take_nearest`).
 
     Parameters
     ----------

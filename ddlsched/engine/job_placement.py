@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine import kernel
-from ddlsched.engine.costs import Costs
-from ddlsched.engine.layout import make_records
+from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Stay
-from ddlsched.engine.questions import Asker
 from ddlsched.engine.run_state import RunState
-from ddlsched.topology import Ring
+from ddlsched.network.topology import Ring
+from ddlsched.policies.views import ClusterView, JobView, TransferView
 from ddlsched.units import NS_PER_S
-from ddlsched.views import ClusterView, JobView, TransferView
 
 __all__ = ["Placing"]
 

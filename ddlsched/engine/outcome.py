@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from ddlsched.contention import ContentionModel
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.engine.layout import Records, State
+from ddlsched.engine.loop.layout import Records, State
 from ddlsched.errors import InputError
-from ddlsched.topology import Network
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.workload.rescale import Rescale
 
 __all__ = ["Finished", "Span", "Stay", "Window"]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.elastic.views import CapacityView
-from ddlsched.engine import kernel
-from ddlsched.engine.costs import Costs
-from ddlsched.engine.elastic import Change, ElasticJobs, Holding, choose_gpus, rescale_of
-from ddlsched.engine.placing import Placing
-from ddlsched.engine.questions import Asker
+from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
+from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.loop import kernel
 from ddlsched.engine.run_state import RunState
-from ddlsched.policies import DROP
+from ddlsched.policies.doors import DROP
+from ddlsched.policies.elastic_views import CapacityView
+from ddlsched.workload.rescale import Rescale
 
 __all__ = ["Resizing"]
 

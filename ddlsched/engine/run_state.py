@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.engine.layout import Columns, Records, State
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.loop.layout import Columns, Records, State
 from ddlsched.engine.outcome import Stay
-from ddlsched.jobs import Workload
-from ddlsched.topology import Network
+from ddlsched.network.topology import Network
+from ddlsched.policies.views import JobView, TransferView
 from ddlsched.units import s_from_ns
-from ddlsched.views import JobView, TransferView
+from ddlsched.workload.job import Workload
 
 __all__ = ["RunState"]
 

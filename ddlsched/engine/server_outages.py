@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ddlsched.disturbances import CapacityChange
-from ddlsched.engine import kernel
+from ddlsched.cluster.disturbances import CapacityChange
+from ddlsched.engine.loop import kernel
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import SimulationError
 

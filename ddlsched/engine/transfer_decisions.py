@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.compiled import CommunicationRule
-from ddlsched.contention import ContentionModel
-from ddlsched.engine import kernel
-from ddlsched.engine.questions import Asker
+from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.loop import kernel
 from ddlsched.engine.run_state import RunState
-from ddlsched.views import NetworkView, TransferView
+from ddlsched.network.contention import ContentionModel
+from ddlsched.policies.compiled import CommunicationRule
+from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["Sending"]
 

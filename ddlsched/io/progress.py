@@ -1,4 +1,4 @@
-"""Progress bars with the time left, on stderr: of what :func:`ddlsched.sweeps.sweep.sweep` reports, and of bytes."""
+"""Progress bars with the time left, on stderr: of sweeps, and of bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddlsched.sweeps.sweep import Failure, Watcher
+    from ddlsched.comparisons.sweeps.sweep import Failure, Watcher
 
 __all__ = ["bytes_bar", "progress_bar"]
 
 
 @contextlib.contextmanager
 def progress_bar(title: str) -> Iterator[Watcher]:
-    """Show the bar; yields what :func:`~ddlsched.sweeps.sweep.sweep` takes as ``watch``."""
+    """Show the bar; yields what :func:`~ddlsched.comparisons.sweeps.sweep.sweep` takes as ``watch``."""
     from rich import progress as bars
     from rich.console import Console
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from ddlsched.errors import InputError
+from ddlsched.io.tables import abbreviated, cell_whole, csv_rows, readable
 from ddlsched.live.store import StoredJob
-from ddlsched.tables import abbreviated, cell_whole, csv_rows, readable
 
 __all__ = ["read_jobs"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ddlsched.elastic.job_monitor import JobMonitor
-from ddlsched.elastic.profiling_advisor import Candidate
-from ddlsched.elastic.scavengers import Scavenger
+from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+from ddlsched.live.idle_nodes.profiling_advisor import Candidate
+from ddlsched.live.idle_nodes.scavengers import Scavenger
 from ddlsched.live.processes import JobProcesses, start_processes
 from ddlsched.live.progress_socket import Report, ReportSocket
 from ddlsched.live.store import JobStore, StoredJob

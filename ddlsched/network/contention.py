@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, runtime_checkable
 
-from ddlsched.compiled import CompiledRule, ContentionRule
 from ddlsched.errors import InputError
-from ddlsched.topology import Link, Network
+from ddlsched.network.topology import Link, Network
+from ddlsched.policies.compiled import CompiledRule, ContentionRule
 
 __all__ = [
     "MAX_CONSTANT_S",

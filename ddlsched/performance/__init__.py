@@ -1,6 +1,6 @@
 """Training time from first principles: a model, a parallelism and a cluster in, the time of a step out.
 
-It knows no scheduling: :mod:`ddlsched.performance.jobs` hands its estimates to the simulator as ordinary jobs.
+It knows no scheduling: :mod:`~.estimated_jobs` hands its estimates to the simulator as ordinary jobs.
 
 Everything here works element by element: wherever a quantity is an :data:`Amount`, a number gives one estimate and
 numpy arrays give one estimate an entry. A sweep is the same code as a single estimate.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.plots.style import INK, MUTED, PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis

@@ -17,7 +17,7 @@ from ddlsched.performance.clusters import Plan
 from ddlsched.performance.estimate import estimate
 from ddlsched.performance.hardware import Machine, MemoryExpansion, Precision
 from ddlsched.performance.models import Model
-from ddlsched.performance.parallelism import MOST, Parallelism, Recompute
+from ddlsched.performance.parallel_layout import MOST, Parallelism, Recompute
 
 if TYPE_CHECKING:
     import pandas as pd

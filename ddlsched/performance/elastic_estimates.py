@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddlsched.elastic.curves import BatchCurve
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError
 from ddlsched.performance.clusters import Plan
 from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.models import Model
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.scaling_curves import BatchCurve
 
 __all__ = ["elastic_job_of"]
 

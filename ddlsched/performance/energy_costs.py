@@ -13,7 +13,7 @@ from ddlsched.performance import Amount
 from ddlsched.performance.collectives import Algorithm, Kind, Span, collective_s, split_group
 from ddlsched.performance.hardware import Machine, Precision, operations_s
 from ddlsched.performance.layers import Collective, GroupName, Layer, Operation
-from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.parallel_layout import Parallelism, Rule
 
 __all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from ddlsched.performance import Amount
 from ddlsched.performance.collectives import Algorithm
-from ddlsched.performance.costs import Costs, PassTimes, groups_of, halving_rules
+from ddlsched.performance.energy_costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.performance.hardware import Machine, Precision
 from ddlsched.performance.layers import Collective, Layer, Layers
 from ddlsched.performance.layerwise import LayerTimes, layerwise_step
 from ddlsched.performance.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.performance.models import Model, forward_flops_per_sample
-from ddlsched.performance.parallelism import Parallelism, refuse_broken
+from ddlsched.performance.parallel_layout import Parallelism, refuse_broken
 
 __all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked"]
 

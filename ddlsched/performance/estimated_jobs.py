@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.dag import AllReduceTask, ComputeTask, IterationDag, Task
 from ddlsched.errors import InputError
-from ddlsched.jobs import Job
 from ddlsched.performance.clusters import Plan
-from ddlsched.performance.costs import groups_of
+from ddlsched.performance.design_sweep import Sweep, design
+from ddlsched.performance.energy_costs import groups_of
 from ddlsched.performance.estimate import Estimate, estimate_checked
 from ddlsched.performance.hardware import Machine
 from ddlsched.performance.models import Model
-from ddlsched.performance.parallelism import Parallelism
-from ddlsched.performance.sweeps import Sweep, design
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag, Task
+from ddlsched.workload.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd

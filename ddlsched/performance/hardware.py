@@ -14,7 +14,7 @@ from ddlsched.performance import Amount
 from ddlsched.performance.layers import Operation
 
 if TYPE_CHECKING:
-    from ddlsched.topology import Topology
+    from ddlsched.network.topology import Topology
 
 __all__ = ["Efficiency", "Gpu", "Machine", "MemoryExpansion", "Precision", "Tier", "operations_s", "tiers_of_topology"]
 
@@ -211,8 +211,8 @@ def tiers_of_topology(
     InputError
         The switches do not have equally many servers.
     """
-    from ddlsched.plugins import resolve
-    from ddlsched.topology import Network
+    from ddlsched.network.topology import Network
+    from ddlsched.plugins.names import resolve
 
     plan = resolve("topology", topology)
     network = Network(plan, num_servers)

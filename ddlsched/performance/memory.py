@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.performance import Amount
 from ddlsched.performance.layers import Layer, Layers
-from ddlsched.performance.parallelism import Parallelism, Recompute
+from ddlsched.performance.parallel_layout import Parallelism, Recompute
 
 __all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
 

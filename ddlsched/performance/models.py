@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.performance import Amount
 from ddlsched.performance.layers import Collective, Layer, Layers, Operation, elementwise, matrix_product
-from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.parallel_layout import Parallelism, Rule
 
 __all__ = ["Model", "Transformer", "forward_flops_per_sample", "parameters"]
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from ddlsched.performance.layers import Collective, Layer, Layers, elementwise, matrix_product
-from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.parallel_layout import Parallelism, Rule
 from ddlsched.performance.small_models import data_parallel_only
 
 __all__ = ["Dlrm"]

@@ -18,7 +18,7 @@ from ddlsched.performance import Amount
 from ddlsched.performance.estimate import Estimate, estimate
 from ddlsched.performance.hardware import Machine
 from ddlsched.performance.models import Transformer
-from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.parallel_layout import Parallelism, Rule
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS
 
 if TYPE_CHECKING:

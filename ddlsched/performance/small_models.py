@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.performance.layers import Layer, Layers, elementwise, matrix_product
-from ddlsched.performance.parallelism import Parallelism, Rule
+from ddlsched.performance.parallel_layout import Parallelism, Rule
 
 __all__ = ["INCEPTION_V3", "LSTM_PTB", "RESNET_50", "VGG_16", "Cnn", "Convolution", "Lstm", "data_parallel_only"]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
-from ddlsched.user_files import class_in_file
+from ddlsched.plugins.user_files import class_in_file
 
 __all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
 

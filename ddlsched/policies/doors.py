@@ -3,24 +3,24 @@
 A policy is a keyword-only frozen dataclass: its parameters are its fields. It is given read-only views and
 returns a value; it never changes anything, so it is tested without a simulator (:mod:`ddlsched.testing`).
 
-What the views offer, in short (each documented in :mod:`ddlsched.views`):
+What the views offer, in short (each documented in :mod:`ddlsched.policies.views`):
 
-:class:`~ddlsched.views.JobView`
+:class:`~ddlsched.policies.views.JobView`
     ``number, job_id, num_gpus, iterations, iterations_left, arrival_s, start_s, remaining_service_ns,
     attained_service_ns, compute_ns, message_bytes, communication_ns, gpu_memory_mb, gpus, servers, dag, model, user``
-:class:`~ddlsched.views.ClusterView`
+:class:`~ddlsched.policies.views.ClusterView`
     ``now_s, eligible_gpus(job), fits(job, gpu), gpus_of(server), server_of(gpu), residents(gpu),
     num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(), free_memory_mb(gpu), network``; for large
     clusters the same on numpy arrays: ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
     server_ranks(servers)``
-:class:`~ddlsched.views.TransferView`
+:class:`~ddlsched.policies.views.TransferView`
     ``number, job, links, servers, message_bytes, bytes_left, is_active``
-:class:`~ddlsched.views.NetworkView`
+:class:`~ddlsched.policies.views.NetworkView`
     ``now_s, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
     links, per_byte_s, penalty_per_byte_s``
-:class:`~ddlsched.elastic.views.ElasticJobView`
+:class:`~ddlsched.policies.elastic_views.ElasticJobView`
     ``number, job_id, job, samples_left, num_gpus, gpus, batch, lost_gpus, rescaling_left_s, start_s``
-:class:`~ddlsched.elastic.views.CapacityView`
+:class:`~ddlsched.policies.elastic_views.CapacityView`
     ``num_gpus, free_gpus, queued, cluster, network, server_of(gpu), all_reduce_s(message_bytes, num_servers)``
 
 Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
@@ -29,7 +29,7 @@ Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself
 Each of these policies may add two methods:
 
 ``begin(cluster, rng)``
-    Called once a run with the :class:`~ddlsched.cluster.Cluster` and a seeded random generator; returns the
+    Called once a run with the :class:`~ddlsched.cluster.cluster.Cluster` and a seeded random generator; returns the
     object that is asked during that run. For policies with memory or randomness. Default: the policy itself.
 ``wake_s(now_s)``
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
@@ -38,7 +38,7 @@ Each of these policies may add two methods:
     that ``begin`` returned.
 
 Contention models and topologies are the other two doors, without these two methods: see
-:class:`ddlsched.contention.ContentionModel` and :class:`ddlsched.topology.Topology`.
+:class:`ddlsched.network.contention.ContentionModel` and :class:`ddlsched.network.topology.Topology`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.views import ClusterView, GpuId, JobView, NetworkView, TransferView
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 
 __all__ = [
     "DROP",

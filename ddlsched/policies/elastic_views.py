@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.topology import Network
-from ddlsched.views import GpuId, JobView
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.topology import Network
+from ddlsched.policies.views import GpuId, JobView
+from ddlsched.workload.elastic_job import ElasticJob
 
 __all__ = ["CapacityView", "ElasticJobView"]
 

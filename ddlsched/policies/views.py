@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.dag import AllReduceTask, IterationDag
-from ddlsched.engine.layout import TRANSFER_ACTIVE, Columns
-from ddlsched.jobs import Job
-from ddlsched.topology import Link, Network
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.loop.layout import TRANSFER_ACTIVE, Columns
+from ddlsched.network.topology import Link, Network
 from ddlsched.units import MAX_NS, s_from_ns
+from ddlsched.workload.dag import AllReduceTask, IterationDag
+from ddlsched.workload.job import Job
 
 __all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
 

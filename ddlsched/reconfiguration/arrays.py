@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddlsched.errors import InputError
-from ddlsched.files import replacing
+from ddlsched.io.files import replacing
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.locations import Location
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes

@@ -10,17 +10,17 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.network.topology import Node, Topology
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.placing import staying
 from ddlsched.reconfiguration.plan import NoReplicaError, Plan, plan
+from ddlsched.reconfiguration.rank_placement import staying
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
-from ddlsched.topology import Node, Topology
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ddlsched.elastic.rescale import Rescale
+    from ddlsched.workload.rescale import Rescale
 
 __all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Replicas", "Site", "link_bytes", "reconfiguration_s"]
 
@@ -163,15 +163,15 @@ class Replicas:
 class PlannedRescaleCost:
     """The rescale cost of elastic jobs that train one model: the time of the plan from one size to the other.
 
-    A model of this kind is called with a :class:`~ddlsched.elastic.rescale.Rescale`. A job's devices are taken to be
+    A model of this kind is called with a :class:`~ddlsched.workload.rescale.Rescale`. A job's devices are taken to be
     packed on as few hosts as can be, before and after, the first ones to stay when it shrinks, and its ranks to be put
-    where most of their state is (:func:`~ddlsched.reconfiguration.placing.staying`). A job that was stopped, or whose
+    where most of their state is (:func:`~.rank_placement.staying`). A job that was stopped, or whose
     lost GPUs held the only replica of something, reads its checkpoint from storage.
 
     Parameters
     ----------
     tensors
-        The job's state, as :func:`~ddlsched.reconfiguration.models.job_tensors` gives it.
+        The job's state, as :func:`~ddlsched.reconfiguration.tensor_models.job_tensors` gives it.
     parallelism_of
         The parallelism of a number of GPUs, such as :class:`Replicas`.
     site

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddlsched.errors import FaultyInputError, InputError
-from ddlsched.files import replacing
+from ddlsched.io.files import replacing
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.parallelism import Parallelism

@@ -22,9 +22,9 @@ from ddlsched.reconfiguration.arrays import Array, part_of
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.dataset_state import DatasetState
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Tensor
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.dag import AllReduceTask, DataParallelIteration, IterationDag
-from ddlsched.jobs import Job, Workload
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.workload.dag import AllReduceTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
-    from ddlsched.contention import ContentionModel
+    from ddlsched.network.contention import ContentionModel
 
 __all__ = ["alone_s"]
 

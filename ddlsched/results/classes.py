@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.results.comparison import compare_runs, with_holm
 from ddlsched.results.metrics import SIZE_CLASSES, counted, run_metrics
+from ddlsched.results.paired_comparison import compare_runs, with_holm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def _jct(jct_s: np.ndarray) -> dict[str, float]:
 def compare_classes(
     classes: pd.DataFrame, *, baseline: str, metrics: Sequence[str] = CLASS_METRICS, by: str = "policy"
 ) -> pd.DataFrame:
-    """Return what :func:`ddlsched.results.comparison.compare_runs` does, for each size class by itself.
+    """Return what :func:`ddlsched.results.paired_comparison.compare_runs` does, for each size class by itself.
 
     A seed whose workload has no job of a class says nothing of it: ``seeds`` counts those that have some. A
     seed in which no job of the class finished under some policy is left out for all and counted in

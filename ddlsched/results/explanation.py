@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
+from ddlsched.engine.loop.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
 from ddlsched.errors import InputError
 from ddlsched.results.timeline import gpus_of_workers
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.elastic_job import ElasticJob
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.elastic.rescale import Rescale
-from ddlsched.engine import kernel
+from ddlsched.engine.loop import kernel
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.rescale import Rescale
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.cluster import Cluster
-    from ddlsched.contention import ContentionModel
+    from ddlsched.cluster.cluster import Cluster
     from ddlsched.engine.outcome import Finished
-    from ddlsched.jobs import Workload
+    from ddlsched.network.contention import ContentionModel
+    from ddlsched.workload.job import Workload
 
 __all__ = ["PHASES", "Result"]
 
@@ -154,7 +154,7 @@ class Result:
     def rescales(self) -> pd.DataFrame:
         """A row a change of an elastic job, in order of time: the fields of Rescale, and cost_s, what it took.
 
-        See :class:`ddlsched.elastic.rescale.Rescale`.
+        See :class:`ddlsched.workload.rescale.Rescale`.
         """
         import pandas as pd
 

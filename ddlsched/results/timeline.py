@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
+from ddlsched.engine.loop.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
 from ddlsched.errors import InputError
-from ddlsched.files import replacing
+from ddlsched.io.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.engine.layout import Records
+    from ddlsched.engine.loop.layout import Records
     from ddlsched.results.result import Result
 
 __all__ = ["compute_slices", "gpus_of_workers", "transfer_slices", "write_timeline"]

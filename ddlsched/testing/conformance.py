@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import ContentionModel, Linear
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.engine.allocations import what_is_wrong_with
-from ddlsched.engine.kernel import TRANSFER_SLICE
-from ddlsched.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.engine.allocation_checks import what_is_wrong_with
+from ddlsched.engine.loop.kernel import TRANSFER_SLICE
+from ddlsched.network.contention import ContentionModel, Linear
+from ddlsched.network.topology import Network, Topology
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.examples import (
@@ -32,7 +32,7 @@ from ddlsched.testing.handmade import (
     network_view,
     transfer_view,
 )
-from ddlsched.topology import Network, Topology
+from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = [
     "AllocationConformance",
@@ -195,7 +195,7 @@ class ContentionConformance:
         raise NotImplementedError("give the conformance class a make() that returns the model")
 
     def _bound(self) -> ContentionModel:
-        from ddlsched.plugins import resolve
+        from ddlsched.plugins.names import resolve
 
         return self.make().bound_to(Network(resolve("topology", "star"), 6))
 

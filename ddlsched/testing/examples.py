@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ddlsched.dag import DataParallelIteration
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.jobs import Job, Workload
-from ddlsched.topology import Link
+from ddlsched.network.topology import Link
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.scaling_curves import LinearCurve
 
 __all__ = [
     "ExampleFlow",

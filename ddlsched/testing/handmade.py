@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ddlsched.cluster import Cluster
-from ddlsched.dag import DataParallelIteration
-from ddlsched.elastic.curves import LinearCurve, ScalingCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.engine.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
-from ddlsched.jobs import Job
-from ddlsched.plugins import resolve
-from ddlsched.topology import Link, Network, Topology
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.loop.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
+from ddlsched.network.topology import Link, Network, Topology
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
-from ddlsched.views import ClusterView, JobView, NetworkView, TransferView
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job
+from ddlsched.workload.scaling_curves import LinearCurve, ScalingCurve
 
 __all__ = ["capacity_view", "cluster_view", "elastic_job_view", "job_view", "network_view", "transfer_view"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ddlsched.dag import AllReduceTask, ComputeTask, IterationDag
-from ddlsched.elastic.curves import ScalingCurve
-from ddlsched.elastic.rescale import RescaleCost
 from ddlsched.errors import InputError, guarded
-from ddlsched.jobs import Job
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
+from ddlsched.workload.job import Job
+from ddlsched.workload.rescale import RescaleCost
+from ddlsched.workload.scaling_curves import ScalingCurve
 
 __all__ = ["ElasticJob"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticJob(Job):
-    """A training job that an :class:`~ddlsched.policies.AllocationPolicy` gives GPUs and a batch, and takes them back.
+    """A training job that an allocation policy gives GPUs and a batch, and takes them back.
 
     Its work is a number of samples. An iteration trains ``batch`` of them: a compute task on each GPU, then,
     with ``message_bytes``, an all-reduce, which contends for links if the job is on several servers. The last

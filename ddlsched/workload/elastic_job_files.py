@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddlsched.elastic.curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.tables import abbreviated, cell_number, cell_text, cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.io.tables import abbreviated, cell_number, cell_text, cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 
 __all__ = ["OPTIONAL", "REQUIRED", "elastic_job_of", "json_of", "read_curve"]
 

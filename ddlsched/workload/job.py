@@ -1,4 +1,4 @@
-"""Jobs and workloads, in memory; :mod:`ddlsched.workload_files` reads and writes them."""
+"""Jobs and workloads, in memory; :mod:`ddlsched.workload.workload_files` reads and writes them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.dag import DataParallelIteration, IterationDag
 from ddlsched.errors import InputError
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
+from ddlsched.workload.dag import DataParallelIteration, IterationDag
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ class Workload:
         InputError
             With file, row, column, value and what is expected.
         """
-        from ddlsched.workload_files import read_workload
+        from ddlsched.workload.workload_files import read_workload
 
         return read_workload(Path(path))
 
@@ -197,12 +197,12 @@ class Workload:
         InputError
             The suffix is unknown, or a job's iteration is a general DAG, which only JSON can hold.
         """
-        from ddlsched.workload_files import write_workload
+        from ddlsched.workload.workload_files import write_workload
 
         write_workload(self, Path(path))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a table with a row a job, in the columns of a workload file."""
-        from ddlsched.workload_files import to_frame
+        from ddlsched.workload.workload_files import to_frame
 
         return to_frame(self)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError
+from ddlsched.workload.elastic_job import ElasticJob
 
 __all__ = ["Scalability", "analyse"]
 
@@ -56,8 +56,8 @@ def analyse(
     Parameters
     ----------
     job
-        Its curve is asked; it may be measured (:func:`ddlsched.elastic.curve_files.read_curve`) or come from the
-        training-time model (:mod:`ddlsched.performance.elastic`).
+        Its curve is asked; it may be measured (a table of throughputs) or come from the
+        training-time model (:mod:`ddlsched.performance.elastic_estimates`).
     most_gpus
         The largest number of GPUs to look at (k_max).
     communication_s

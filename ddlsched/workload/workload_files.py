@@ -12,12 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.dag import DataParallelIteration, IterationDag
-from ddlsched.elastic import job_files
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.jobs import Job, Workload
-from ddlsched.tables import (
+from ddlsched.io.tables import (
     abbreviated,
     cell_number,
     cell_text,
@@ -30,6 +26,10 @@ from ddlsched.tables import (
     read_text,
     readable,
 )
+from ddlsched.workload import elastic_job_files
+from ddlsched.workload.dag import DataParallelIteration, IterationDag
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
 
 def read_workload(path: Path) -> Workload:
-    """Read a workload; see :meth:`ddlsched.jobs.Workload.read`."""
+    """Read a workload; see :meth:`ddlsched.workload.job.Workload.read`."""
     readers: list[Callable[[Path], list[Job]]] = [_read_csv, _read_parquet, _read_json]
 
     def read(path: Path) -> list[Job]:
@@ -136,7 +136,10 @@ def _job_of_json(where: str, row: Any) -> Job:
         raise InputError(
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
-    kinds = {"tasks": (_JSON_FIELDS, ("tasks", "model", "user")), "samples": (job_files.REQUIRED, job_files.OPTIONAL)}
+    kinds = {
+        "tasks": (_JSON_FIELDS, ("tasks", "model", "user")),
+        "samples": (elastic_job_files.REQUIRED, elastic_job_files.OPTIONAL),
+    }
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
     for name in row:
         if name not in needed + optional:
@@ -146,7 +149,7 @@ def _job_of_json(where: str, row: Any) -> Job:
             raise InputError(f"{where}: field {name!r} is missing; expected {', '.join(needed)}")
     if "tasks" in row:
         return _dag_job(where, row)
-    return job_files.elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
+    return elastic_job_files.elastic_job_of(where, row) if "samples" in row else _job_of_row(where, row)
 
 
 def _is_task(task: Any) -> bool:
@@ -164,7 +167,7 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
 
 
 def write_workload(workload: Workload, path: Path) -> None:
-    """Write a workload; see :meth:`ddlsched.jobs.Workload.write`."""
+    """Write a workload; see :meth:`ddlsched.workload.job.Workload.write`."""
     refuse_suffix(path)
     suffix = path.suffix.lower()
     try:
@@ -212,5 +215,5 @@ def _row_of_job(job: Job) -> dict[str, Any]:
 
 def _json_of_job(job: Job) -> dict[str, Any]:
     if isinstance(job, ElasticJob):
-        return job_files.json_of(job)
+        return elastic_job_files.json_of(job)
     return {name: value for name, value in _row_of_job(job).items() if value is not None}

@@ -6,7 +6,7 @@
 ``path/to/gen.py:poisson:rate_per_s=0.1``   a function in a file, with parameters
 ==========================================  ===================================================
 
-A generator returns a :class:`~ddlsched.jobs.Workload`. If it has a parameter ``seed``, that is the run's.
+A generator returns a :class:`~ddlsched.workload.job.Workload`. If it has a parameter ``seed``, that is the run's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
-from ddlsched.jobs import Workload
-from ddlsched.plugins import Maker, maker, names
-from ddlsched.workload_files import refuse_suffix
+from ddlsched.plugins.names import Maker, maker, names
+from ddlsched.workload.job import Workload
+from ddlsched.workload.workload_files import refuse_suffix
 
 __all__ = ["draws_from_seed", "is_generator", "workload_of"]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 import ddlsched
 from ddlsched import DataParallelIteration, Job, Workload
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.results.result import Result
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.scaling_curves import LinearCurve
 
 SECOND_MODELS = {
     "MobileNet-V2": (14.0e6, 0.020, 0.030),

@@ -18,11 +18,11 @@ import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
 from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
-from ddlsched.contention import TEN_GBE, Linear, ten_gigabit_ethernet
-from ddlsched.plots.charts import bars
-from ddlsched.plots.style import save
-from ddlsched.progress import progress_bar
-from ddlsched.results.comparison import markdown
+from ddlsched.comparisons.charts.jct_charts import bars
+from ddlsched.comparisons.charts.style import save
+from ddlsched.io.progress import progress_bar
+from ddlsched.network.contention import TEN_GBE, Linear, ten_gigabit_ethernet
+from ddlsched.results.paired_comparison import markdown
 from ddlsched.results.statistics import mean_interval
 
 UNIT_S = 0.05

@@ -17,12 +17,12 @@ from typing import Any
 import pandas as pd
 
 from ddlsched import Cluster
-from ddlsched.plots.charts import Change, bars, changes, distributions
-from ddlsched.plots.style import PALETTE, save
-from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
+from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions
+from ddlsched.comparisons.charts.style import PALETTE, save
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.results.paired_comparison import compare_runs, interval_of, interval_text, markdown
 from ddlsched.results.statistics import by_seed, paired_change
-from ddlsched.sweeps.scripts import sweep_and_report
-from ddlsched.sweeps.sweep import Run, Sweep
 from topologies.fat_tree import FatTree
 from topologies.star import Star
 

@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 from run import BASELINES, BLOCKS, CSV, LWF, METRICS, MIXES, NEW
 
-from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
-from ddlsched.sweeps.scripts import sweep_and_report
-from ddlsched.sweeps.sweep import Run, Sweep
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.results.paired_comparison import compare_runs, interval_of, interval_text, markdown
 
 SCALE, SEEDS = 0.02, 10
 THRESHOLD_GPU_S = 5000 * SCALE

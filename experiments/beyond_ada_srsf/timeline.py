@@ -15,8 +15,8 @@ import pandas as pd
 from run import BASELINES, BLOCKS, NEW
 
 import ddlsched
-from ddlsched.plots.style import IDLE, INK, JOB_COLOURS, in_style, save
-from ddlsched.results.comparison import markdown
+from ddlsched.comparisons.charts.style import IDLE, INK, JOB_COLOURS, in_style, save
+from ddlsched.results.paired_comparison import markdown
 from ddlsched.results.result import Result
 from ddlsched.results.timeline import compute_slices, transfer_slices
 from ddlsched.units import NS_PER_S

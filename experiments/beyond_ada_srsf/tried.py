@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 from run import AUTHORS, BASELINES, BLOCKS, CSV, LWF, METRICS, MIXES, NEW, file_name
 
-from ddlsched.results.comparison import compare_runs, interval_of, interval_text, markdown
-from ddlsched.sweeps.scripts import sweep_and_report
-from ddlsched.sweeps.sweep import Run, Sweep
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.results.paired_comparison import compare_runs, interval_of, interval_text, markdown
 
 VARIANTS = Path(__file__).resolve().with_name("variants.py")
 SCALE = 0.02

@@ -10,9 +10,9 @@ from math import lcm
 import numpy as np
 
 from algorithms.placement.blocks import AlignedBlocks, _Placing, _Server
-from ddlsched.cluster import Cluster
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 from ddlsched.units import NS_PER_S
-from ddlsched.views import ClusterView, GpuId, JobView, NetworkView, TransferView
 
 # --- Which transfers run
 

@@ -21,7 +21,7 @@ from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.fitting import Prior, fit_constants
 from ddlsched.performance.hardware import Efficiency, Machine, Tier
 from ddlsched.performance.models import Transformer
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, MODELS
 
 CALCULON = {"mean": 3.65, "max": 8.87}

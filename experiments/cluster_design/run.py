@@ -17,14 +17,14 @@ import author_run
 import numpy as np
 import pandas as pd
 
-from ddlsched.performance.charts import heat_map, pareto_chart
+from ddlsched.comparisons.charts.style import save
 from ddlsched.performance.clusters import parse_cluster
 from ddlsched.performance.collectives import collective_s
+from ddlsched.performance.design_charts import heat_map, pareto_chart
+from ddlsched.performance.design_sweep import Sweep, best_of, design, pareto_front
 from ddlsched.performance.estimate import estimate
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
-from ddlsched.performance.sweeps import Sweep, best_of, design, pareto_front
-from ddlsched.plots.style import save
 
 GPUS = 1024
 BATCH = 1024

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.contention import Flow, Linear, count_per_link
+from ddlsched.network.contention import Flow, Linear, count_per_link
+from ddlsched.network.topology import Link, Network
+from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
 from ddlsched.results.timeline import transfer_slices
-from ddlsched.topology import Link, Network
-from ddlsched.views import NetworkView, TransferView
 
 __all__ = ["PublishedAdaDual", "PublishedRates", "faster_than_alone", "probed"]
 

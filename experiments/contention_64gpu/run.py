@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
-from ddlsched.plots.charts import Change, bars, changes, distributions
-from ddlsched.plots.style import PALETTE, save
-from ddlsched.results.comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
+from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions
+from ddlsched.comparisons.charts.style import PALETTE, save
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.results.paired_comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
-from ddlsched.sweeps.scripts import sweep_and_report
-from ddlsched.sweeps.sweep import Run, Sweep
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
 AUTHORS = {"load_per_byte_s": 7.8125e-9}

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ddlsched.plots.charts import legend_below
-from ddlsched.plots.style import DASHES, INK, MUTED, PALETTE, in_style, new_figure, new_panels, wrapped
+from ddlsched.comparisons.charts.jct_charts import legend_below
+from ddlsched.comparisons.charts.style import DASHES, INK, MUTED, PALETTE, in_style, new_figure, new_panels, wrapped
 
 COLOURS = ("blue", "vermillion", "green", "orange", "purple", "sky")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from simulated import Training, run
 
-from ddlsched.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
-from ddlsched.calibration.measurements import Measurements
-from ddlsched.contention import ContentionModel, Linear, MaxMin
-from ddlsched.plugins import resolve
+from ddlsched.network.contention import ContentionModel, Linear, MaxMin
+from ddlsched.performance.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
+from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.plugins.names import resolve
 
 PRESETS: Mapping[str, ContentionModel] = {
     "linear, preset 1gbe": resolve("contention", "1gbe"),

@@ -15,7 +15,7 @@ import pandas as pd
 from measured import halves
 from simulated import Training, run
 
-from ddlsched.contention import ONE_GBE, TEN_GBE, ContentionModel, EqualShare, Linear
+from ddlsched.network.contention import ONE_GBE, TEN_GBE, ContentionModel, EqualShare, Linear
 
 SHARES = np.linspace(0.0, 0.96, 9)
 FINE = np.linspace(0.0, 0.96, 97)

@@ -14,7 +14,7 @@ import pandas as pd
 from measured import halves
 from simulated import Training, run
 
-from ddlsched.contention import ContentionModel, EqualShare, Linear
+from ddlsched.network.contention import ContentionModel, EqualShare, Linear
 
 PER_BYTE_S = 1e-9
 BUCKETS = 8

@@ -22,7 +22,7 @@ import pandas as pd
 import placements
 
 from ddlsched.cli.output import status
-from ddlsched.plots.style import save
+from ddlsched.comparisons.charts.style import save
 
 ROOT = Path(__file__).parents[2]
 DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))

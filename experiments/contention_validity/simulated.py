@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched import Cluster, simulate
-from ddlsched.contention import ContentionModel
-from ddlsched.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
-from ddlsched.jobs import Job, Workload
-from ddlsched.policies import ClusterView, JobView
+from ddlsched.network.contention import ContentionModel
+from ddlsched.policies.doors import ClusterView, JobView
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
 
 FOREVER = 10**7
 """Iterations of a job that is cut off."""

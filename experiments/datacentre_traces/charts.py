@@ -8,8 +8,8 @@ import pandas as pd
 from regimes import BASELINE, BUNDLES
 from tables import interval
 
-from ddlsched.plots.charts import Change, changes
-from ddlsched.plots.style import PALETTE, save
+from ddlsched.comparisons.charts.jct_charts import Change, changes
+from ddlsched.comparisons.charts.style import PALETTE, save
 
 COLOURS = {"10 Gbit/s": PALETTE["vermillion"], "25 Gbit/s": PALETTE["orange"], "100 Gbit/s": PALETTE["blue"]}
 

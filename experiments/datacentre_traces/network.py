@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from ddlsched.compiled import CompiledRule, ContentionRule
-from ddlsched.contention import TEN_GBE, Flow, Linear
+from ddlsched.network.contention import TEN_GBE, Flow, Linear
+from ddlsched.network.topology import Link, Network
+from ddlsched.policies.compiled import CompiledRule, ContentionRule
 from ddlsched.results.result import Result
-from ddlsched.topology import Link, Network
 
 __all__ = ["Unshared", "linear", "network", "per_byte_s"]
 

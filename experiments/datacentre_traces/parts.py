@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from ddlsched import Cluster
-from ddlsched.workloads.trace_output import write_jobs
-from ddlsched.workloads.traces import Selection, import_trace
+from ddlsched.workload.traces.trace_import import Selection, import_trace
+from ddlsched.workload.traces.trace_output import write_jobs
 
 FILES = {
     "Philly": Path("traces/pollux-osdi21/philly.csv.gz"),

@@ -10,7 +10,7 @@ from typing import Any
 from network import linear, per_byte_s
 from parts import Imported
 
-from ddlsched.sweeps.sweep import Run
+from ddlsched.comparisons.sweeps.sweep import Run
 
 NETWORK_FILE = Path(__file__).resolve().with_name("network.py")
 ALONE = "no contention"

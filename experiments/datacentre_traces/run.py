@@ -22,8 +22,8 @@ from regimes import ANYWHERE, AS_BUILT, CONSOLIDATED, REGIMES, SPREAD, grid
 from tables import placement_table, regime_table, values
 
 from ddlsched.cli.output import status
-from ddlsched.progress import progress_bar
-from ddlsched.sweeps.sweep import Run, sweep
+from ddlsched.comparisons.sweeps.sweep import Run, sweep
+from ddlsched.io.progress import progress_bar
 
 ROOT = Path(__file__).parents[2]
 DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ddlsched.plots.charts import legend_below, over_seeds
-from ddlsched.plots.style import INK, MUTED, PALETTE, in_style, new_panels
+from ddlsched.comparisons.charts.jct_charts import legend_below, over_seeds
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_panels
 from ddlsched.results.statistics import Interval
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from charts import lines, ratios
 
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.plots.style import save
-from ddlsched.results.comparison import interval_text, markdown
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.comparisons.charts.style import save
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
+from ddlsched.results.paired_comparison import interval_text, markdown
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_ratio
-from ddlsched.sweeps.scripts import sweep_and_report
-from ddlsched.sweeps.sweep import Run, Sweep
-from ddlsched.workloads.elastic_mix import ARRIVALS, CATEGORIES
+from ddlsched.workload.generators.elastic_mix import ARRIVALS, CATEGORIES
+from ddlsched.workload.rescale import ConstantRescaleCost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

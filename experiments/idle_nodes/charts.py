@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from tables import BASE, beyond_by_set, stream_changes, topology_changes
 
-from ddlsched.plots.charts import Change, changes, legend_below, over_seeds
-from ddlsched.plots.style import INK, JOB_COLOURS, MUTED, PALETTE, in_style, new_figure, new_panels
+from ddlsched.comparisons.charts.jct_charts import Change, changes, legend_below, over_seeds
+from ddlsched.comparisons.charts.style import INK, JOB_COLOURS, MUTED, PALETTE, in_style, new_figure, new_panels
 from ddlsched.results.statistics import Interval, mean_interval, paired_difference
 
 PUBLISHED_GAIN = 22.3

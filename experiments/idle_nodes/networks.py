@@ -12,13 +12,13 @@ from parallel import Workers
 
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.link_aware import LinkAware
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.idle_nodes import IdleTrace
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.jobs import Workload
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.scaling_curves import LinearCurve
 
 NETWORKS = {
     "star": "star",

@@ -15,16 +15,16 @@ import numpy as np
 from replay import TrainingJob
 
 from algorithms.allocation.sharing import Sharing
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.curves import ThroughputCurve
-from ddlsched.elastic.idle_nodes import IdleTrace
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.jobs import Workload
-from ddlsched.policies import Allocation
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
+from ddlsched.workload.scaling_curves import ThroughputCurve
 
 ITERATION_S = 0.5
 """Of one node: a job that loses a node loses the iteration under way, as one does that is resized."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from joblib import Parallel, delayed
 
-from ddlsched.progress import progress_bar
+from ddlsched.io.progress import progress_bar
 from ddlsched.simulation import warm_up
 
 Answer = TypeVar("Answer")

@@ -18,12 +18,12 @@ from replay import TrainingJob, replay
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.node_milp import SOLVERS, best_map
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.idle_nodes import IdleTrace
-from ddlsched.elastic.trainers import Trainer, objective
-from ddlsched.elastic.views import CapacityView, ElasticJobView
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import DdlschedError
-from ddlsched.policies import Allocation
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.live.idle_nodes.trainers import Trainer, objective
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 
 POLICIES: dict[str, Any] = {
     "equal share": NodeEqualShare(),

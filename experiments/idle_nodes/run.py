@@ -27,8 +27,8 @@ from parts import crosscheck, efficiency, reference, solve_times, sweep, timelin
 from streams import streams
 from tables import ROWS, shown
 
+from ddlsched.comparisons.charts.style import save
 from ddlsched.errors import DdlschedError
-from ddlsched.plots.style import save
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "data" / "idle_nodes"

@@ -23,14 +23,14 @@ from replay import TrainingJob
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.sharing import Sharing
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.curves import ThroughputCurve
-from ddlsched.elastic.idle_nodes import IdleTrace
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.profiling_advisor import extrapolated
-from ddlsched.elastic.trainers import Numbers
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.policies import Allocation
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.live.idle_nodes.profiling_advisor import extrapolated
+from ddlsched.live.idle_nodes.trainers import Numbers
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.scaling_curves import ThroughputCurve
 
 JOBS, MOST_NODES = 60, 32
 LONGEST_S = 72 * 3600.0

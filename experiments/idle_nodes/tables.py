@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from ddlsched.results.comparison import interval_text, markdown
+from ddlsched.results.paired_comparison import interval_text, markdown
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_change, paired_difference
 
 BASE = "optimum, T_fwd 120 s"

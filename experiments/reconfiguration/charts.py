@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ddlsched.plots.style import DASHES, PALETTE, in_style, new_panels, save
+from ddlsched.comparisons.charts.style import DASHES, PALETTE, in_style, new_panels, save
 
 __all__ = ["growth_chart", "published_chart"]
 

@@ -21,19 +21,19 @@ import pandas as pd
 from published import tensors_of
 from schemes import central_s, collection
 
-from ddlsched.cluster import Cluster
-from ddlsched.contention import MaxMin
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import ConstantRescaleCost, Rescale, RescaleCost
-from ddlsched.elastic.views import CapacityView, ElasticJobView
-from ddlsched.jobs import Workload
-from ddlsched.policies import Allocation
-from ddlsched.reconfiguration.cost import PlannedRescaleCost, Replicas, Site
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.contention import MaxMin
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.reconfiguration.change_cost import PlannedRescaleCost, Replicas, Site
 from ddlsched.reconfiguration.tensors import total_bytes
-from ddlsched.results.comparison import interval_text
+from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import by_seed, mean_interval, paired_ratio
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
+from ddlsched.workload.scaling_curves import LinearCurve
 from topologies.star import Star
 
 HOSTS, GPUS_PER_HOST = 10, 4

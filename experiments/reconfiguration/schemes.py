@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.contention import MaxMin
+from ddlsched.network.contention import MaxMin
+from ddlsched.network.topology import Link, Topology
+from ddlsched.reconfiguration.change_cost import Site, link_bytes, reconfiguration_s
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.cost import Site, link_bytes, reconfiguration_s
 from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.placing import staying
 from ddlsched.reconfiguration.plan import Plan, first_replica_plan, plan
+from ddlsched.reconfiguration.rank_placement import staying
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
-from ddlsched.topology import Link, Topology
 
 __all__ = ["Moved", "central_s", "collection", "fair_sharing_s", "lost_with", "moved", "stored_bytes"]
 

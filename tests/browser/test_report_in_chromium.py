@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from comparison_folders import NASTY, POLICIES, PREEMPTIVE, nasty_comparison
 
-from ddlsched.plots.style import colours, on_dark
-from ddlsched.reporting.html_report import report
+from ddlsched.comparisons.charts.style import colours, on_dark
+from ddlsched.comparisons.report.html_report import report
 
 pytestmark = pytest.mark.browser
 

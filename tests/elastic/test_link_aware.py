@@ -4,13 +4,13 @@ import pytest
 
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.link_aware import LinkAware
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.jobs import Workload
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.scaling_curves import LinearCurve
 
 
 @pytest.mark.parametrize(

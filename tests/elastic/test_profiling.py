@@ -6,18 +6,18 @@ import pytest
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.survival_aware import SurvivalAware
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.capacity import CapacityTrace
-from ddlsched.elastic.curves import ThroughputCurve
-from ddlsched.elastic.job_monitor import JobMonitor
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.profiled import Profiled
-from ddlsched.elastic.profiling_advisor import Candidate, ProfilingAdvisor, extrapolated
-from ddlsched.elastic.rescale import ConstantRescaleCost
-from ddlsched.elastic.survival import Survival
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.jobs import Workload
+from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+from ddlsched.live.idle_nodes.profiled import Profiled
+from ddlsched.live.idle_nodes.profiling_advisor import Candidate, ProfilingAdvisor, extrapolated
+from ddlsched.live.idle_nodes.survival import Survival
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import ConstantRescaleCost
+from ddlsched.workload.scaling_curves import ThroughputCurve
 
 
 def tell(monitor: JobMonitor, nodes: int, begin_s: float, first: int, count: int, step_s: float) -> None:

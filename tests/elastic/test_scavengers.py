@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.elastic.hostlists import expand_hosts
-from ddlsched.elastic.idle_logs import Busy, from_sacct, from_swf, idle_between
-from ddlsched.elastic.idle_nodes import IdleChange, IdleTrace, read_fragments
-from ddlsched.elastic.scavengers import SlurmScavenger, TraceScavenger, idle_of_sinfo
 from ddlsched.errors import InputError, SimulationError
+from ddlsched.live.idle_nodes.hostlists import expand_hosts
+from ddlsched.live.idle_nodes.idle_logs import Busy, from_sacct, from_swf, idle_between
+from ddlsched.live.idle_nodes.idle_trace import IdleChange, IdleTrace, read_fragments
+from ddlsched.live.idle_nodes.scavengers import SlurmScavenger, TraceScavenger, idle_of_sinfo
 
 
 def trace(*fragments) -> IdleTrace:

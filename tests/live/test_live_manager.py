@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from algorithms.allocation.count_programme import CountProgramme
-from ddlsched.elastic.job_monitor import JobMonitor
-from ddlsched.elastic.profiled import Profiled
-from ddlsched.elastic.profiling_advisor import ProfilingAdvisor
 from ddlsched.errors import InputError
+from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+from ddlsched.live.idle_nodes.profiled import Profiled
+from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
 from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.progress_socket import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.live.store import JobStore

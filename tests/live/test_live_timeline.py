@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddlsched.plots.live_timeline import _sizes, live_timeline
-from ddlsched.tables import csv_rows
+from ddlsched.comparisons.charts.live_timeline import _sizes, live_timeline
+from ddlsched.io.tables import csv_rows
 
 TIMELINE = """time_s,what,job,step,nodes,loss
 0.5,nodes,,0,2,None

@@ -16,7 +16,7 @@ from ddlsched.performance.hardware import Efficiency, Gpu, Machine, MemoryExpans
 from ddlsched.performance.layers import Operation
 from ddlsched.performance.layerwise import LayerTimes, layerwise_step
 from ddlsched.performance.models import Transformer, forward_flops_per_sample, parameters
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)

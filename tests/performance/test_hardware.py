@@ -65,7 +65,7 @@ def test_uneven_leaves_are_refused() -> None:
 
 def test_oversubscription_slows_what_crosses_leaves() -> None:
     from ddlsched.performance.estimate import estimate
-    from ddlsched.performance.parallelism import Parallelism
+    from ddlsched.performance.parallel_layout import Parallelism
     from ddlsched.performance.presets import MODELS
 
     plan = Parallelism(tensor=8, data=8, global_batch=8)

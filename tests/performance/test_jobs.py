@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 import ddlsched
-from ddlsched.dag import AllReduceTask
 from ddlsched.errors import InputError
 from ddlsched.performance.clusters import parse_cluster
 from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.jobs import job_of, scaling_curve, step_dag
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.estimated_jobs import job_of, scaling_curve, step_dag
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
 from ddlsched.units import s_from_ns
+from ddlsched.workload.dag import AllReduceTask
 
 PLAN = Parallelism(tensor=2, data=8, micro_batch=2, global_batch=32)
 MACHINE = parse_cluster("v100:nodes=4,gpus_per_node=4,nic_gbps=10", efficiency="ideal").machine(16)

@@ -6,7 +6,7 @@ import pytest
 
 from ddlsched.performance.memory import memory_per_gpu, stage_parameters
 from ddlsched.performance.models import Transformer, parameters
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 
 GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
 

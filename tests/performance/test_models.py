@@ -7,7 +7,7 @@ import pytest
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.performance.memory import memory_per_gpu
 from ddlsched.performance.models import Transformer, forward_flops_per_sample, parameters
-from ddlsched.performance.parallelism import Parallelism, refuse_broken
+from ddlsched.performance.parallel_layout import Parallelism, refuse_broken
 from ddlsched.performance.presets import MODELS, preset
 
 PUBLISHED_PARAMETERS = {

@@ -7,7 +7,7 @@ import pytest
 from ddlsched.errors import InputError
 from ddlsched.performance.clusters import parse_cluster
 from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
 
 GPT = MODELS["gpt3-175b"]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ddlsched.errors import InputError
 from ddlsched.performance.clusters import parse_cluster
+from ddlsched.performance.design_sweep import Sweep, best_of, design, pareto_front
 from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.models import Transformer
-from ddlsched.performance.parallelism import Parallelism
+from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
-from ddlsched.performance.sweeps import Sweep, best_of, design, pareto_front
 
 GPT = Transformer(num_layers=6, hidden=768, heads=12, sequence=512, vocabulary=32_000)
 PLAN = parse_cluster("a100-80")

@@ -13,8 +13,8 @@ from ddlsched.reconfiguration.arrays import Array, numpy_dtype, whole_tensor, wr
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.locations import location_of
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Cut, Part, Tensor
 
 LAYERS = 4

@@ -20,10 +20,10 @@ from ddlsched.reconfiguration import files_in_parts
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.content import content_hashes
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Cut, Part, Tensor
 
 RANK_1 = "rank_00001.safetensors"

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlsched.cluster import Cluster
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
-from ddlsched.elastic.rescale import Rescale
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.jobs import Workload
+from ddlsched.reconfiguration.change_cost import PlannedRescaleCost, Replicas, Site, link_bytes, reconfiguration_s
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.cost import PlannedRescaleCost, Replicas, Site, link_bytes, reconfiguration_s
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.placing import staying
 from ddlsched.reconfiguration.plan import plan
+from ddlsched.reconfiguration.rank_placement import staying
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Tensor
 from ddlsched.simulation import simulate
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.rescale import Rescale
+from ddlsched.workload.scaling_curves import LinearCurve
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 

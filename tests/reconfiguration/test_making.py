@@ -15,10 +15,10 @@ from ddlsched.reconfiguration.arrays import numpy_dtype, part_of
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.content import content_hashes
 from ddlsched.reconfiguration.making import bfloat16, made_tensor, make_checkpoint
-from ddlsched.reconfiguration.models import Optimiser, Transformer
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
 
 GPT = Transformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)
 

@@ -10,8 +10,8 @@ import pytest
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import part_of
 from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Coordinates, Parallelism, even_stages, parse_parallelism
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
 GPT2 = {"vocabulary": 50257, "positions": 1024}

@@ -17,10 +17,10 @@ from ddlsched.reconfiguration.arrays import box_of
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.division import divided
 from ddlsched.reconfiguration.flow_check import least_busiest_bytes
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.plan import Plan, first_replica_plan, plan
 from ddlsched.reconfiguration.shards import Layout, Piece
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 
 

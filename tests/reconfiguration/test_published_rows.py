@@ -35,7 +35,7 @@ def test_checkpoints_have_the_published_sizes(modules: tuple[Any, Any]) -> None:
 
 
 def test_the_table_of_bytes_is_what_the_plans_move(modules: tuple[Any, Any]) -> None:
-    from ddlsched.reconfiguration.cost import Site
+    from ddlsched.reconfiguration.change_cost import Site
     from topologies.star import Star
 
     published, schemes = modules
@@ -55,10 +55,10 @@ def test_the_table_of_bytes_is_what_the_plans_move(modules: tuple[Any, Any]) -> 
 
 
 def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable(modules: tuple[Any, Any]) -> None:
-    from ddlsched.reconfiguration.cost import Site, reconfiguration_s
-    from ddlsched.reconfiguration.models import Transformer, job_tensors
+    from ddlsched.reconfiguration.change_cost import Site, reconfiguration_s
     from ddlsched.reconfiguration.parallelism import Parallelism
     from ddlsched.reconfiguration.plan import plan
+    from ddlsched.reconfiguration.tensor_models import Transformer, job_tensors
     from topologies.star import Star
 
     _, schemes = modules

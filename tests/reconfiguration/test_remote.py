@@ -13,9 +13,9 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration import locations
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 
 WIDE = Transformer(num_layers=2, hidden=64, heads=8, vocabulary=1000)
 

@@ -13,9 +13,9 @@ from small_jobs import GPT, assert_holds, contents, stored
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import content_hashes
-from ddlsched.reconfiguration.models import Optimiser, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
+from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
 
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2, dp=2))
 

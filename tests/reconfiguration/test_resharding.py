@@ -37,11 +37,11 @@ from ddlsched.reconfiguration.arrays import part_of, view_of, write_checkpoint
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
-from ddlsched.reconfiguration.models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
 from ddlsched.reconfiguration.shards import Piece
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Cut, Part, Tensor
 
 

@@ -8,11 +8,11 @@ import pytest
 from worlds import GPT, START, STEPS, STOP, Uninterrupted, World, run_of
 
 from ddlsched.reconfiguration.content import content_hashes
-from ddlsched.reconfiguration.models import Transformer
 from ddlsched.reconfiguration.parallelism import parse_parallelism
 from ddlsched.reconfiguration.plan import NoReplicaError
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Transformer
 
 pytestmark = pytest.mark.torch
 

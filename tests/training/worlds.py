@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ddlsched.reconfiguration.dataset_files import TokenFiles
 from ddlsched.reconfiguration.dataset_state import DatasetState
 from ddlsched.reconfiguration.making import make_checkpoint
-from ddlsched.reconfiguration.models import Optimiser, Transformer
 from ddlsched.reconfiguration.parallelism import parse_parallelism
+from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "reconfiguration" / "training"))
 

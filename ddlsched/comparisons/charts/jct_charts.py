@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.plots.style import (
+from ddlsched.comparisons.charts.style import (
     DASHES,
     IDLE,
     INK,

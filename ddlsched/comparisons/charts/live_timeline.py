@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.plots.style import INK, colours, in_style
-from ddlsched.tables import csv_rows, readable
+from ddlsched.comparisons.charts.style import INK, colours, in_style
+from ddlsched.io.tables import csv_rows, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

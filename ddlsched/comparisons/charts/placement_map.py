@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.plots.style import COLUMN_INCHES, IDLE, INK, JOB_COLOURS, MUTED, in_style, new_figure, wrapped
+from ddlsched.comparisons.charts.style import (
+    COLUMN_INCHES,
+    IDLE,
+    INK,
+    JOB_COLOURS,
+    MUTED,
+    in_style,
+    new_figure,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

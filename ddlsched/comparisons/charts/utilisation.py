@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.plots.charts import legend_below, legend_label, legend_lines, over_seeds
-from ddlsched.plots.style import DASHES, MUTED, colours, in_style, new_figure
+from ddlsched.comparisons.charts.jct_charts import legend_below, legend_label, legend_lines, over_seeds
+from ddlsched.comparisons.charts.style import DASHES, MUTED, colours, in_style, new_figure
 from ddlsched.results.statistics import CONFIDENCE
 
 if TYPE_CHECKING:

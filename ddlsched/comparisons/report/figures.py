@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddlsched.plots.charts import cumulative
-from ddlsched.plots.placement import placement_boxes
-from ddlsched.plots.style import INK, JOB_COLOURS, SHADES, short, wrapped
-from ddlsched.plots.utilisation import Band
-from ddlsched.reporting.numbers import (
+from ddlsched.comparisons.charts.jct_charts import cumulative
+from ddlsched.comparisons.charts.placement_map import placement_boxes
+from ddlsched.comparisons.charts.style import INK, JOB_COLOURS, SHADES, short, wrapped
+from ddlsched.comparisons.charts.utilisation import Band
+from ddlsched.comparisons.report.number_texts import (
     CHANGED,
     bands,
     changes_of,
@@ -28,8 +28,8 @@ from ddlsched.reporting.numbers import (
     jct_s,
     network_shares,
 )
-from ddlsched.reporting.reported import Reported, Setting
-from ddlsched.results.comparison import METRICS
+from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import Interval
 
 __all__ = ["InteractiveChart", "interactive_charts", "placement_chart"]

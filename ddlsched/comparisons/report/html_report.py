@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ddlsched.comparing.folder import slug
+from ddlsched.comparisons.charts.style import colours, on_dark
+from ddlsched.comparisons.folder import slug
+from ddlsched.comparisons.report import report_tables
+from ddlsched.comparisons.report.figures import InteractiveChart, interactive_charts, placement_chart
+from ddlsched.comparisons.report.report_charts import draw_charts
+from ddlsched.comparisons.report.reported import Reported, Setting
 from ddlsched.errors import InputError
-from ddlsched.files import refuse_unwritable, replacing
-from ddlsched.plots.style import colours, on_dark
-from ddlsched.reporting import tables
-from ddlsched.reporting.charts import draw_charts
-from ddlsched.reporting.figures import InteractiveChart, interactive_charts, placement_chart
-from ddlsched.reporting.reported import Reported, Setting
+from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -81,7 +81,7 @@ def _environment() -> Environment:
     except ImportError:
         raise InputError(_EXTRA) from None
     environment = Environment(
-        loader=PackageLoader("ddlsched.reporting", "page"),
+        loader=PackageLoader("ddlsched.comparisons.report", "page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -118,7 +118,9 @@ def _content(reported: Reported, charts: Sequence[Path], place: Path) -> dict[st
         "number": {policy: place for place, policy in enumerate(reported.policies)},
         "baseline": reported.comparison.baseline,
         "seeds": _seeds(asked["seeds"]),
-        "overview": tables.overview(reported) if len(reported.settings) > 1 and len(reported.policies) > 1 else None,
+        "overview": report_tables.overview(reported)
+        if len(reported.settings) > 1 and len(reported.policies) > 1
+        else None,
         "sections": sections,
         "chart_data": [chart["data"] for chart in drawn if chart["data"]],
         "failures": reported.comparison.failures.to_dict("records"),
@@ -152,13 +154,17 @@ def _section(reported: Reported, setting: Setting) -> dict[str, Any]:
         _chart(chart, f"chart-{number}-{place}") for place, chart in enumerate(interactive_charts(reported, setting))
     ]
     placements = list(_placements(reported, setting)) if number == 0 else []
-    first_class, *other_classes = [*tables.class_tables(reported, setting), None]
-    compared = [tables.main_table(reported, setting), first_class, tables.slowdown_table(reported, setting)]
-    compared.append(tables.phase_table(reported, setting))
+    first_class, *other_classes = [*report_tables.class_tables(reported, setting), None]
+    compared = [
+        report_tables.main_table(reported, setting),
+        first_class,
+        report_tables.slowdown_table(reported, setting),
+    ]
+    compared.append(report_tables.phase_table(reported, setting))
     return {
         "id": f"setting-{number}",
         "name": f"{setting.workload} on {setting.cluster}",
-        "verdicts": tables.verdicts(reported, setting),
+        "verdicts": report_tables.verdicts(reported, setting),
         "doubtful": any(table and table.doubtful for table in (*compared, *other_classes)),
         "tables": [table for table in compared if table and table.columns],
         "more_tables": [table for table in other_classes if table],

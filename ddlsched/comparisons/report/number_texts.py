@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddlsched.plots.utilisation import Band, utilisation_bands
-from ddlsched.reporting.reported import Reported, Setting
+from ddlsched.comparisons.charts.utilisation import Band, utilisation_bands
+from ddlsched.comparisons.report.reported import Reported, Setting
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.statistics import Interval
 

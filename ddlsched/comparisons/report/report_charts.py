@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.comparing.folder import slug
-from ddlsched.errors import InputError
-from ddlsched.plots.charts import Change, bars, changes, distributions, grouped_bars, heat_map
-from ddlsched.plots.placement import placement_map
-from ddlsched.plots.style import colours, save
-from ddlsched.plots.utilisation import utilisation
-from ddlsched.reporting.numbers import (
+from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions, grouped_bars, heat_map
+from ddlsched.comparisons.charts.placement_map import placement_map
+from ddlsched.comparisons.charts.style import colours, save
+from ddlsched.comparisons.charts.utilisation import utilisation
+from ddlsched.comparisons.folder import slug
+from ddlsched.comparisons.report.number_texts import (
     bands,
     changes_of,
     class_intervals,
@@ -21,8 +20,9 @@ from ddlsched.reporting.numbers import (
     jct_s,
     network_shares,
 )
-from ddlsched.reporting.reported import Reported, Setting
-from ddlsched.results.comparison import METRICS
+from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.errors import InputError
+from ddlsched.results.paired_comparison import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from ddlsched.reporting.numbers import class_name, interval
-from ddlsched.reporting.reported import Reported, Setting
-from ddlsched.results.comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
+from ddlsched.comparisons.report.number_texts import class_name, interval
+from ddlsched.comparisons.report.reported import Reported, Setting
 from ddlsched.results.metrics import SIZE_CLASSES
+from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ddlsched.comparing.comparison import Comparison
-from ddlsched.comparing.folder import slug
+from ddlsched.comparisons.comparison import Comparison
+from ddlsched.comparisons.folder import slug
+from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_samples
 from ddlsched.errors import InputError
-from ddlsched.sweeps.stored_runs import read_jobs, read_samples
 
 __all__ = ["Reported", "Setting"]
 

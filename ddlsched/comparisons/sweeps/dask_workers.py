@@ -18,11 +18,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ddlsched.comparisons.sweeps.fingerprint import sources_digest
+from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
+from ddlsched.comparisons.sweeps.workers import Done, Task, drain
 from ddlsched.errors import DdlschedError, InputError
-from ddlsched.sweeps.fingerprint import sources_digest
-from ddlsched.sweeps.run import Outcome, Run, execute
-from ddlsched.sweeps.workers import Done, Task, drain
-from ddlsched.user_files import files_named, substituted, with_neighbours
+from ddlsched.plugins.user_files import files_named, substituted, with_neighbours
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -2,7 +2,7 @@
 
 Values are taken apart down to numbers and text; of a class, the bytes of its file count too, as do those of
 every file that a text such as ``path/to/mine.py:MyPolicy`` names, and of what a Python file imports from
-beside it (:mod:`ddlsched.user_files`).
+beside it (:mod:`ddlsched.plugins.user_files`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from typing import Any
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.user_files import digest_of, files_named, installed_packages, with_neighbours
+from ddlsched.plugins.user_files import digest_of, files_named, installed_packages, with_neighbours
 
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
-_AFTERWARDS = ("classes.py", "comparison.py", "explanation.py", "statistics.py")
-_PRESENTATION = ("cli", "plots", "comparing", "reporting", *(f"results/{name}" for name in _AFTERWARDS))
+_AFTERWARDS = ("classes", "paired_comparison", "explanation", "statistics")
+_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings", "yaml_file")
+_PRESENTATION = (
+    "cli",
+    "comparisons/charts",
+    "comparisons/report",
+    *(f"comparisons/{name}.py" for name in _ASKING),
+    *(f"results/{name}.py" for name in _AFTERWARDS),
+)
 """What no simulation imports."""
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.cluster import Cluster, Server
-from ddlsched.contention import EqualShare, Linear, MaxMin
-from ddlsched.disturbances import Disturbances, Outage
+from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata
 from ddlsched.errors import InputError
+from ddlsched.io.tables import located
+from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.simulation import simulate
-from ddlsched.sweeps.stored_runs import read_jobs, read_metadata
-from ddlsched.tables import located
-from ddlsched.workload_specs import workload_of
+from ddlsched.workload.workload_specs import workload_of
 
 if TYPE_CHECKING:
     import pandas as pd

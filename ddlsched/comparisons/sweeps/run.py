@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddlsched.comparisons.sweeps.fingerprint import describe
 from ddlsched.errors import DdlschedError
-from ddlsched.sweeps.fingerprint import describe
-from ddlsched.user_files import class_in_file
-from ddlsched.workload_specs import workload_of
+from ddlsched.plugins.user_files import class_in_file
+from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["Outcome", "Run", "execute"]
 
@@ -26,7 +26,7 @@ class Run:
         identity: two runs that differ in nothing else are simulated once.
     workload
         A workload's file, or a generator such as ``"microsoft-160:scale=0.01"``; see
-        :mod:`ddlsched.workload_specs`.
+        :mod:`ddlsched.workload.workload_specs`.
     seed
         Of the generator and of the policies.
     seeded
@@ -109,7 +109,7 @@ def execute(run: Run, wanted: Collection[str]) -> Outcome:
 
 def _simulated(run: Run, wanted: Collection[str]) -> dict[str, bytes]:
     import ddlsched
-    from ddlsched.sweeps import stored_runs
+    from ddlsched.comparisons.sweeps import stored_runs
 
     recorded = {"timeline": run.window} if "timeline" in wanted else {}
     result = ddlsched.simulate(workload_of(run.workload, run.seed), seed=run.seed, **{**run.options, **recorded})

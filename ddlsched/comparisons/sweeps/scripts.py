@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ddlsched.progress import progress_bar
-from ddlsched.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep, sweep
+from ddlsched.io.progress import progress_bar
 
 __all__ = ["sweep_and_report"]
 

@@ -1,7 +1,7 @@
 """Sweeps: many simulations in parallel, each written to disk at once, none ever done twice.
 
 A finished run is a Parquet file: its table of jobs, with the summary and the run's description in the file's
-metadata (:mod:`ddlsched.sweeps.stored_runs`). Its name is a hash of all that the outcome depends on: the inputs, the
+metadata (``stored_runs.py``). Its name is a hash of all that the outcome depends on: the inputs, the
 seed, the bytes of every file of the user's, and the installed sources. So a sweep that was stopped, by whatever
 means, goes on where it was, and what has changed since is run anew.
 """
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ddlsched.comparisons.sweeps.fingerprint import fingerprint, sources_digest
+from ddlsched.comparisons.sweeps.run import Run
+from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
 from ddlsched.errors import InputError
-from ddlsched.sweeps.fingerprint import fingerprint, sources_digest
-from ddlsched.sweeps.run import Run
-from ddlsched.sweeps.stored_runs import read_jobs, read_metadata, remove_leftovers, store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.sweeps.run import Outcome
-    from ddlsched.sweeps.workers import Done, Task
+    from ddlsched.comparisons.sweeps.run import Outcome
+    from ddlsched.comparisons.sweeps.workers import Done, Task
 
 __all__ = ["Failure", "Run", "Sweep", "Watcher", "sweep"]
 
@@ -143,7 +143,7 @@ def _distinct(keys: Sequence[str], runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def _missing(distinct: Mapping[str, Run], folder: Path) -> list[Task]:
-    from ddlsched.sweeps.workers import Task
+    from ddlsched.comparisons.sweeps.workers import Task
 
     there = {path.name for path in folder.iterdir()}
     wanted = {
@@ -157,10 +157,10 @@ def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, source
     if not tasks:
         return iter(())
     if dask is not None:
-        from ddlsched.sweeps.dask_workers import on_dask
+        from ddlsched.comparisons.sweeps.dask_workers import on_dask
 
         return on_dask(tasks, dask, sources)
-    from ddlsched.sweeps.workers import on_this_machine
+    from ddlsched.comparisons.sweeps.workers import on_this_machine
 
     return on_this_machine(tasks, processes)
 

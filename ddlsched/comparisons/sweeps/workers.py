@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple, TypeAlias
 
+from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
 from ddlsched.simulation import warm_up
-from ddlsched.sweeps.run import Outcome, Run, execute
 
 __all__ = ["Done", "Task", "drain", "on_this_machine"]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from ddlsched.engine import kernel
-from ddlsched.engine.layout import State
+from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.layout import State
 
 __all__ = ["Part", "ensure_compiled"]
 

@@ -2,7 +2,7 @@
 
 Kernel and helpers share this file because numba's disk cache does not notice changes in other files. With
 ``NUMBA_DISABLE_JIT=1`` the same code runs as plain Python. The loop works on the records of
-:mod:`ddlsched.engine.layout` and returns to Python only where a plug-in must decide.
+:mod:`ddlsched.engine.loop.layout` and returns to Python only where a plug-in must decide.
 
 One exact shortcut: a job that shares none of its GPUs, whose tasks take equally long on all of them, runs *in
 lockstep*. All its workers do the same at the same times, so only the first is simulated, with the weight of
@@ -34,8 +34,8 @@ from numba.extending import (
     unbox,
 )
 
-from ddlsched.compiled import CommunicationRule, ContentionRule, OrderRule
-from ddlsched.engine import layout
+from ddlsched.engine.loop import layout
+from ddlsched.policies.compiled import CommunicationRule, ContentionRule, OrderRule
 
 
 def can_cache():
@@ -59,7 +59,7 @@ njit: Any = numba.njit(**_INNER_OPTIONS)
 
 
 class StateType(types.Type):
-    """The type of :class:`~ddlsched.engine.layout.State` in compiled code."""
+    """The type of :class:`~ddlsched.engine.loop.layout.State` in compiled code."""
 
     def __init__(self, arrays):
         self.dtype = types.Tuple(arrays)  # "dtype" is what numba's pointers call the type of what they point to

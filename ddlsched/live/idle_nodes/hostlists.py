@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddlsched.errors import InputError
-from ddlsched.tables import abbreviated
+from ddlsched.io.tables import abbreviated
 
 __all__ = ["expand_hosts"]
 

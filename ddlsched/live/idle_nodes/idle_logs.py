@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.elastic.hostlists import expand_hosts
-from ddlsched.elastic.idle_nodes import IdleTrace
 from ddlsched.errors import InputError
-from ddlsched.tables import abbreviated, cell_number, cell_whole, located, read_text, readable
+from ddlsched.io.tables import abbreviated, cell_number, cell_whole, located, read_text, readable
+from ddlsched.live.idle_nodes.hostlists import expand_hosts
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 
 __all__ = ["SACCT_COMMAND", "Busy", "from_sacct", "from_swf", "idle_between"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ddlsched.elastic.capacity import CapacityTrace
+from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InputError
-from ddlsched.tables import cell_time_s, cell_whole, check_columns, csv_rows, readable
+from ddlsched.io.tables import cell_time_s, cell_whole, check_columns, csv_rows, readable
 
 if TYPE_CHECKING:
     import pandas as pd

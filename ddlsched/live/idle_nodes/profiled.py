@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.elastic.job_monitor import JobMonitor
-from ddlsched.elastic.profiling_advisor import Candidate, ProfilingAdvisor, extrapolated
-from ddlsched.elastic.trainers import NodeAllocator, Trainer
+from ddlsched.live.idle_nodes.job_monitor import JobMonitor
+from ddlsched.live.idle_nodes.profiling_advisor import Candidate, ProfilingAdvisor, extrapolated
+from ddlsched.live.idle_nodes.trainers import NodeAllocator, Trainer
 
 __all__ = ["Profiled"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ddlsched.elastic.trainers import Numbers, rates_at
 from ddlsched.errors import InputError
+from ddlsched.live.idle_nodes.trainers import Numbers, rates_at
 from ddlsched.units import is_whole
 
 __all__ = ["Candidate", "ProfilingAdvisor", "extrapolated"]

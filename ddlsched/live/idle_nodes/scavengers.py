@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from ddlsched.elastic.hostlists import expand_hosts
-from ddlsched.elastic.idle_nodes import IdleTrace
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.tables import abbreviated, located
+from ddlsched.io.tables import abbreviated, located
+from ddlsched.live.idle_nodes.hostlists import expand_hosts
+from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 
 __all__ = ["Scavenger", "SlurmScavenger", "TraceScavenger"]
 

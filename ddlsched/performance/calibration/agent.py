@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from ddlsched.calibration.protocol import Address, answer_handshake, connect, receive, send
-from ddlsched.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
 from ddlsched.errors import InputError, MeasurementError
+from ddlsched.performance.calibration.protocol import Address, answer_handshake, connect, receive, send
+from ddlsched.performance.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
 from ddlsched.units import is_whole
 
 __all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "Agent", "Request"]

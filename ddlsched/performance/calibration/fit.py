@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.calibration.measurements import Measurements
 from ddlsched.errors import InputError
+from ddlsched.performance.calibration.measurements import Measurements
 
 __all__ = [
     "FORMS",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.calibration.fit import Fit, predicted_s
-from ddlsched.calibration.measurements import Measurements
-from ddlsched.plots.charts import legend_below
-from ddlsched.plots.style import DASHES, PALETTE, in_style, new_figure, short
+from ddlsched.comparisons.charts.jct_charts import legend_below
+from ddlsched.comparisons.charts.style import DASHES, PALETTE, in_style, new_figure, short
+from ddlsched.performance.calibration.fit import Fit, predicted_s
+from ddlsched.performance.calibration.measurements import Measurements
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
-from ddlsched.calibration.measurements import Measurements
-from ddlsched.calibration.protocol import Address, connect, receive, send
-from ddlsched.calibration.ring import ITEM_BYTES, STALL_S
 from ddlsched.errors import InputError, MeasurementError
+from ddlsched.performance.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
+from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.performance.calibration.protocol import Address, connect, receive, send
+from ddlsched.performance.calibration.ring import ITEM_BYTES, STALL_S
 from ddlsched.units import is_whole
 
 __all__ = ["Measured", "Settings", "measure", "write_measurements"]

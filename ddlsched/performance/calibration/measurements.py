@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ddlsched.errors import FaultyInputError, InputError
-from ddlsched.tables import Row, cell_number, cell_whole, check_columns, csv_rows, readable
+from ddlsched.io.tables import Row, cell_number, cell_whole, check_columns, csv_rows, readable
 from ddlsched.units import MAX_MESSAGE_BYTES
 
 __all__ = ["COLUMNS", "MAX_CONCURRENT", "Measurements", "read_measurements"]

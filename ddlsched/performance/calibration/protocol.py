@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.tables import read_text, readable
+from ddlsched.io.tables import read_text, readable
 
 __all__ = [
     "Address",

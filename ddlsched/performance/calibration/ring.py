@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from ddlsched.calibration.protocol import exactly
 from ddlsched.errors import MeasurementError
+from ddlsched.performance.calibration.protocol import exactly
 
 __all__ = ["ITEM_BYTES", "all_reduce", "timed_all_reduce"]
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.elastic.curves import LinearCurve
-from ddlsched.elastic.jobs import ElasticJob
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.jobs import Workload
 from ddlsched.units import is_whole
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Workload
+from ddlsched.workload.scaling_curves import LinearCurve
 
 __all__ = ["ARRIVALS", "CATEGORIES", "Category", "elastic_mix"]
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.dag import DataParallelIteration
 from ddlsched.errors import InputError
-from ddlsched.jobs import Job, Workload
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job, Workload
 
 __all__ = ["JOBS_OF_SIZE", "MODELS", "ModelTimes", "microsoft_160"]
 

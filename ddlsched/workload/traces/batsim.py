@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddlsched.errors import InputError
-from ddlsched.tables import first_line
-from ddlsched.workloads.trace_files import read_rows
-from ddlsched.workloads.traced import (
+from ddlsched.io.tables import first_line
+from ddlsched.workload.traces.trace_files import read_rows
+from ddlsched.workload.traces.traced import (
     BadRowError,
     Cells,
     Refusal,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddlsched.workloads.trace_files import read_csv
-from ddlsched.workloads.traced import (
+from ddlsched.workload.traces.trace_files import read_csv
+from ddlsched.workload.traces.traced import (
     Cells,
     Refusal,
     Source,

@@ -5,8 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddlsched.workloads.trace_files import read_rows
-from ddlsched.workloads.traced import BadRowError, Refusal, Source, TracedJob, gpus_of, number_of, text_of, whole_of
+from ddlsched.workload.traces.trace_files import read_rows
+from ddlsched.workload.traces.traced import (
+    BadRowError,
+    Refusal,
+    Source,
+    TracedJob,
+    gpus_of,
+    number_of,
+    text_of,
+    whole_of,
+)
 
 __all__ = ["STEPS_PER_S", "gavel"]
 

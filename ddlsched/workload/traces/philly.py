@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ddlsched.workloads.trace_files import json_elements, read_csv, read_rows
-from ddlsched.workloads.traced import (
+from ddlsched.workload.traces.trace_files import json_elements, read_csv, read_rows
+from ddlsched.workload.traces.traced import (
     BadRowError,
     Cells,
     Refusal,

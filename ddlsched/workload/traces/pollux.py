@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddlsched.workloads.trace_files import read_csv
-from ddlsched.workloads.traced import (
+from ddlsched.workload.traces.trace_files import read_csv
+from ddlsched.workload.traces.traced import (
     BadRowError,
     Cells,
     Refusal,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddlsched.workloads.trace_files import read_rows
-from ddlsched.workloads.traced import (
+from ddlsched.workload.traces.trace_files import read_rows
+from ddlsched.workload.traces.traced import (
     BadRowError,
     Refusal,
     Source,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ddlsched.errors import InputError
-from ddlsched.tables import abbreviated, first_line
-from ddlsched.workloads.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
+from ddlsched.io.tables import abbreviated, first_line
+from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
 
 __all__ = ["json_elements", "read_csv", "read_rows", "sources"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from ddlsched.workloads.traced import Reader
+    from ddlsched.workload.traces.traced import Reader
 
 __all__ = ["FORMATS", "TraceFormat", "reader_of"]
 
@@ -50,5 +50,5 @@ def reader_of(name: str) -> Reader:
     if name not in FORMATS:
         raise UnknownNameError(f"unknown trace format {name!r}.{did_you_mean(name, FORMATS)}")
     module, function = FORMATS[name].reader.split(":")
-    reader: Reader = getattr(importlib.import_module(f"ddlsched.workloads.{module}"), function)
+    reader: Reader = getattr(importlib.import_module(f"ddlsched.workload.traces.{module}"), function)
     return reader

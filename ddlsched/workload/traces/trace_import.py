@@ -11,18 +11,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.dag import DataParallelIteration
 from ddlsched.errors import InputError
-from ddlsched.jobs import Job, Workload
-from ddlsched.workloads.trace_files import sources
-from ddlsched.workloads.trace_formats import FORMATS, reader_of
-from ddlsched.workloads.trace_models import JobRule
-from ddlsched.workloads.traced import Reader, Refusal, Source, TracedJob
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.traces.trace_files import sources
+from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
+from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.traced import Reader, Refusal, Source, TracedJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.contention import ContentionModel
+    from ddlsched.network.contention import ContentionModel
 
 __all__ = ["ImportedTrace", "Selection", "import_trace"]
 
@@ -163,13 +163,13 @@ def import_trace(
     Parameters
     ----------
     format_name
-        One of :data:`~ddlsched.workloads.trace_formats.FORMATS`.
+        One of :data:`~ddlsched.workload.traces.trace_formats.FORMATS`.
     files
         Plain, ``.gz``, or tar archives; several are merged on one clock, and their ids carry the file's name.
     selection
         Which jobs are wanted; all by default.
     contention, gpus_per_server, seed
-        See :class:`~ddlsched.workloads.trace_models.JobRule`.
+        See :class:`~ddlsched.workload.traces.trace_models.JobRule`.
     watch
         Called now and then with the number of rows read.
 
@@ -178,7 +178,7 @@ def import_trace(
     InputError
         A file that cannot be read or is not of the format; a bad row is refused and counted instead.
     """
-    from ddlsched.plugins import resolve
+    from ddlsched.plugins.names import resolve
 
     selection = selection or Selection()
     rule = JobRule(contention=resolve("contention", contention), gpus_per_server=gpus_per_server, seed=seed)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
-from ddlsched.workloads.microsoft import MODELS, ModelTimes
+from ddlsched.workload.generators.microsoft import MODELS, ModelTimes
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pandas as pd
 
-    from ddlsched.contention import ContentionModel
+    from ddlsched.network.contention import ContentionModel
 
 __all__ = ["FORWARD_SHARE", "PARAMETERS", "JobRule", "model_of"]
 
@@ -130,7 +130,7 @@ class JobRule:
         Parameters
         ----------
         traced
-            The columns of :class:`~ddlsched.workloads.traced.TracedJob`, a row a job.
+            The columns of :class:`~ddlsched.workload.traces.traced.TracedJob`, a row a job.
         """
         import numpy as np
         import pandas as pd

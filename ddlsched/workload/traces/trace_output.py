@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.workloads.traces import ImportedTrace
+    from ddlsched.workload.traces.trace_import import ImportedTrace
 
 __all__ = ["refuse_table_suffix", "write_jobs", "write_refused"]
 

@@ -58,7 +58,7 @@ class TracedJob(NamedTuple):
     note
         What is to be counted about the job, such as its final state.
     line
-        Where it stands in its file; filled in by :func:`~ddlsched.workloads.trace_files.read_rows`.
+        Where it stands in its file; filled in by :func:`~ddlsched.workload.traces.trace_files.read_rows`.
     """
 
     job_id: str

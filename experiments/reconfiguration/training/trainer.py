@@ -20,7 +20,7 @@ from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.dataset_files import Samples
 from ddlsched.reconfiguration.dataset_state import DatasetState
 from ddlsched.reconfiguration.dataset_views import RankBatches
-from ddlsched.reconfiguration.models import Transformer
+from ddlsched.reconfiguration.tensor_models import Transformer
 
 __all__ = ["Hyperparameters", "Trainer"]
 

@@ -14,7 +14,7 @@ from strategies import ElasticSetting, elastic_settings, examples
 import ddlsched
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.engine import build, driver
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.codes import JobState
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
@@ -63,7 +63,7 @@ def assert_agrees(result: Result, reference: ReferenceRun) -> None:
             expected.lost_ns,
             expected.restarts,
         )
-        samples_left = 0 if record.state == kernel.FINISHED else record.samples_left
+        samples_left = 0 if record.state == JobState.FINISHED else record.samples_left
         assert samples_left == expected.samples_left
     assert result.summary()["events"] == reference.events
 

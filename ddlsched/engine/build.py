@@ -11,8 +11,9 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.codes import NEVER, JobState
 from ddlsched.engine.loop.layout import Records, State, make_records
+from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.topology import Network
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
@@ -98,7 +99,7 @@ def build_state(
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
     )
-    kernel.count_room(state)
+    count_room(state)
     return state
 
 
@@ -136,7 +137,7 @@ def _penalty_ppm(interference: InterferenceModel, model: str | None, other: str 
 def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
-    run.next_capacity_ns = run.pause_ns = kernel.NEVER
+    run.next_capacity_ns = run.pause_ns = NEVER
     run.instant_ns = run.first_due = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
@@ -203,7 +204,7 @@ def _jobs(workload: Workload) -> Records:
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
-    jobs.state = kernel.FUTURE
+    jobs.state = JobState.FUTURE
     jobs.start_ns = jobs.finish_ns = -1
     for first, count in (
         ("first_task", "num_tasks"),

@@ -16,9 +16,13 @@ from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
 from ddlsched.engine.checked_policies import Asker
 from ddlsched.engine.job_placement import Placing
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.accounts import add_busy_ns, close_books
+from ddlsched.engine.loop.advance import advance, most_slices
+from ddlsched.engine.loop.codes import NEVER, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled
 from ddlsched.engine.loop.layout import Records, make_records
+from ddlsched.engine.loop.rivals import gather_rivals
+from ddlsched.engine.loop.samples import take_sample, take_samples
 from ddlsched.engine.outcome import Finished, Span, Window
 from ddlsched.engine.rescaling import Resizing
 from ddlsched.engine.run_state import RunState
@@ -146,23 +150,23 @@ class Simulation:
         ensure_compiled(state.arrays, self._parts())
         state.run.pause_ns = self._span.warmup_ns or self._pause_at_end()
         answers = {
-            kernel.ASK_KEYS: self._rank,
-            kernel.ASK_PLACEMENT: self._place,
-            kernel.ASK_COMMUNICATION: self._communicate,
-            kernel.ASK_RATES: self._sending.rate,
-            kernel.ASK_FLUSH: self._flush,
-            kernel.ASK_CAPACITY: self._change_capacity,
-            kernel.ASK_ALLOCATION: self._allocate,
-            kernel.HEAR_SIGNALS: lambda: None,
+            Question.KEYS: self._rank,
+            Question.PLACEMENT: self._place,
+            Question.COMMUNICATION: self._communicate,
+            Question.RATES: self._sending.rate,
+            Question.FLUSH: self._flush,
+            Question.CAPACITY: self._change_capacity,
+            Question.ALLOCATION: self._allocate,
+            Question.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
-        while (question := kernel.advance(state.arrays)) in answers or self._goes_on_after(question):
+        while (question := advance(state.arrays)) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
         engine_s = time.perf_counter() - begin
-        if question == kernel.STUCK:
+        if question == Question.STUCK:
             raise SimulationError(self._why_stuck())
-        if question == kernel.CLOCK_OVERFLOW:
+        if question == Question.CLOCK_OVERFLOW:
             raise SimulationError(f"at {state.now_s} s: a task would end beyond the clock's {MAX_NS / NS_PER_S:.4g} s")
         return self._finish(engine_s)
 
@@ -172,7 +176,7 @@ class Simulation:
         yield Part.ALL
         if self._span.warmup_ns:
             yield Part.WARM_UP
-        if run.next_capacity_ns < kernel.NEVER:
+        if run.next_capacity_ns < NEVER:
             yield Part.CAPACITY
         if self._asks_python():
             yield Part.PYTHON
@@ -180,22 +184,22 @@ class Simulation:
             yield Part.ELASTIC
 
     def _pause_at_end(self) -> int:
-        return self._span.until_ns if self._span.until_ns < MAX_NS else int(kernel.NEVER)
+        return self._span.until_ns if self._span.until_ns < MAX_NS else int(NEVER)
 
     def _goes_on_after(self, question: int) -> bool:
         """Return whether the loop paused only for the end of the warm-up."""
-        if question != kernel.PAUSED or self._state.now_ns >= self._span.until_ns:
+        if question != Question.PAUSED or self._state.now_ns >= self._span.until_ns:
             return False
-        kernel.add_busy_ns(self._state.arrays, self._warmup_busy_ns)
+        add_busy_ns(self._state.arrays, self._warmup_busy_ns)
         self._state.run.pause_ns = self._pause_at_end()
         return True
 
     def _finish(self, engine_s: float) -> Finished:
         state, now_ns = self._state, self._state.now_ns
-        kernel.take_samples(state.arrays, now_ns)
+        take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
-            kernel.take_sample(state.arrays, now_ns)
-        kernel.close_books(state.arrays)
+            take_sample(state.arrays, now_ns)
+        close_books(state.arrays)
         self._flush()
         for stay in state.stays:
             if stay.to_ns < 0:
@@ -221,7 +225,7 @@ class Simulation:
     def _rank(self) -> None:
         """Rank by a Python order's keys the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
-        count = kernel.gather_rivals(state.arrays)
+        count = gather_rivals(state.arrays)
         rivals = state.arrays.items[:count].tolist()
         keys = {n: self._asker.key(state.views[n], now_s) for n in rivals}
         for rank, number in enumerate(self._asker.sort(rivals, keys, state.views, now_s)):
@@ -251,7 +255,7 @@ class Simulation:
         state, run = self._state, self._state.run
         self._flushed.append(state.arrays.slices[: run.num_slices].copy())
         run.num_slices = 0
-        most = 1024 + int(kernel.most_slices(run))
+        most = 1024 + int(most_slices(run))
         if run.record and len(state.arrays.slices) < 2 * most:
             state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 

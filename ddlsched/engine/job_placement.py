@@ -6,8 +6,11 @@ import numpy as np
 
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.checked_policies import Asker
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.layout import make_records
+from ddlsched.engine.loop.loads import fill_loads
+from ddlsched.engine.loop.placement import place_job
+from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Stay
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.topology import Ring
@@ -34,14 +37,14 @@ class Placing:
         )
         queue = state.arrays.queue[: run.num_queued].copy()
         stays = np.ones(len(queue), bool)
-        place = kernel.next_fitting(state.arrays, queue, 0)
+        place = next_fitting(state.arrays, queue, 0)
         while place >= 0:
             number = queue.item(place)
             chosen = self._asker.place(state.views[number], view)
             if chosen is not None:
                 self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
                 stays[place] = False
-            place = kernel.next_fitting(state.arrays, queue, place + 1)
+            place = next_fitting(state.arrays, queue, place + 1)
         run.num_queued = run.num_sorted = np.count_nonzero(stays)
         state.arrays.queue[: run.num_queued] = queue[stays]
 
@@ -58,7 +61,7 @@ class Placing:
             reduces_ns = sum(costs.reduce_ns(w, ring.latency_s) for w in wire)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        kernel.place_job(
+        place_job(
             state.arrays,
             number,
             len(state.stays),
@@ -80,7 +83,7 @@ class Placing:
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs, nanoseconds."""
         load_ns = np.empty(len(gpus), np.int64)
-        kernel.fill_loads(self._state.arrays, gpus, load_ns)
+        fill_loads(self._state.arrays, gpus, load_ns)
         return load_ns
 
     def _eligible(self, memory_bytes: int) -> np.ndarray:
@@ -99,7 +102,7 @@ class Placing:
         numbers = np.sort(state.arrays.workers.job[workers]).tolist()
         for number in numbers:
             if state.jobs.dormant.item(number):
-                kernel.wake(state.arrays, number)
+                wake(state.arrays, number)
         return [state.views[number] for number in numbers]
 
     def _make_room(self, chosen: list[int], num_entries: int) -> None:

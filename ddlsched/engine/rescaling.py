@@ -6,7 +6,8 @@ from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.checked_policies import Asker
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import Placing
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.codes import JobState
+from ddlsched.engine.loop.failures import stop_job
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP
 from ddlsched.policies.elastic_views import CapacityView
@@ -26,7 +27,7 @@ class Resizing:
     def allocate(self) -> None:
         """Ask the policy and carry out its answer."""
         state, elastic = self._state, self.jobs
-        elastic.take_in(state.now_ns, kernel.FINISHED, state.now.num_jobs_left.item(0))
+        elastic.take_in(state.now_ns, JobState.FINISHED, state.now.num_jobs_left.item(0))
         answer = self._asker.allocate(elastic.views(state.now_ns), self._capacity(), state.now_s)
         self._carry_out(elastic.changes(answer))
         for number in [n for n, holding in elastic.there.items() if answer.get(holding.job.job_id) is DROP]:
@@ -53,8 +54,8 @@ class Resizing:
         state = self._state
         for change in changes:
             number = change.holding.number
-            if state.jobs.state.item(number) == kernel.RUNNING:
-                kernel.stop_job(state.arrays, number, 1)
+            if state.jobs.state.item(number) == JobState.RUNNING:
+                stop_job(state.arrays, number, 1)
                 state.end_stay(number)
         going_on = [change for change in changes if change.num_gpus]
         chosen = choose_gpus(going_on, state.free_gpus() if going_on else (), state.server_of_gpu.__getitem__)
@@ -97,7 +98,7 @@ class Resizing:
     def _drop(self, number: int) -> None:
         """Turn a job away that has no GPUs."""
         state, jobs, now_ns = self._state, self._state.jobs, self._state.now_ns
-        jobs.state[number] = kernel.DROPPED
+        jobs.state[number] = JobState.DROPPED
         jobs.queueing_ns[number] += now_ns - jobs.since_ns.item(number)
         jobs.since_ns[number] = now_ns
         state.now.num_elastic_queued[0] -= 1

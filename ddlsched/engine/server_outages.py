@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddlsched.cluster.disturbances import CapacityChange
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.codes import NEVER, JobState
+from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import SimulationError
 
@@ -50,21 +51,21 @@ class Servers:
 
     def _expect_change(self) -> None:
         self._change = next(self._changes, None)
-        self._state.now.next_capacity_ns[0] = kernel.NEVER if self._change is None else self._change.time_ns
+        self._state.now.next_capacity_ns[0] = NEVER if self._change is None else self._change.time_ns
 
     def change(self) -> tuple[list[int], frozenset[int]]:
         """Carry out this instant's changes; return the jobs that were stopped, and the GPUs that are gone."""
         state = self._state
         come, gone = self._take_changes()
         if come:
-            kernel.restore_gpus(state.arrays, np.array(come, np.int64))
-        running = state.jobs.state == kernel.RUNNING
+            restore_gpus(state.arrays, np.array(come, np.int64))
+        running = state.jobs.state == JobState.RUNNING
         # Those that go without warning first, since a job may have GPUs on servers of both kinds.
         for warned, gpus in gone.items():
             if gpus:
                 commit = 1 if warned else self._checkpoint_iterations
-                kernel.fail_gpus(state.arrays, np.array(gpus, np.int64), commit)
-        stopped: list[int] = np.flatnonzero(running & (state.jobs.state == kernel.QUEUED)).tolist()
+                fail_gpus(state.arrays, np.array(gpus, np.int64), commit)
+        stopped: list[int] = np.flatnonzero(running & (state.jobs.state == JobState.QUEUED)).tolist()
         for number in stopped:
             state.end_stay(number)
             self._refuse_standstill(number)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.checked_policies import Asker
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.admission import gather_transfers
+from ddlsched.engine.loop.sharing import apply_rates
+from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel
 from ddlsched.policies.compiled import CommunicationRule
@@ -23,13 +25,13 @@ class Sending:
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         state = self._state
-        count = kernel.gather_transfers(state.arrays)
+        count = gather_transfers(state.arrays)
         candidates = self._views(state.arrays.items[:count])
         network = self._network()
         if state.now.communication_rule.item(0) == CommunicationRule.PYTHON_ADMIT:
             for transfer in candidates:
                 if self._asker.admit(transfer, network):
-                    kernel.start_transfer(state.arrays, transfer.number)
+                    start_transfer(state.arrays, transfer.number)
                     network = self._network()
         elif candidates:
             self._switch(candidates, self._asker.select(candidates, network))
@@ -37,9 +39,9 @@ class Sending:
     def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
         for transfer in candidates:
             if transfer.is_active and transfer.number not in selected:
-                kernel.pause_transfer(self._state.arrays, transfer.number)
+                pause_transfer(self._state.arrays, transfer.number)
             elif transfer.number in selected and not transfer.is_active:
-                kernel.start_transfer(self._state.arrays, transfer.number)
+                start_transfer(self._state.arrays, transfer.number)
 
     def rate(self) -> None:
         """Ask how fast the active transfers go."""
@@ -50,7 +52,7 @@ class Sending:
         waiting = sorted(self._waiting(), key=lambda transfer: transfer.number)
         rates = np.empty(len(numbers))
         rates[by_number] = self._asker.rates(active, waiting, state.network.links, state.now_s)
-        kernel.apply_rates(state.arrays, rates)
+        apply_rates(state.arrays, rates)
 
     def _views(self, numbers: np.ndarray) -> list[TransferView]:
         return [self._state.transfer_views[number] for number in numbers.tolist()]

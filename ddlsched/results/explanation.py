@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE, WAIT_SLICE
+from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.errors import InputError
 from ddlsched.results.timeline import gpus_of_workers
 from ddlsched.units import NS_PER_S
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["explain"]
 
 _KINDS = {
-    COMPUTE_SLICE: "computes",
-    CUT_SLICE: "computes",
-    LOCKSTEP_SLICE: "computes",
-    TRANSFER_SLICE: "sends",
-    WAIT_SLICE: "waits",
+    SliceKind.COMPUTE: "computes",
+    SliceKind.CUT: "computes",
+    SliceKind.LOCKSTEP: "computes",
+    SliceKind.TRANSFER: "sends",
+    SliceKind.WAIT: "waits",
 }
 _NO_ALLOCATION = "the allocation policy gave it no GPUs"
 _POLICY_CHOSE = "the placement policy chose to wait, though enough GPUs had the memory"
@@ -181,18 +181,18 @@ def _pieces(result: Result, number: int, stay: Stay) -> list[tuple[int, int, _Pi
     shared = [tuple(sorted(set(stay.gpus).intersection(other.gpus))) for other in stays]
     crossed = [tuple(sorted(set(stay.links).intersection(other.links))) for other in stays]
     nth, kind, jobs = slices["stay"], slices["kind"], np.array([other.job for other in stays])
-    by_worker = (kind == COMPUTE_SLICE) | (kind == CUT_SLICE)
+    by_worker = (kind == SliceKind.COMPUTE) | (kind == SliceKind.CUT)
     gpu = np.full(len(slices), -1)
     gpu[by_worker] = gpus_of_workers(result, slices[by_worker])
     single = by_worker & np.isin(gpu, stay.gpus)
-    together = (kind == LOCKSTEP_SLICE) & np.array([bool(gpus) for gpus in shared])[nth]
-    sends = (kind == TRANSFER_SLICE) & np.array([bool(links) for links in crossed])[nth]
-    kept = single | together | sends | ((kind == WAIT_SLICE) & (jobs[nth] == number))
+    together = (kind == SliceKind.LOCKSTEP) & np.array([bool(gpus) for gpus in shared])[nth]
+    sends = (kind == SliceKind.TRANSFER) & np.array([bool(links) for links in crossed])[nth]
+    kept = single | together | sends | ((kind == SliceKind.WAIT) & (jobs[nth] == number))
     begin_ns = np.maximum(slices["start_ns"], stay.from_ns)[kept].tolist()
     end_ns = np.minimum(slices["end_ns"], stay.to_ns)[kept].tolist()
     pieces = []
     for what, where, n in zip(kind[kept].tolist(), gpu[kept].tolist(), nth[kept].tolist(), strict=True):
-        places = shared[n] if what == LOCKSTEP_SLICE else crossed[n] if what == TRANSFER_SLICE else (where,)
+        places = shared[n] if what == SliceKind.LOCKSTEP else crossed[n] if what == SliceKind.TRANSFER else (where,)
         pieces.append(_Piece(_KINDS[what], stays[n].job, places))
     return list(zip(begin_ns, end_ns, pieces, strict=True))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.codes import JobState
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
@@ -111,7 +111,7 @@ class Result:
         import pandas as pd
 
         records = self.finished.state.jobs
-        done = records.state == kernel.FINISHED
+        done = records.state == JobState.FINISHED
         columns = {
             "job_id": [job.job_id for job in self.workload],
             "arrival_s": records.arrival_ns / NS_PER_S,

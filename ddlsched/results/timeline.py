@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.kernel import COMPUTE_SLICE, CUT_SLICE, LOCKSTEP_SLICE, TRANSFER_SLICE
+from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 
@@ -143,21 +143,21 @@ def _recorded(result: Result, *kinds: int) -> Records:
 def _compute(result: Result) -> _Slices:
     """Return what the GPUs ran, sorted by GPU, then start."""
     state = result.finished.state
-    slices = _recorded(result, COMPUTE_SLICE, LOCKSTEP_SLICE, CUT_SLICE)
+    slices = _recorded(result, SliceKind.COMPUTE, SliceKind.LOCKSTEP, SliceKind.CUT)
     job = state.workers.job[slices["owner"]]
     # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
     sizes = np.array([len(stay.gpus) for stay in result.finished.stays], np.int64)
-    place, nth = _repeated(np.where(slices["kind"] == LOCKSTEP_SLICE, sizes[slices["stay"]], 1))
+    place, nth = _repeated(np.where(slices["kind"] == SliceKind.LOCKSTEP, sizes[slices["stay"]], 1))
     gpu = gpus_of_workers(result, slices[place], nth)
     order = np.lexsort((slices["start_ns"][place], gpu))
     place = place[order]
-    slices["sharing"] = slices["kind"] == CUT_SLICE
+    slices["sharing"] = slices["kind"] == SliceKind.CUT
     return _Slices(gpu[order], job[place], *(slices[name][place] for name in _Slices._fields[2:]))
 
 
 def _transfers(result: Result) -> _Slices:
     """Return what the transfers did, sorted by start, then transfer."""
-    slices = _recorded(result, TRANSFER_SLICE)
+    slices = _recorded(result, SliceKind.TRANSFER)
     slices = slices[np.lexsort((slices["owner"], slices["start_ns"]))]
     job = result.finished.state.transfers.job[slices["owner"]]
     return _Slices(slices["owner"], job, *(slices[name] for name in _Slices._fields[2:]))

@@ -12,7 +12,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.engine.allocation_checks import what_is_wrong_with
-from ddlsched.engine.loop.kernel import TRANSFER_SLICE
+from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.topology import Network, Topology
 from ddlsched.results.result import Result
@@ -178,7 +178,7 @@ def _assert_bytes_conserved(result: Result) -> None:
     state = result.finished.state
     sent = np.zeros(len(state.transfers))
     slices = result.finished.slices
-    slices = slices[slices["kind"] == TRANSFER_SLICE]
+    slices = slices[slices["kind"] == SliceKind.TRANSFER]
     np.add.at(sent, slices["owner"], (slices["end_ns"] - slices["start_ns"]) * slices["rate"] / 1e9)
     for transfer, bytes_sent in zip(state.transfers, sent, strict=True):
         iterations = int(state.jobs[transfer.job].iterations)

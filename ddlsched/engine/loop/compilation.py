@@ -9,8 +9,19 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from ddlsched.engine.loop import kernel
+from ddlsched.engine.loop.accounts import add_busy_ns, close_books
+from ddlsched.engine.loop.admission import gather_transfers
+from ddlsched.engine.loop.advance import advance
+from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
 from ddlsched.engine.loop.layout import State
+from ddlsched.engine.loop.loads import fill_loads
+from ddlsched.engine.loop.placement import place_job
+from ddlsched.engine.loop.rivals import gather_rivals
+from ddlsched.engine.loop.room import next_fitting
+from ddlsched.engine.loop.samples import take_sample, take_samples
+from ddlsched.engine.loop.sharing import apply_rates
+from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
 __all__ = ["Part", "ensure_compiled"]
 
@@ -35,28 +46,28 @@ def _compile(state_type: Any, part: Part) -> None:
     chosen = (state_type, number, number, numbers, number, numbers, floats, floats, numbers, number)
     signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
         Part.ALL: [
-            (kernel.advance, (state_type,)),
-            (kernel.place_job, chosen),
-            (kernel.fill_loads, (state_type, numbers, numbers)),
-            (kernel.next_fitting, (state_type, numbers, number)),
-            (kernel.wake, (state_type, number)),
-            (kernel.close_books, (state_type,)),
-            (kernel.take_samples, (state_type, number)),
-            (kernel.take_sample, (state_type, number)),
+            (advance, (state_type,)),
+            (place_job, chosen),
+            (fill_loads, (state_type, numbers, numbers)),
+            (next_fitting, (state_type, numbers, number)),
+            (wake, (state_type, number)),
+            (close_books, (state_type,)),
+            (take_samples, (state_type, number)),
+            (take_sample, (state_type, number)),
         ],
-        Part.WARM_UP: [(kernel.add_busy_ns, (state_type, numbers))],
+        Part.WARM_UP: [(add_busy_ns, (state_type, numbers))],
         Part.CAPACITY: [
-            (kernel.fail_gpus, (state_type, numbers, number)),
-            (kernel.restore_gpus, (state_type, numbers)),
+            (fail_gpus, (state_type, numbers, number)),
+            (restore_gpus, (state_type, numbers)),
         ],
         Part.PYTHON: [
-            (kernel.gather_transfers, (state_type,)),
-            (kernel.gather_rivals, (state_type,)),
-            (kernel.start_transfer, (state_type, number)),
-            (kernel.pause_transfer, (state_type, number)),
-            (kernel.apply_rates, (state_type, floats)),
+            (gather_transfers, (state_type,)),
+            (gather_rivals, (state_type,)),
+            (start_transfer, (state_type, number)),
+            (pause_transfer, (state_type, number)),
+            (apply_rates, (state_type, floats)),
         ],
-        Part.ELASTIC: [(kernel.stop_job, (state_type, number, number))],
+        Part.ELASTIC: [(stop_job, (state_type, number, number))],
     }
     for function, signature in signatures[part]:
         function.compile(signature)
@@ -66,7 +77,7 @@ def ensure_compiled(state: State, parts: Iterable[Part]) -> None:
     """Compile those parts of the event loop, or load them from the cache; say so on stderr if that takes long."""
     from numba import typeof
 
-    if not hasattr(kernel.advance, "compile"):  # NUMBA_DISABLE_JIT=1
+    if not hasattr(advance, "compile"):  # NUMBA_DISABLE_JIT=1
         return
     notice = threading.Timer(_SILENT_S, _say_compiling)
     notice.daemon = True

@@ -1,0 +1,52 @@
+"""Books closed at the end of a run or of a warm-up."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.codes import JobState, TransferState
+from ddlsched.engine.loop.dormancy import wake_all
+from ddlsched.engine.loop.failures import cut_compute
+from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop.placement import book, expand
+from ddlsched.engine.loop.time_accounts import count_time
+from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
+
+
+@called_from_python
+def add_busy_ns(s, busy_ns):
+    """Add to ``busy_ns`` what each GPU has computed so far."""
+    wake_all(s)
+    for gpu in range(len(s.gpus)):
+        busy_ns[gpu] += s.gpus[gpu].busy_ns
+        for place in range(s.gpus[gpu].num_residents):
+            number = s.residents[gpu, place]
+            job = s.jobs[s.workers[number].job]
+            source = job.first_worker if job.lockstep == 1 else number
+            busy_ns[gpu] += s.workers[source].busy_ns
+            g = s.gpus[s.workers[source].gpu]
+            if g.worker == source:
+                busy_ns[gpu] += s.run[0].now_ns - g.started_ns
+
+
+@called_from_python
+def close_books(s):
+    """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
+    run = s.run[0]
+    wake_all(s)
+    for number in range(len(s.jobs)):
+        job = s.jobs[number]
+        if job.state == JobState.QUEUED:
+            job.queueing_ns += run.now_ns - job.since_ns
+            job.since_ns = run.now_ns
+        elif job.state == JobState.RUNNING:
+            if job.lockstep == 1:
+                expand(s, job)
+            job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
+            count_time(job, run.now_ns)
+            for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+                cut_compute(s, job, worker)
+            book(s, job)
+            for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
+                if s.transfers[transfer].state == TransferState.ACTIVE:
+                    stop_transfer(s, transfer)
+                elif s.transfers[transfer].state == TransferState.WAITING:
+                    leave_waiting(s, transfer)

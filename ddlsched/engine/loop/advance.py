@@ -1,0 +1,152 @@
+"""The loop: from instant to instant until Python must decide."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.admission import admit_transfers, select_transfers
+from ddlsched.engine.loop.codes import NEVER, ROUNDS_BETWEEN_SIGNALS, JobState, Question, Stage
+from ddlsched.engine.loop.dispatch import dispatch
+from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.failures import join_queue
+from ddlsched.engine.loop.heap import take_first
+from ddlsched.engine.loop.iterations import do_work
+from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.order import sort_queue
+from ddlsched.engine.loop.periods import examine_components
+from ddlsched.engine.loop.placement import end_restart, remove_finished
+from ddlsched.engine.loop.rivals import gather_rivals
+from ddlsched.engine.loop.rules import BY_SERVICE, MAX_MIN, PYTHON_ORDER, PYTHON_RATES, PYTHON_SELECT
+from ddlsched.engine.loop.samples import take_samples
+from ddlsched.engine.loop.sharing import forget_touched_links, rerate_max_min, rerate_neighbours
+from ddlsched.engine.loop.tasks import end_compute
+from ddlsched.engine.loop.transfers import end_transfer
+
+
+@called_from_python
+def most_slices(run):
+    """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
+    return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16
+
+
+@njit
+def next_instant_ns(s):
+    run = s.run[0]
+    if run.again == 1:
+        return run.now_ns
+    instant = NEVER
+    if run.heap_size > 0:
+        instant = s.end_ns[0]
+    if run.next_arrival < len(s.arrivals):
+        instant = min(instant, s.jobs[s.arrivals[run.next_arrival]].arrival_ns)
+    if run.wake_placement_ns >= 0:
+        instant = min(instant, run.wake_placement_ns)
+    if run.wake_communication_ns >= 0:
+        instant = min(instant, run.wake_communication_ns)
+    return min(instant, run.next_capacity_ns)
+
+
+@njit
+def take_events(s):
+    """Steps 1 and 2 of the instant ``now_ns``."""
+    run = s.run[0]
+    run.again = 0
+    while run.heap_size > 0 and s.end_ns[0] == run.now_ns:
+        item = take_first(run, s.heap, s.position, s.end_ns)
+        if item < run.num_gpus:
+            end_compute(s, item)
+        elif item < run.num_gpus + len(s.transfers):
+            end_transfer(s, item - run.num_gpus)
+        elif s.jobs[item - run.num_gpus - len(s.transfers)].dormant == 1:
+            wake(s, item - run.num_gpus - len(s.transfers))
+        else:
+            end_restart(s, item - run.num_gpus - len(s.transfers))
+    while run.next_arrival < len(s.arrivals) and s.jobs[s.arrivals[run.next_arrival]].arrival_ns == run.now_ns:
+        number = s.arrivals[run.next_arrival]
+        run.next_arrival += 1
+        s.jobs[number].state = JobState.QUEUED
+        s.jobs[number].since_ns = run.now_ns
+        join_queue(s, number)
+        run.must_place = 1
+    if run.wake_placement_ns == run.now_ns:
+        run.wake_placement_ns = -1
+        run.must_place = 1
+    if run.wake_communication_ns == run.now_ns:
+        run.wake_communication_ns = -1
+        run.communicate = 1
+    do_work(s)
+
+
+@called_from_python
+def advance(s):
+    """Run until Python is needed, and return what for."""
+    run = s.run[0]
+    while True:
+        if run.stage == Stage.EVENTS:
+            if run.clock_overflow == 1:
+                return Question.CLOCK_OVERFLOW.value
+            room = len(s.slices) - run.num_slices
+            if run.record == 1 and most_slices(run) > room:
+                return Question.FLUSH.value
+            if run.num_jobs_left == 0:
+                return Question.DONE.value
+            instant = next_instant_ns(s)
+            if (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
+                examine_components(s)
+                instant = next_instant_ns(s)
+            if instant > run.pause_ns:
+                run.now_ns = run.pause_ns
+                run.late = 1
+                return Question.PAUSED.value
+            if instant == NEVER:
+                return Question.STUCK.value
+            if instant > run.next_sample_ns:
+                take_samples(s, instant)
+            run.late = 1 if instant == run.instant_ns else 0
+            run.now_ns = run.instant_ns = instant
+            take_events(s)
+            run.stage = Stage.CAPACITY
+        if run.stage == Stage.CAPACITY:
+            run.stage = Stage.KEYS
+            if run.next_capacity_ns == run.now_ns:
+                return Question.CAPACITY.value
+        if run.stage == Stage.KEYS:
+            run.stage = Stage.ALLOCATION
+            if run.order_rule == PYTHON_ORDER and gather_rivals(s) > 1:
+                return Question.KEYS.value
+        if run.stage == Stage.ALLOCATION:
+            run.stage = Stage.PLACEMENT
+            remove_finished(s)
+            if run.must_place == 1 and run.elastic == 1:
+                return Question.ALLOCATION.value
+        if run.stage == Stage.PLACEMENT:
+            run.stage = Stage.COMMUNICATION
+            placing = run.must_place == 1 and run.num_queued > 0
+            run.must_place = 0
+            if placing:
+                sort_queue(s)
+                return Question.PLACEMENT.value
+        if run.stage == Stage.COMMUNICATION:
+            run.stage = Stage.RATES
+            if run.communicate == 1:
+                run.communicate = 0
+                if run.communication_rule <= PYTHON_SELECT:
+                    return Question.COMMUNICATION.value
+                if run.communication_rule >= BY_SERVICE:
+                    select_transfers(s)
+                else:
+                    admit_transfers(s)
+        if run.stage == Stage.RATES:
+            run.stage = Stage.DISPATCH
+            if run.rerate == 1:
+                if run.contention_rule == PYTHON_RATES:
+                    if run.num_active > 0:
+                        return Question.RATES.value
+                elif run.contention_rule == MAX_MIN:
+                    rerate_max_min(s)
+                else:
+                    rerate_neighbours(s)
+                forget_touched_links(s)
+        dispatch(s)
+        run.stage = Stage.EVENTS
+        run.rounds += 1
+        if run.rounds % ROUNDS_BETWEEN_SIGNALS == 0:
+            return Question.HEAR_SIGNALS.value

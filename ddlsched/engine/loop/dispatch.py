@@ -1,0 +1,60 @@
+"""Step 5: every idle GPU takes a ready task."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.order import major_key, minor_key
+from ddlsched.engine.loop.tasks import take_ready, uneven_ns
+from ddlsched.engine.loop.time_accounts import start_computing
+
+
+@njit
+def resident_to_run(s, gpu):
+    """The worker whose ready task the GPU takes next, or -1."""
+    rule = s.run[0].order_rule
+    best, best_job = -1, -1
+    best_major, best_minor = 0, 0.0
+    for place in range(s.gpus[gpu].num_residents):
+        number = s.residents[gpu, place]
+        worker = s.workers[number]
+        if worker.num_ready == 0:
+            continue
+        job = s.jobs[worker.job]
+        major = major_key(rule, job)
+        minor = minor_key(rule, job)
+        if best >= 0:
+            if major > best_major or (major == best_major and minor > best_minor):
+                continue
+            if major == best_major and minor == best_minor and worker.job > best_job:
+                continue
+        best, best_job, best_major, best_minor = number, worker.job, major, minor
+    return best
+
+
+@njit
+def dispatch(s):
+    """Step 5: every idle GPU takes a ready task."""
+    run = s.run[0]
+    for place in range(run.num_touched_gpus):
+        gpu = s.touched_gpus[place]
+        g = s.gpus[gpu]
+        g.touched = 0
+        if g.worker >= 0:
+            continue
+        number = resident_to_run(s, gpu)
+        if number < 0:
+            continue
+        worker = s.workers[number]
+        job = s.jobs[worker.job]
+        start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else 1)
+        g.task = take_ready(s, worker)
+        if job.uneven == 1 or worker.penalty_ppm > 0:
+            end = run.now_ns + uneven_ns(s, number, g.task)
+        else:
+            end = run.now_ns + s.tasks[job.first_task + g.task].duration_ns
+        if end < run.now_ns:
+            run.clock_overflow = 1
+            end = run.now_ns
+        schedule(run, s.heap, s.position, s.end_ns, gpu, end)
+    run.num_touched_gpus = 0

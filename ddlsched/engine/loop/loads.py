@@ -1,0 +1,29 @@
+"""The load of GPUs, by which placements choose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.dormant_progress import dormant_done_ns, dormant_sent_ns
+from ddlsched.engine.loop.jit import called_from_python
+
+
+@called_from_python
+def fill_loads(s, gpus, load_ns):
+    """Fill ``load_ns`` with the load of each GPU of ``gpus``: its residents' remaining compute and communication."""
+    for i in range(len(gpus)):
+        gpu = gpus[i]
+        compute_ns = np.int64(0)
+        load_ns[i] = 0
+        for place in range(s.gpus[gpu].num_residents):
+            worker = s.workers[s.residents[gpu, place]]
+            job = s.jobs[worker.job]
+            done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
+            if job.dormant == 1:
+                done_ns += dormant_done_ns(s, job)
+                load_ns[i] -= dormant_sent_ns(s, job)
+            compute_ns += job.compute_ns * job.start_iterations_left - done_ns
+            load_ns[i] += job.load_left_ns
+        if s.gpus[gpu].relative_speed != 1.0:
+            compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))
+        load_ns[i] += compute_ns

@@ -1,0 +1,487 @@
+"""Period jumps: jobs that share GPUs or links jump over whole periods once their common state has recurred."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import NEVER, ZERO, TransferState
+from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.order import goes_before, major_key
+from ddlsched.engine.loop.rules import (
+    ATTAINED,
+    BY_SERVICE,
+    BY_SERVICE_PER_GPU,
+    BY_TIME,
+    PER_GPU,
+    REMAINING_SERVICE,
+    REMAINING_TIME,
+    WITH_COMMUNICATION,
+)
+from ddlsched.engine.loop.tasks import uneven_ns
+from ddlsched.engine.loop.time_accounts import count_time
+
+MOST_JOBS = 16
+"""Larger components are left alone: their state seldom recurs."""
+MOST_TRIES = 1 << 12
+"""A component whose state has not recurred in so many examinations is left alone until it changes."""
+COMPARING, SAVING = np.int64(0), np.int64(1)
+
+
+@njit
+def find_root(s, number):
+    root = number
+    while s.jobs[root].root != root:
+        root = s.jobs[root].root
+    s.jobs[number].root = root
+    return root
+
+
+@njit
+def join_components(s, number, other):
+    root, other_root = find_root(s, number), find_root(s, other)
+    s.jobs[max(root, other_root)].root = min(root, other_root)
+
+
+@njit
+def join_neighbours(s, number):
+    """Join a job to those on its GPUs, and to those whose rings use its links."""
+    run = s.run[0]
+    job = s.jobs[number]
+    if job.shared_gpus > 0:
+        for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+            gpu = s.workers[worker].gpu
+            for place in range(s.gpus[gpu].num_residents):
+                join_components(s, number, s.workers[s.residents[gpu, place]].job)
+    if job.shared_links > 0:
+        transfer = s.transfers[job.first_transfer]
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            link = s.links[s.entries[e].link]
+            if link.stamp == run.stamp:
+                join_components(s, number, link.unfilled)
+            else:
+                link.stamp, link.unfilled = run.stamp, number
+
+
+@njit
+def find_components(s):
+    """Group the running jobs by shared GPUs and links; nothing is known of the groups' past."""
+    run = s.run[0]
+    run.components_changed, run.first_due, run.num_words = 0, -1, 0
+    for place in range(run.num_running):
+        job = s.jobs[s.running[place]]
+        job.root, job.next_member = s.running[place], -1
+        job.anchor = job.due = 0
+    run.stamp += 1
+    for place in range(run.num_running):
+        join_neighbours(s, s.running[place])
+    for place in range(run.num_running):
+        number = s.running[place]
+        root = find_root(s, number)
+        if root != number:
+            s.jobs[number].next_member = s.jobs[root].next_member
+            s.jobs[root].next_member = number
+    for place in range(run.num_running):
+        number = s.running[place]
+        if s.jobs[number].root == number and s.jobs[number].dormant == 0:
+            begin_component(s, number)
+
+
+@njit
+def begin_component(s, root):
+    """Give a component room for a snapshot, and its most urgent job, which never starves, the part of the anchor."""
+    run = s.run[0]
+    anchor, number, count = root, root, 0
+    while number >= 0:
+        job = s.jobs[number]
+        count += 1
+        job.snapshot = run.num_words
+        run.num_words += snapshot_words(s, job)
+        if count > MOST_JOBS or run.num_words > len(s.snapshots):
+            run.num_words = s.jobs[root].snapshot
+            return
+        if goes_before(run.order_rule, job, number, s.jobs[anchor], anchor):
+            anchor = number
+        number = job.next_member
+    job = s.jobs[anchor]
+    job.anchor = 1
+    job.tries = job.window = job.resting_until_ns = 0
+
+
+@njit
+def should_be_lockstep(job):
+    return 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
+
+
+@njit
+def snapshot_words(s, job):
+    """The most words that :func:`walk_job` uses."""
+    simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
+    words = 13 + job.num_tasks + simulated * (6 + 2 * job.num_tasks)
+    if job.num_servers > 1 and job.num_transfers > 0:
+        words += 8 * job.num_transfers + 2 * s.transfers[job.first_transfer].num_entries
+    return words
+
+
+@njit
+def examine_components(s):
+    """Between two instants: examine each component whose anchor has begun an iteration."""
+    run = s.run[0]
+    if run.jumping == 0 or (run.record == 1 and run.now_ns >= run.record_from_ns):
+        run.components_changed, run.first_due = 0, -1
+        return
+    if run.components_changed == 1:
+        find_components(s)
+    while run.first_due >= 0:
+        number = run.first_due
+        run.first_due = s.jobs[number].next_due
+        s.jobs[number].due = 0
+        examine(s, number)
+
+
+@njit
+def examine(s, anchor):
+    """Jump if the state is that of the snapshot; take another after 1, 2, 4, 8 ... examinations."""
+    run = s.run[0]
+    job = s.jobs[anchor]
+    if run.now_ns <= job.resting_until_ns:
+        return
+    if job.window == 0 or job.resting_until_ns > 0:
+        job.resting_until_ns = 0
+        save(s, anchor)
+        return
+    job.tries += 1
+    if walk(s, anchor, COMPARING, ZERO):
+        if run.jumps == 0:
+            run.events_to_recurrence = run.events
+        jump(s, anchor)
+    elif job.tries >= job.window:
+        job.window *= 2
+        save(s, anchor)
+        if job.window > MOST_TRIES:
+            job.anchor = 0
+
+
+@njit
+def save(s, anchor):
+    run = s.run[0]
+    job = s.jobs[anchor]
+    job.saved_ns, job.tries = run.now_ns, 0
+    if not walk(s, anchor, SAVING, ZERO):
+        job.window = 0
+    elif job.window == 0:
+        job.window = 1
+
+
+@njit
+def jump(s, anchor):
+    """Let as many periods pass at once as nothing from outside breaks, and start from there."""
+    run = s.run[0]
+    job = s.jobs[anchor]
+    period_ns = run.now_ns - job.saved_ns
+    limit_ns = quiet_until_ns(s, job.root)
+    if limit_ns - run.now_ns < period_ns:
+        job.resting_until_ns = limit_ns
+        return
+    periods = min((limit_ns - run.now_ns) // period_ns, most_periods(s, job.root))
+    if periods > 0:
+        run.jumps += 1
+        book_periods(s, job.root, periods, run.now_ns + periods * period_ns)
+        walk(s, anchor, COMPARING, periods)
+    now_ns = run.now_ns
+    run.now_ns += max(periods, 0) * period_ns
+    save(s, anchor)
+    run.now_ns = now_ns
+
+
+@njit
+def quiet_until_ns(s, root):
+    """Until when nothing comes from outside of the component of ``root``, and nothing looks at it."""
+    run = s.run[0]
+    limit_ns = min(run.pause_ns, run.next_sample_ns, np.int64(4e18), run.next_capacity_ns - 1)
+    if run.record == 1:
+        limit_ns = min(limit_ns, run.record_from_ns)
+    if run.next_arrival < len(s.arrivals):
+        limit_ns = min(limit_ns, s.jobs[s.arrivals[run.next_arrival]].arrival_ns - 1)
+    if run.wake_placement_ns >= 0:
+        limit_ns = min(limit_ns, run.wake_placement_ns - 1)
+    if run.wake_communication_ns >= 0:
+        limit_ns = min(limit_ns, run.wake_communication_ns - 1)
+    if run.num_queued > 0:
+        for place in range(run.num_running):
+            number = s.running[place]
+            if s.jobs[number].root != root:
+                limit_ns = min(limit_ns, earliest_finish_ns(s, number) - 1)
+    return limit_ns
+
+
+@njit
+def earliest_finish_ns(s, number):
+    """A time before which a job surely does not finish."""
+    run = s.run[0]
+    job = s.jobs[number]
+    if job.dormant == 1:
+        return s.end_ns[s.position[run.num_gpus + len(s.transfers) + number]]
+    iteration_ns = job.compute_ns
+    if job.uneven == 1:
+        iteration_ns = np.int64(0)
+        for task in range(job.num_tasks):
+            if s.tasks[job.first_task + task].transfer < 0:
+                iteration_ns += uneven_ns(s, job.first_worker, task)
+    from_ns = max(run.now_ns, job.ahead_ns)
+    most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)
+    return from_ns + min(job.iterations_left - 1, most_iterations) * iteration_ns
+
+
+@njit
+def most_periods(s, root):
+    """How often the last period may be repeated before a job of the component ends or the order of two changes."""
+    run = s.run[0]
+    periods = NEVER
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        iterations = s.snapshots[job.snapshot] - job.iterations_left
+        if iterations > 0:
+            periods = min(periods, (job.iterations_left - 1) // iterations)
+        other = root
+        while other != number:
+            periods = min(periods, periods_in_order(s, run.order_rule, number, other))
+            if run.communication_rule == BY_SERVICE:
+                periods = min(periods, periods_in_order(s, REMAINING_SERVICE, number, other))
+            elif run.communication_rule == BY_SERVICE_PER_GPU:
+                periods = min(periods, periods_in_order(s, PER_GPU, number, other))
+            elif run.communication_rule == BY_TIME:
+                periods = min(periods, periods_in_order(s, REMAINING_TIME, number, other))
+            other = s.jobs[other].next_member
+        number = job.next_member
+    return periods
+
+
+@njit
+def key_fall(rule, job, iterations):
+    """By how much a job's key falls in so many iterations."""
+    if rule == REMAINING_SERVICE:
+        return iterations * job.compute_ns * job.num_gpus
+    if rule == WITH_COMMUNICATION:
+        return iterations * (job.compute_ns + job.communication_ns) * job.num_gpus
+    if rule == PER_GPU:
+        return iterations * job.compute_ns
+    if rule == REMAINING_TIME:
+        return iterations * (job.compute_ns + job.communication_ns)
+    if rule == ATTAINED:
+        return -iterations * job.compute_ns * job.num_gpus
+    return np.int64(0)
+
+
+@njit
+def periods_in_order(s, rule, number, other):
+    """How often the last period may be repeated, in which two jobs keep their order.
+
+    Keys move in one direction. If both move equally far in a period, every comparison comes out as it did. If not, they
+    must be so far apart that the order is the same at whatever times of a period they are taken, the last one included.
+    Of a divided key only whole numbers are looked at, so these must differ.
+    """
+    first, second = s.jobs[number], s.jobs[other]
+    if goes_before(rule, second, other, first, number):
+        first, second = second, first
+    fall = key_fall(rule, first, s.snapshots[first.snapshot] - first.iterations_left)
+    other_fall = key_fall(rule, second, s.snapshots[second.snapshot] - second.iterations_left)
+    if fall == other_fall:
+        return NEVER
+    key, other_key = major_key(rule, first), major_key(rule, second)
+    gap = min(other_key, other_key + other_fall) - max(key, key + fall)
+    if gap <= 0:
+        return np.int64(0)
+    if fall > other_fall:
+        return NEVER
+    return (gap - 1) // (other_fall - fall)
+
+
+@njit
+def book_periods(s, root, periods, until_ns):
+    """Count what the jobs of a component do in the periods that are jumped over."""
+    run = s.run[0]
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        iterations = periods * (s.snapshots[job.snapshot] - job.iterations_left)
+        job.ahead_ns = until_ns
+        run.jumped_iterations += iterations
+        if job.shared_gpus > 0 or job.shared_links > 0:
+            run.contended_iterations += iterations
+        run.events += iterations * (job.num_tasks - job.num_transfers) * job.num_gpus
+        if job.num_servers > 1:
+            run.events += iterations * job.num_transfers
+        number = job.next_member
+
+
+@njit
+def kept(words, at, value, saving):
+    if saving:
+        words[at] = value
+    return words[at] == value
+
+
+@njit
+def moved(words, at, value, saving, times):
+    if saving:
+        words[at] = value
+    return value + times * (value - words[at])
+
+
+@njit
+def shifted(time_ns, saved_ns, shift_ns):
+    """What happened in the last period happens in each; what did not, never."""
+    return time_ns + shift_ns if time_ns > saved_ns else time_ns
+
+
+@njit
+def bits(value):
+    """The bits of a float: equal if and only if it is the same."""
+    return np.float64(value).view(np.int64)
+
+
+@njit
+def ends_in_ns(s, item):
+    """In what time an item of the heap ends, or -1."""
+    return s.end_ns[s.position[item]] - s.run[0].now_ns if s.position[item] >= 0 else np.int64(-1)
+
+
+@njit
+def walk(s, anchor, saving, times):
+    """Save a component's state, or move it on by so many periods if it is the saved one; return whether it is."""
+    run = s.run[0]
+    run.stamp += 1
+    saved_ns = s.jobs[anchor].saved_ns
+    shift_ns = times * (run.now_ns - saved_ns)
+    number = s.jobs[anchor].root
+    while number >= 0:
+        if not walk_job(s, number, saving, times, saved_ns, shift_ns):
+            return False
+        number = s.jobs[number].next_member
+    return True
+
+
+@njit
+def walk_job(s, number, saving, times, saved_ns, shift_ns):
+    job, words = s.jobs[number], s.snapshots
+    if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
+        return False
+    unsafe = (job.start_iterations_left - job.iterations_left) % s.run[0].checkpoint_iterations
+    at = job.snapshot + 7
+    for value in (
+        job.steps_left,
+        job.active_transfers,
+        job.waiting_transfers,
+        job.running_workers,
+        job.lockstep,
+        unsafe,
+    ):
+        if not kept(words, at, value, saving):
+            return False
+        at += 1
+    for task in range(job.first_task, job.first_task + job.num_tasks):
+        if not kept(words, at, s.tasks[task].pending, saving):
+            return False
+        at += 1
+    if job.num_servers > 1:
+        for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
+                return False
+            at += 8
+    simulated = 1 if job.lockstep == 1 else job.num_gpus
+    for worker in range(job.first_worker, job.first_worker + simulated):
+        if not walk_worker(s, worker, at, saving, times, shift_ns):
+            return False
+        at += 6 + 2 * job.num_tasks
+    if saving or times > 0:
+        if job.num_servers > 1 and job.num_transfers > 0:
+            walk_links(s, s.transfers[job.first_transfer], at, saving, times)
+        count_time(job, s.run[0].now_ns)
+        walk_amounts(s, job, saving, times)
+        job.since_ns += shift_ns
+        job.checkpoint_ns = shifted(job.checkpoint_ns, saved_ns, shift_ns)
+        job.iteration_ns = shifted(job.iteration_ns, saved_ns, shift_ns)
+    return True
+
+
+@njit
+def walk_amounts(s, job, saving, times):
+    words, at = s.snapshots, job.snapshot
+    job.iterations_left = moved(words, at, job.iterations_left, saving, times)
+    job.remaining_service_ns = moved(words, at + 1, job.remaining_service_ns, saving, times)
+    job.load_left_ns = moved(words, at + 2, job.load_left_ns, saving, times)
+    job.computing_ns = moved(words, at + 3, job.computing_ns, saving, times)
+    job.gpu_wait_ns = moved(words, at + 4, job.gpu_wait_ns, saving, times)
+    job.communicating_ns = moved(words, at + 5, job.communicating_ns, saving, times)
+    job.network_wait_ns = moved(words, at + 6, job.network_wait_ns, saving, times)
+
+
+@njit
+def walk_transfer(s, number, at, saving, times, saved_ns, shift_ns):
+    run, words = s.run[0], s.snapshots
+    transfer = s.transfers[number]
+    item = run.num_gpus + number
+    since_ns = run.now_ns - transfer.since_ns if transfer.state == TransferState.ACTIVE else np.int64(0)
+    for value in (
+        transfer.state,
+        ends_in_ns(s, item),
+        since_ns,
+        bits(transfer.bytes_left),
+        bits(transfer.latency_left_ns),
+        bits(transfer.rate),
+        transfer.sharing,
+    ):
+        if not kept(words, at, value, saving):
+            return False
+        at += 1
+    transfer.since_ns = shifted(transfer.since_ns, saved_ns, shift_ns)
+    transfer.segment_ns = shifted(transfer.segment_ns, saved_ns, shift_ns)
+    transfer.times_sent = moved(words, at, transfer.times_sent, saving, times)
+    if shift_ns > 0 and s.position[item] >= 0:
+        schedule(run, s.heap, s.position, s.end_ns, item, s.end_ns[s.position[item]] + shift_ns)
+    return True
+
+
+@njit
+def walk_worker(s, number, at, saving, times, shift_ns):
+    run, words = s.run[0], s.snapshots
+    worker = s.workers[number]
+    job = s.jobs[worker.job]
+    g = s.gpus[worker.gpu]
+    running = g.worker == number
+    task = g.task if running else np.int64(-1)
+    ends_ns = ends_in_ns(s, worker.gpu) if running else np.int64(-1)
+    for value in (task, ends_ns, worker.num_ready, worker.first_ready):
+        if not kept(words, at, value, saving):
+            return False
+        at += 1
+    for flag in range(worker.first_flag, worker.first_flag + job.num_tasks):
+        if not (kept(words, at + 2, s.pending[flag], saving) and kept(words, at + 3, np.int64(s.ready[flag]), saving)):
+            return False
+        at += 2
+    at -= 2 * job.num_tasks
+    if times > 0:
+        busy_ns = times * (worker.busy_ns - words[at + 1]) - (shift_ns if running else 0)
+        run.busy_ns += np.float64(job.num_gpus if job.lockstep == 1 else 1) * busy_ns
+    worker.done_ns = moved(words, at, worker.done_ns, saving, times)
+    worker.busy_ns = moved(words, at + 1, worker.busy_ns, saving, times)
+    if running:
+        g.started_ns += shift_ns
+        if shift_ns > 0:
+            schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[worker.gpu]] + shift_ns)
+    return True
+
+
+@njit
+def walk_links(s, transfer, at, saving, times):
+    """Each link once, though several rings use it."""
+    run, words = s.run[0], s.snapshots
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        if link.stamp != run.stamp:
+            link.stamp = run.stamp
+            link.busy_since_ns = moved(words, at, link.busy_since_ns, saving, times)
+            link.busy_ns = moved(words, at + 1, link.busy_ns, saving, times)
+            at += 2

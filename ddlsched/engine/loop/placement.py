@@ -1,0 +1,252 @@
+"""A job joins its GPUs and links, and leaves them."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.codes import JobState, TransferState
+from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.iterations import do_work, start_iteration
+from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.room import change_free_bytes
+from ddlsched.engine.loop.tasks import touch_gpu
+from ddlsched.engine.loop.time_accounts import book_computing, count_time
+from ddlsched.engine.loop.transfers import bytes_left_now
+
+
+@njit
+def expand(s, job):
+    """End a job's lockstep: give every worker the state of the first."""
+    run = s.run[0]
+    count_time(job, run.now_ns)
+    first = s.workers[job.first_worker]
+    running = s.gpus[first.gpu].worker == job.first_worker
+    job.running_workers = job.num_gpus if running else 0
+    for number in range(job.first_worker + 1, job.first_worker + job.num_gpus):
+        worker = s.workers[number]
+        worker.done_ns, worker.busy_ns = first.done_ns, first.busy_ns
+        worker.first_ready, worker.num_ready = first.first_ready, first.num_ready
+        for task in range(job.num_tasks):
+            s.pending[worker.first_flag + task] = s.pending[first.first_flag + task]
+            s.ready[worker.first_flag + task] = s.ready[first.first_flag + task]
+        if running:
+            s.gpus[worker.gpu].worker = number
+            s.gpus[worker.gpu].task = s.gpus[first.gpu].task
+            s.gpus[worker.gpu].started_ns = s.gpus[first.gpu].started_ns
+            schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[first.gpu]])
+        elif worker.num_ready > 0:
+            touch_gpu(run, s.gpus, s.touched_gpus, worker.gpu)
+    job.lockstep = 0
+
+
+@called_from_python
+def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns, hold_ns):
+    """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
+
+    It holds them for ``hold_ns`` before its first task. ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry
+    for each of the job's all-reduces.
+    """
+    run = s.run[0]
+    job = s.jobs[number]
+    job.state = JobState.RUNNING
+    job.stay = stay
+    if job.restarts == 0:
+        job.start_ns = run.now_ns
+    job.start_iterations_left = job.iterations_left
+    job.queueing_ns += run.now_ns - job.since_ns
+    job.since_ns = job.checkpoint_ns = run.now_ns
+    job.num_servers = num_servers
+    job.uneven = 1 if len(s.jitter) > 1 else 0
+    for i in range(job.num_gpus):
+        join_gpu(s, job, job.first_worker + i, chosen[i])
+        if s.gpus[chosen[i]].slowness != 1.0:
+            job.uneven = 1
+    join_links(s, number, ring_links)
+    job.running_place = run.num_running
+    s.running[run.num_running] = number
+    run.num_running += 1
+    run.components_changed = 1
+    job.profiled = 0
+    for i in range(job.num_transfers):
+        transfer = s.transfers[job.first_transfer + i]
+        transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
+        transfer.first_entry, transfer.num_entries = run.num_entries, len(ring_links)
+        for link in ring_links:
+            s.entries[run.num_entries].link = link
+            s.entries[run.num_entries].transfer = job.first_transfer + i
+            run.num_entries += 1
+        s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
+        job.load_left_ns += load_ns[i] * job.iterations_left
+    if hold_ns > 0:
+        hold_gpus(s, number, hold_ns)
+        return
+    start_iteration(s, job)
+    do_work(s)
+    if run.num_finished > 0:
+        run.again = 1
+
+
+@njit
+def hold_gpus(s, number, hold_ns):
+    """A job that starts again, or with another size, holds its GPUs before its first task."""
+    run = s.run[0]
+    s.jobs[number].restarting = 1
+    end = run.now_ns + hold_ns
+    if end < run.now_ns:
+        run.clock_overflow = 1
+        end = run.now_ns
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number, end)
+
+
+@njit
+def end_restart(s, number):
+    job = s.jobs[number]
+    count_time(job, s.run[0].now_ns)
+    job.restarting = 0
+    job.checkpoint_ns = s.run[0].now_ns
+    start_iteration(s, job)
+
+
+@njit
+def join_gpu(s, job, number, gpu):
+    s.workers[number].gpu = gpu
+    s.workers[number].done_ns = s.workers[number].busy_ns = 0
+    g = s.gpus[gpu]
+    # An elastic job takes all and one byte more, so that no other job fits, however little it needs.
+    s.workers[number].memory_bytes = g.free_bytes + 1 if job.elastic == 1 else job.memory_bytes
+    change_free_bytes(s, gpu, -s.workers[number].memory_bytes)
+    if g.num_residents > 0:
+        job.shared_gpus += 1
+    else:
+        s.run[0].allocated_gpus += 1
+    if g.num_residents == 1:
+        other = s.jobs[s.workers[s.residents[gpu, 0]].job]
+        if other.dormant == 1:
+            wake(s, s.workers[s.residents[gpu, 0]].job)
+        other.shared_gpus += 1
+        if other.lockstep == 1:
+            expand(s, other)
+    s.residents[gpu, g.num_residents] = number
+    g.num_residents += 1
+    add_penalties(s, gpu)
+
+
+@njit
+def add_penalties(s, gpu):
+    """Say of each job on a GPU how much longer its tasks take because of the others there."""
+    if len(s.penalties_ppm) == 0:
+        return
+    count = s.gpus[gpu].num_residents
+    for place in range(count):
+        worker = s.workers[s.residents[gpu, place]]
+        kind = s.jobs[worker.job].kind
+        worker.penalty_ppm = 0
+        for other in range(count):
+            if other != place:
+                worker.penalty_ppm += s.penalties_ppm[kind, s.jobs[s.workers[s.residents[gpu, other]].job].kind]
+
+
+@njit
+def join_links(s, number, ring_links):
+    """Count a job's ring on its links; ``ring_jobs`` adds up jobs' numbers, so that of one alone it is the number."""
+    run = s.run[0]
+    job = s.jobs[number]
+    job.shared_links = 0
+    if job.num_transfers == 0:
+        return
+    for place in ring_links:
+        link = s.links[place]
+        if link.rings == 1 and s.jobs[link.ring_jobs].dormant == 1:
+            wake(s, link.ring_jobs)
+    run.stamp += 1
+    for place in ring_links:
+        link = s.links[place]
+        if link.stamp == run.stamp:  # a ring may cross a link more than once
+            continue
+        link.stamp = run.stamp
+        if link.rings == 1:
+            s.jobs[link.ring_jobs].shared_links += 1
+        if link.rings > 0:
+            job.shared_links += 1
+        link.rings += 1
+        link.ring_jobs += number
+
+
+@njit
+def leave_links(s, job):
+    run = s.run[0]
+    if job.num_transfers == 0:
+        return
+    number = s.workers[job.first_worker].job
+    transfer = s.transfers[job.first_transfer]
+    run.stamp += 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        if link.stamp == run.stamp:
+            continue
+        link.stamp = run.stamp
+        link.rings -= 1
+        link.ring_jobs -= number
+        if link.rings == 1:
+            s.jobs[link.ring_jobs].shared_links -= 1
+
+
+@njit
+def leave_gpu(s, number):
+    gpu = s.workers[number].gpu
+    g = s.gpus[gpu]
+    change_free_bytes(s, gpu, s.workers[number].memory_bytes)
+    g.num_residents -= 1
+    place = 0
+    while s.residents[gpu, place] != number:
+        place += 1
+    s.residents[gpu, place] = s.residents[gpu, g.num_residents]
+    add_penalties(s, gpu)
+    if g.num_residents == 1:
+        s.jobs[s.workers[s.residents[gpu, 0]].job].shared_gpus -= 1
+    if g.num_residents == 0:
+        s.run[0].allocated_gpus -= 1
+
+
+@njit
+def book(s, job):
+    """Write down what a job has done on its GPUs and links since it was placed."""
+    book_computing(s, job)
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        transfer = s.transfers[number]
+        sent_bytes = transfer.bytes * transfer.times_sent
+        if transfer.state != TransferState.IDLE:
+            sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
+        transfer.times_sent = 0
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            s.links[s.entries[e].link].bytes += sent_bytes
+
+
+@njit
+def leave_running(s, job):
+    run = s.run[0]
+    run.num_running -= 1
+    last = s.running[run.num_running]
+    s.running[job.running_place] = last
+    s.jobs[last].running_place = job.running_place
+    job.anchor = job.due = 0
+    run.components_changed = 1
+
+
+@njit
+def remove_job(s, job):
+    """A job leaves its GPUs."""
+    book(s, job)
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        leave_gpu(s, number)
+    leave_links(s, job)
+    leave_running(s, job)
+    s.run[0].must_place = 1
+
+
+@njit
+def remove_finished(s):
+    run = s.run[0]
+    for place in range(run.num_finished):
+        remove_job(s, s.jobs[s.finished[place]])
+        run.num_jobs_left -= 1
+    run.num_finished = 0

@@ -1,0 +1,109 @@
+"""One undisturbed iteration, gone through in advance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import NEVER
+from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.sharing import local_rate
+from ddlsched.engine.loop.tasks import begin_sources, predecessor_ended, predecessors_ended, take_ready, uneven_ns
+
+
+@njit
+def may_skip(s, job):
+    """Whether the job's iterations are all alike and nothing that a policy decides depends on their instants."""
+    run = s.run[0]
+    if job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
+        return False
+    networked = job.num_servers > 1 and job.num_transfers > 0
+    return not networked or (run.skipping_networked == 1 and job.shared_links == 0)
+
+
+@njit
+def task_ns(s, job, task):
+    """How long a task takes on the job's first worker."""
+    if job.uneven == 1:
+        return uneven_ns(s, job.first_worker, task)
+    return s.tasks[job.first_task + task].duration_ns
+
+
+@njit
+def alone_ns(s, transfer):
+    """How long a transfer takes that meets nobody; a ring may cross one link more than once."""
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count += 1
+    rate = local_rate(s, transfer)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count -= 1
+    after_ns = np.ceil(transfer.latency_ns + transfer.bytes * (1e9 / rate) - 0.001)
+    return np.int64(after_ns) if 0.0 < after_ns < 4e18 else np.int64(0)
+
+
+@njit
+def succeed(s, job, task):
+    """A task of a job in lockstep has ended: its successors may go."""
+    record = s.tasks[job.first_task + task]
+    weight = job.num_gpus if record.transfer < 0 else 1
+    for place in range(record.first_successor, record.first_successor + record.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            predecessor_ended(s, job.first_worker, successor)
+        else:
+            predecessors_ended(s, job, successor, weight)
+
+
+@njit
+def profile_iteration(s, job):
+    """Note when each task of an undisturbed iteration begins and ends; return whether such may be skipped over.
+
+    They may not if transfers of the job overlap, whose rates and order would have to be known, or if something takes no
+    time, so that it would matter in which round of an instant a job wakes. The iteration is then gone through
+    nevertheless, in any order, which leaves all counts of predecessors as they were.
+    """
+    run = s.run[0]
+    first = s.workers[job.first_worker]
+    others_work = run.num_work
+    computing, sending = -1, -1
+    computed_ns = sent_ns = NEVER
+    now_ns = job.period_busy_ns = job.period_load_ns = job.period_events = np.int64(0)
+    regular = True
+    left = job.num_tasks
+    begin_sources(s, job)
+    while left > 0:
+        while run.num_work > others_work:
+            run.num_work -= 1
+            transfer = s.transfers[s.work[run.num_work]]
+            record = s.tasks[job.first_task + transfer.task]
+            record.begins_ns = record.ends_ns = now_ns
+            job.period_load_ns += record.load_ns
+            if job.num_servers > 1 and sent_ns == NEVER:
+                sending, sent_ns = transfer.task, now_ns + alone_ns(s, transfer)
+                record.ends_ns = sent_ns
+                regular = regular and sent_ns > now_ns
+                job.period_events += 1
+            else:
+                regular = regular and job.num_servers == 1
+                left -= 1
+                succeed(s, job, transfer.task)
+        if computed_ns == NEVER and first.num_ready > 0:
+            computing = take_ready(s, first)
+            computed_ns = now_ns + task_ns(s, job, computing)
+            regular = regular and computed_ns > now_ns
+            record = s.tasks[job.first_task + computing]
+            record.begins_ns, record.ends_ns = now_ns, computed_ns
+            job.period_busy_ns += computed_ns - now_ns
+            job.period_events += job.num_gpus
+        if computed_ns == NEVER and sent_ns == NEVER:
+            continue
+        now_ns = min(computed_ns, sent_ns)  # all that ends now ends before anything begins
+        if computed_ns == now_ns:
+            computed_ns = NEVER
+            left -= 1
+            succeed(s, job, computing)
+        if sent_ns == now_ns:
+            sent_ns = NEVER
+            left -= 1
+            succeed(s, job, sending)
+    job.period_ns = now_ns
+    return regular and 0 < now_ns < 4e18

@@ -1,0 +1,44 @@
+"""The jobs that an instant may have to choose between, for an order that is asked in Python."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.codes import ONE, ZERO
+from ddlsched.engine.loop.jit import called_from_python, njit
+
+
+@njit
+def add_rival(s, count, number):
+    job = s.jobs[number]
+    if job.stamp == s.run[0].stamp:
+        return count
+    job.stamp = s.run[0].stamp
+    s.items[count] = number
+    return count + 1
+
+
+@called_from_python
+def gather_rivals(s):
+    """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
+    run = s.run[0]
+    run.stamp += 1
+    count = ZERO
+    if run.must_place == 1 or run.num_finished > 0:
+        for place in range(run.num_queued):
+            count = add_rival(s, count, s.queue[place])
+    if run.communicate == 1:
+        for place in range(run.num_waiting):
+            count = add_rival(s, count, s.transfers[s.waiting[place]].job)
+        for place in range(run.num_active):
+            count = add_rival(s, count, s.transfers[s.active[place]].job)
+    for place in range(run.num_touched_gpus):
+        gpu = s.touched_gpus[place]
+        if s.gpus[gpu].worker < 0:
+            first = -ONE
+            for i in range(s.gpus[gpu].num_residents):
+                worker = s.workers[s.residents[gpu, i]]
+                if worker.num_ready > 0:
+                    if first >= 0:
+                        count = add_rival(s, count, first)
+                        count = add_rival(s, count, worker.job)
+                    first = worker.job
+    return count

@@ -1,0 +1,75 @@
+"""Which GPUs have memory for a job."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.codes import ONE, ZERO
+from ddlsched.engine.loop.jit import called_from_python, njit
+
+
+@njit
+def classes_with_room(s, free_bytes):
+    """How many classes of memory a GPU with so much free memory has room for."""
+    low, high = 0, len(s.memory_classes)
+    while low < high:
+        middle = (low + high) >> 1
+        if s.memory_classes[middle] <= free_bytes:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit
+def add_room(s, fits, count):
+    place = fits + 1
+    while place < len(s.room):
+        s.room[place] += count
+        place += place & -place
+
+
+@called_from_python
+def count_room(s):
+    """Before the first event: count all GPUs."""
+    for gpu in range(len(s.gpus)):
+        add_room(s, ZERO, ONE)
+        change_free_bytes(s, gpu, ZERO)
+
+
+@njit
+def change_free_bytes(s, gpu, by_bytes):
+    run = s.run[0]
+    g = s.gpus[gpu]
+    g.free_bytes += by_bytes
+    fits = classes_with_room(s, g.free_bytes)
+    if fits == g.fits:
+        return
+    add_room(s, g.fits, -ONE)
+    add_room(s, fits, ONE)
+    if g.fits == 0:
+        g.open_place = run.num_open_gpus
+        s.open_gpus[run.num_open_gpus] = gpu
+        run.num_open_gpus += 1
+    elif fits == 0:
+        run.num_open_gpus -= 1
+        last = s.open_gpus[run.num_open_gpus]
+        s.open_gpus[g.open_place] = last
+        s.gpus[last].open_place = g.open_place
+    g.fits = fits
+
+
+@called_from_python
+def next_fitting(s, queue, place):
+    """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
+    if s.run[0].num_open_gpus == 0:
+        return -1
+    while place < len(queue):
+        job = s.jobs[queue[place]]
+        too_small = 0
+        node = job.memory_class + 1
+        while node > 0:
+            too_small += s.room[node]
+            node -= node & -node
+        if len(s.gpus) - too_small >= job.num_gpus:
+            return place
+        place += 1
+    return -1

@@ -1,0 +1,55 @@
+"""Samples of the whole state of the cluster, at most as many as there are records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import NEVER
+from ddlsched.engine.loop.dormant_progress import dormant_busy_ns, dormant_sending
+from ddlsched.engine.loop.jit import called_from_python, njit
+
+
+@called_from_python
+def take_samples(s, until_ns):
+    """Record the state, which stays as it is until ``until_ns``, at each sampling time before that."""
+    run = s.run[0]
+    while run.next_sample_ns < until_ns:
+        if run.num_samples == len(s.samples) - 1:  # the last is for the end of the run
+            merge_samples(s)
+            if run.next_sample_ns >= until_ns:
+                return
+        take_sample(s, run.next_sample_ns)
+        if run.next_sample_ns > NEVER - run.sample_step_ns:
+            run.next_sample_ns = NEVER
+        else:
+            run.next_sample_ns += run.sample_step_ns
+
+
+@called_from_python
+def take_sample(s, time_ns):
+    run = s.run[0]
+    record = s.samples[run.num_samples]
+    run.num_samples += 1
+    record.time_ns = time_ns
+    record.busy_ns = run.busy_ns + np.float64(run.computing_gpus) * (time_ns - run.sampled_ns)
+    record.allocated_gpus, record.queued_jobs = run.allocated_gpus, run.num_queued + run.num_elastic_queued
+    record.active_transfers, record.waiting_transfers = run.num_active, run.num_waiting
+    for place in range(run.num_dormant):
+        job = s.jobs[s.dormant[place]]
+        record.busy_ns += np.float64(job.num_gpus) * dormant_busy_ns(s, job, run.sampled_ns, time_ns)
+        record.active_transfers += dormant_sending(s, job, time_ns)
+    run.busy_ns = 0.0
+    run.sampled_ns = time_ns
+
+
+@njit
+def merge_samples(s):
+    """Make one of every two samples, and take half as many from now on."""
+    run = s.run[0]
+    for place in range(run.num_samples // 2):
+        busy_ns = s.samples[2 * place].busy_ns
+        s.samples[place] = s.samples[2 * place + 1]
+        s.samples[place].busy_ns += busy_ns
+    run.num_samples //= 2
+    run.sample_step_ns *= 2
+    run.next_sample_ns = run.sampled_ns + run.sample_step_ns

@@ -1,0 +1,130 @@
+"""Rates of the transfers on links whose transfers have changed."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.codes import ZERO
+from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.rules import LINEAR
+from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
+
+
+@njit
+def local_rate(s, transfer):
+    """Rate of a transfer under a model that needs only the counts on its links."""
+    run = s.run[0]
+    worst = 0.0
+    first = True
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        count = link.count
+        if run.contention_rule == LINEAR:
+            value = (count * run.per_byte_s + (count - 1) * run.penalty_per_byte_s) / link.relative_bandwidth
+            worst = value if first else max(worst, value)
+        else:
+            value = 1.0 / run.per_byte_s * link.relative_bandwidth / count
+            worst = value if first else min(worst, value)
+        first = False
+    return 1.0 / worst if run.contention_rule == LINEAR else worst
+
+
+@njit
+def rerate_neighbours(s):
+    """Rate every transfer on a link whose transfers have changed."""
+    run = s.run[0]
+    run.stamp += 1
+    for place in range(run.num_touched_links):
+        e = s.links[s.touched_links[place]].head
+        while e >= 0:
+            entry = s.entries[e]
+            transfer = s.transfers[entry.transfer]
+            if transfer.stamp != run.stamp:
+                transfer.stamp = run.stamp
+                set_rate(s, entry.transfer, local_rate(s, transfer), most_sharing(s, transfer))
+            e = entry.next
+
+
+@njit
+def collect_component(s):
+    """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
+    run = s.run[0]
+    run.stamp += 1
+    count = ZERO
+    place = 0
+    while place < run.num_touched_links:
+        e = s.links[s.touched_links[place]].head
+        while e >= 0:
+            entry = s.entries[e]
+            transfer = s.transfers[entry.transfer]
+            if transfer.stamp != run.stamp:
+                transfer.stamp = run.stamp
+                s.items[count] = entry.transfer
+                count += 1
+                for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                    touch_link(s, s.entries[other].link)
+            e = entry.next
+        place += 1
+    return count
+
+
+@njit
+def rerate_max_min(s):
+    """Progressive filling over the touched component; ``minor`` holds the rates found."""
+    run = s.run[0]
+    count = collect_component(s)
+    for place in range(count):
+        s.minor[place] = 0.0
+        s.transfers[s.items[place]].fill_index = place
+    for place in range(run.num_touched_links):
+        link = s.links[s.touched_links[place]]
+        link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
+        link.unfilled = link.count
+    left = count
+    while left > 0:
+        left -= fill_tightest_link(s)
+    for place in range(count):
+        transfer = s.transfers[s.items[place]]
+        set_rate(s, s.items[place], s.minor[place], most_sharing(s, transfer))
+
+
+@njit
+def fill_tightest_link(s):
+    """Freeze the transfers on the link with the least share (ties: lower number); return how many."""
+    tightest, least = -1, 0.0
+    for place in range(s.run[0].num_touched_links):
+        number = s.touched_links[place]
+        link = s.links[number]
+        if link.unfilled > 0:
+            share = link.free / link.unfilled
+            if tightest < 0 or share < least or (share == least and number < tightest):
+                tightest, least = number, share
+    frozen = 0
+    e = s.links[tightest].head
+    while e >= 0:
+        transfer = s.transfers[s.entries[e].transfer]
+        if s.minor[transfer.fill_index] == 0.0:
+            s.minor[transfer.fill_index] = least
+            frozen += 1
+            for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+                link = s.links[s.entries[other].link]
+                link.free = max(link.free - least, 0.0)
+                link.unfilled -= 1
+        e = s.entries[e].next
+    return frozen
+
+
+@njit
+def forget_touched_links(s):
+    run = s.run[0]
+    for place in range(run.num_touched_links):
+        s.links[s.touched_links[place]].touched = 0
+    run.num_touched_links = 0
+    run.rerate = 0
+
+
+@called_from_python
+def apply_rates(s, rates):
+    """Give the active transfers the rates that a Python model answered, in the order of ``active``."""
+    for place in range(s.run[0].num_active):
+        number = s.active[place]
+        set_rate(s, number, rates[place], most_sharing(s, s.transfers[number]))
+    forget_touched_links(s)

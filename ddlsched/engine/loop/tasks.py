@@ -1,0 +1,170 @@
+"""The tasks of an iteration: what is ready, what has ended, how long a task takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import ONE, ZERO, SliceKind
+from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.time_accounts import record_slice, stop_computing
+
+
+@njit
+def touch_gpu(run, gpus, touched_gpus, gpu):
+    """Note that an idle GPU may have something to take in step 5."""
+    if gpus[gpu].touched == 0:
+        gpus[gpu].touched = 1
+        touched_gpus[run.num_touched_gpus] = gpu
+        run.num_touched_gpus += 1
+
+
+@njit
+def make_ready(s, number, task):
+    worker = s.workers[number]
+    s.ready[worker.first_flag + task] = 1
+    if worker.num_ready == 0 or task < worker.first_ready:
+        worker.first_ready = task
+    worker.num_ready += 1
+    touch_gpu(s.run[0], s.gpus, s.touched_gpus, worker.gpu)
+
+
+@njit
+def take_ready(s, worker):
+    """Take the worker's ready task of the smallest number."""
+    task = worker.first_ready
+    s.ready[worker.first_flag + task] = 0
+    worker.num_ready -= 1
+    if worker.num_ready > 0:
+        following = task + 1
+        while s.ready[worker.first_flag + following] == 0:
+            following += 1
+        worker.first_ready = following
+    return task
+
+
+@njit
+def push_work(s, code):
+    """Put off to step 2: a transfer's number, or minus one minus the number of a job whose iteration ended."""
+    run = s.run[0]
+    s.work[run.num_work] = code
+    run.num_work += 1
+
+
+@njit
+def predecessor_ended(s, number, task):
+    """One predecessor of a compute task has ended for this worker."""
+    worker = s.workers[number]
+    flag = worker.first_flag + task
+    s.pending[flag] -= 1
+    if s.pending[flag] == 0:
+        record = s.tasks[s.jobs[worker.job].first_task + task]
+        s.pending[flag] = record.compute_predecessors + record.reduce_predecessors
+        make_ready(s, number, task)
+
+
+@njit
+def predecessors_ended(s, job, task, weight):
+    """``weight`` predecessors (counting workers) of an all-reduce have ended."""
+    record = s.tasks[job.first_task + task]
+    record.pending -= weight
+    if record.pending == 0:
+        record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
+        push_work(s, record.transfer)
+
+
+@njit
+def mix(h):
+    """Scatter 32 bits; every product is below 2^63."""
+    h ^= h >> 16
+    h = (h * 0x7FEB352D) & 0xFFFFFFFF
+    h ^= h >> 15
+    h = (h * 0x45D9F3B) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+@njit
+def uneven_ns(s, number, task):
+    """How long a task takes on a worker's GPU: its speed, who else is there, and jitter, a hash of which task it is."""
+    run = s.run[0]
+    worker = s.workers[number]
+    job = s.jobs[worker.job]
+    duration_ns = s.tasks[job.first_task + task].duration_ns
+    factor = s.gpus[worker.gpu].slowness
+    if len(s.jitter) > 1:
+        h = mix((run.jitter_seed + worker.job) & 0xFFFFFFFF)
+        h = mix((h + number - job.first_worker) & 0xFFFFFFFF)
+        h = mix((h + job.iterations - job.iterations_left) & 0xFFFFFFFF)
+        h = mix((h + task) & 0xFFFFFFFF)
+        h = mix((h + job.restarts) & 0xFFFFFFFF)
+        factor *= s.jitter[h >> 20]
+    factor *= (1_000_000 + worker.penalty_ppm) / 1_000_000
+    if factor == 1.0:
+        return duration_ns
+    scaled_ns = np.rint(duration_ns * factor)
+    if scaled_ns > 9.2e18:
+        run.clock_overflow = 1
+        return np.int64(0)
+    return np.int64(scaled_ns)
+
+
+@njit
+def end_compute(s, gpu):
+    """Step 1: a GPU's task ends."""
+    run = s.run[0]
+    g = s.gpus[gpu]
+    number = g.worker
+    worker = s.workers[number]
+    job = s.jobs[worker.job]
+    task = s.tasks[job.first_task + g.task]
+    weight = job.num_gpus if job.lockstep == 1 else 1
+    job.remaining_service_ns -= task.duration_ns * weight
+    job.steps_left -= weight
+    worker.done_ns += task.duration_ns
+    run.events += weight
+    if run.record == 1:
+        kind = SliceKind.LOCKSTEP.value if job.lockstep == 1 else SliceKind.COMPUTE.value
+        record_slice(s, kind, number, job, g.task, g.started_ns, ZERO, 0.0)
+    stop_computing(run, g, worker, job, weight)
+    touch_gpu(run, s.gpus, s.touched_gpus, gpu)
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            predecessor_ended(s, number, successor)
+        else:
+            predecessors_ended(s, job, successor, weight)
+    if job.steps_left == 0:
+        push_work(s, -1 - worker.job)
+
+
+@njit
+def end_all_reduce(s, number):
+    """An all-reduce is done: its successors may go."""
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    task = s.tasks[job.first_task + transfer.task]
+    job.steps_left -= 1
+    job.load_left_ns -= task.load_ns
+    simulated = 1 if job.lockstep == 1 else job.num_gpus
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer < 0:
+            for worker in range(job.first_worker, job.first_worker + simulated):
+                predecessor_ended(s, worker, successor)
+        else:
+            predecessors_ended(s, job, successor, ONE)
+    if job.steps_left == 0:
+        push_work(s, -1 - transfer.job)
+
+
+@njit
+def begin_sources(s, job):
+    """Make ready the tasks that an iteration starts with."""
+    simulated = 1 if job.lockstep == 1 else job.num_gpus
+    for place in range(job.first_source, job.first_source + job.num_sources):
+        task = s.successors[place]
+        transfer = s.tasks[job.first_task + task].transfer
+        if transfer >= 0:
+            push_work(s, transfer)
+        else:
+            for worker in range(job.first_worker, job.first_worker + simulated):
+                make_ready(s, worker, task)

@@ -1,0 +1,72 @@
+"""Where the time of placed jobs goes, and the slices that a recorded window keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.jit import njit
+
+
+@njit
+def record_slice(s, kind, owner, job, task, start_ns, sharing, rate):
+    run = s.run[0]
+    if run.now_ns > run.record_from_ns and start_ns < run.record_to_ns:
+        record = s.slices[run.num_slices]
+        run.num_slices += 1
+        record.kind, record.owner, record.task, record.stay = kind, owner, task, job.stay
+        record.iteration = job.iterations - job.iterations_left
+        record.start_ns, record.end_ns, record.sharing, record.rate = start_ns, run.now_ns, sharing, rate
+
+
+@njit
+def count_time(job, now_ns):
+    """Add the time since the last change to the phase that a placed job was in."""
+    passed_ns = now_ns - job.since_ns
+    if passed_ns > 0:
+        job.since_ns = now_ns
+        if job.active_transfers > 0:
+            job.communicating_ns += passed_ns
+        elif job.waiting_transfers > 0:
+            job.network_wait_ns += passed_ns
+        elif job.restarting == 1:
+            job.restarting_ns += passed_ns
+        elif job.lockstep == 1 or job.running_workers > 0:
+            job.computing_ns += passed_ns
+        else:
+            job.gpu_wait_ns += passed_ns
+
+
+@njit
+def start_computing(run, g, number, job, weight):
+    """A GPU takes a task of a worker; ``busy_ns`` and ``computing_gpus`` are for the samples."""
+    if job.lockstep == 0:
+        if job.running_workers == 0:
+            count_time(job, run.now_ns)
+        job.running_workers += 1
+    g.worker = number
+    g.started_ns = run.now_ns
+    run.computing_gpus += weight
+    run.busy_ns -= np.float64(weight) * (run.now_ns - run.sampled_ns)
+
+
+@njit
+def stop_computing(run, g, worker, job, weight):
+    if job.lockstep == 0:
+        if job.running_workers == 1:
+            count_time(job, run.now_ns)
+        job.running_workers -= 1
+    g.worker = -1
+    worker.busy_ns += run.now_ns - g.started_ns
+    run.computing_gpus -= weight
+    run.busy_ns += np.float64(weight) * (run.now_ns - run.sampled_ns)
+
+
+@njit
+def book_computing(s, job):
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
+        job.busy_ns += busy_ns
+        job.busy_per_gpu_ns += busy_ns / job.num_gpus
+        s.gpus[s.workers[number].gpu].busy_ns += busy_ns
+    for number in range(job.first_worker, job.first_worker + job.num_gpus):
+        s.workers[number].busy_ns = 0

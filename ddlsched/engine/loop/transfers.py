@@ -1,0 +1,230 @@
+"""Transfers between servers: waiting, running, paused, ended; their bytes and their rate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import ZERO, SliceKind, TransferState
+from ddlsched.engine.loop.heap import schedule, unschedule
+from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.tasks import end_all_reduce
+from ddlsched.engine.loop.time_accounts import count_time, record_slice
+
+
+@njit
+def join_waiting(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    count_time(job, run.now_ns)
+    job.waiting_transfers += 1
+    transfer.state = TransferState.WAITING
+    transfer.rate = 0.0
+    transfer.since_ns = run.now_ns
+    transfer.position = run.num_waiting
+    s.waiting[run.num_waiting] = number
+    run.num_waiting += 1
+    run.rerate = 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link_waiting(s, e)
+    if transfer.fresh == 0:
+        transfer.fresh = 1
+        s.fresh[run.num_fresh] = number
+        run.num_fresh += 1
+
+
+@njit
+def link_waiting(s, e):
+    entry = s.entries[e]
+    link = s.links[entry.link]
+    entry.previous = -1
+    entry.next = link.waiting_head
+    if link.waiting_head >= 0:
+        s.entries[link.waiting_head].previous = e
+    link.waiting_head = e
+
+
+@njit
+def unlink_waiting(s, e):
+    entry = s.entries[e]
+    if entry.previous >= 0:
+        s.entries[entry.previous].next = entry.next
+    else:
+        s.links[entry.link].waiting_head = entry.next
+    if entry.next >= 0:
+        s.entries[entry.next].previous = entry.previous
+
+
+@njit
+def leave_list(transfers, members, count, position):
+    """Take the member at a position out of a list of ``count`` and return its new length."""
+    last = members[count - 1]
+    members[position] = last
+    transfers[last].position = position
+    return count - 1
+
+
+@njit
+def touch_link(s, link):
+    if s.links[link].touched == 0:
+        s.links[link].touched = 1
+        run = s.run[0]
+        s.touched_links[run.num_touched_links] = link
+        run.num_touched_links += 1
+
+
+@njit
+def leave_waiting(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    if run.record == 1 and transfer.since_ns < run.now_ns:
+        record_slice(s, SliceKind.WAIT.value, number, job, transfer.task, transfer.since_ns, ZERO, 0.0)
+    count_time(job, run.now_ns)
+    job.waiting_transfers -= 1
+    run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        unlink_waiting(s, e)
+    transfer.state = TransferState.IDLE
+
+
+@called_from_python
+def start_transfer(s, number):
+    """Step 4: a waiting transfer runs; its rate comes after the step."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    leave_waiting(s, number)
+    job.active_transfers += 1
+    transfer.state = TransferState.ACTIVE
+    transfer.position = run.num_active
+    s.active[run.num_active] = number
+    run.num_active += 1
+    transfer.since_ns = run.now_ns
+    transfer.segment_ns = run.now_ns
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        link = s.links[entry.link]
+        if link.count == 0:
+            link.busy_since_ns = run.now_ns
+        link.count += 1
+        entry.previous = -1
+        entry.next = link.head
+        if link.head >= 0:
+            s.entries[link.head].previous = e
+        link.head = e
+        touch_link(s, entry.link)
+    run.rerate = 1
+
+
+@njit
+def stop_transfer(s, number):
+    """An active transfer ends or pauses: it leaves its links."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    if run.record == 1:
+        record_transfer(s, number)
+    count_time(job, run.now_ns)
+    job.active_transfers -= 1
+    run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
+    transfer.state = TransferState.IDLE
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        link = s.links[entry.link]
+        link.count -= 1
+        if link.count == 0:
+            link.busy_ns += run.now_ns - link.busy_since_ns
+        if entry.previous >= 0:
+            s.entries[entry.previous].next = entry.next
+        else:
+            link.head = entry.next
+        if entry.next >= 0:
+            s.entries[entry.next].previous = entry.previous
+        touch_link(s, entry.link)
+    run.rerate = 1
+
+
+@njit
+def record_transfer(s, number):
+    """Record the time since the transfer's last change of rate."""
+    transfer = s.transfers[number]
+    job = s.jobs[transfer.job]
+    record_slice(
+        s, SliceKind.TRANSFER.value, number, job, transfer.task, transfer.segment_ns, transfer.sharing, transfer.rate
+    )
+
+
+@called_from_python
+def pause_transfer(s, number):
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if transfer.rate > 0.0:
+        settle(transfer, run.now_ns)
+        unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number)
+    stop_transfer(s, number)
+    join_waiting(s, number)
+
+
+@njit
+def end_transfer(s, number):
+    """Step 1: an active transfer has sent its last byte."""
+    run = s.run[0]
+    run.events += 1
+    run.communicate = 1
+    stop_transfer(s, number)
+    s.transfers[number].bytes_left = 0.0
+    s.transfers[number].times_sent += 1
+    end_all_reduce(s, number)
+
+
+@njit
+def bytes_left_now(transfer, now_ns):
+    """Bytes left at ``now_ns``, without changing the transfer."""
+    if transfer.state != TransferState.ACTIVE or transfer.rate == 0.0:
+        return transfer.bytes_left
+    sending_ns = now_ns - transfer.since_ns - transfer.latency_left_ns
+    if sending_ns <= 0.0:
+        return transfer.bytes_left
+    return max(transfer.bytes_left - sending_ns / transfer.ns_per_byte, 0.0)
+
+
+@njit
+def settle(transfer, now_ns):
+    """Subtract what was sent since the last change of rate."""
+    transfer.bytes_left = bytes_left_now(transfer, now_ns)
+    transfer.latency_left_ns = max(transfer.latency_left_ns - (now_ns - transfer.since_ns), 0.0)
+    transfer.since_ns = now_ns
+
+
+@njit
+def set_rate(s, number, rate, sharing):
+    """Give an active transfer its rate; only if that is a change, settle it and predict its end anew."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    if run.record == 1 and (rate != transfer.rate or sharing != transfer.sharing):
+        if transfer.segment_ns < run.now_ns:
+            record_transfer(s, number)
+        transfer.segment_ns = run.now_ns
+    transfer.sharing = sharing
+    if rate == transfer.rate:
+        return
+    if transfer.rate > 0.0:
+        settle(transfer, run.now_ns)
+    transfer.rate = rate
+    transfer.ns_per_byte = 1e9 / rate
+    after_ns = np.ceil(transfer.latency_left_ns + transfer.bytes_left * transfer.ns_per_byte - 0.001)
+    if after_ns > 9.2e18 - run.now_ns:
+        run.clock_overflow = 1
+        after_ns = 0.0
+    end = run.now_ns + max(np.int64(after_ns), 0)
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number, end)
+
+
+@njit
+def most_sharing(s, transfer):
+    """The most transfers on any one of the transfer's links."""
+    most = 0
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        most = max(most, s.links[s.entries[e].link].count)
+    return most

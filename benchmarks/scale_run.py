@@ -18,8 +18,8 @@ from one_run import peak_mb
 
 import ddlsched
 from ddlsched.engine import driver, job_placement
-from ddlsched.engine.checked_policies import Asker
-from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.workload.generators.microsoft import MODELS
 
 GPUS_PER_SERVER = 8
@@ -101,8 +101,8 @@ def watch_parts() -> Counter[str]:
     watched: list[tuple[Any, str, str]] = [
         (driver, "build_state", "building the arrays"),
         (driver, "advance", "event loop"),
-        (Asker, "place", "placement policy"),
-        (Placing, "put", "carrying out placements"),
+        (CheckedPolicies, "place", "placement policy"),
+        (JobPlacement, "put", "carrying out placements"),
         (job_placement, "next_fitting", "looking for jobs that fit"),
     ]
     for owner, name, part in watched:

@@ -9,8 +9,9 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
-from ddlsched.engine.driver import Simulation
+from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.network.topology import Network
@@ -125,9 +126,8 @@ def simulate(
     network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
     model = resolve("contention", contention)
     window = _window(timeline)
-    simulation = Simulation(
-        workload,
-        cluster,
+    settings = RunSettings(
+        cluster=cluster,
         network=network,
         placement=resolve("placement", names["placement"]),
         order=resolve("order", names["order"]),
@@ -143,7 +143,7 @@ def simulate(
         span=_span(warmup_s, until_s),
         window=window,
     )
-    return Result(workload, cluster, simulation.run())
+    return Result(workload, cluster, run_simulation(workload, settings))
 
 
 def _span(warmup_s: float, until_s: float | None) -> Span:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.policies.compiled import CommunicationRule, CompiledRule
 from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["AdaDual"]
@@ -23,7 +22,7 @@ class AdaDual:
     Wang, Shi, Wang, Chu, arXiv 2002.10105, AdaDUAL.
     """
 
-    compiled: ClassVar[CompiledRule] = CompiledRule(CommunicationRule.ADADUAL)
+    refusal_lasts: ClassVar[bool] = True
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether the transfer starts."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ddlsched.errors import InputError
-from ddlsched.policies.compiled import CommunicationRule, CompiledRule
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.units import is_whole
 
@@ -29,15 +29,11 @@ class BoundedOverlap:
     """
 
     limit: int = 1
+    refusal_lasts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_whole(self.limit, 1, 2**31):
             raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1 to 2**31")
-
-    @property
-    def compiled(self) -> CompiledRule:
-        """The engine's form of this policy."""
-        return CompiledRule(CommunicationRule.BOUNDED_OVERLAP, self.limit)
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether no link of the transfer is full."""

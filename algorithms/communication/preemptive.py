@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.policies.compiled import CommunicationRule, CompiledRule
 from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["PreemptiveShortestFirst"]
 
-_RULES = {
-    "time": CommunicationRule.PREEMPTIVE_BY_TIME,
-    "service-per-gpu": CommunicationRule.PREEMPTIVE_BY_SERVICE_PER_GPU,
-    "service": CommunicationRule.PREEMPTIVE_BY_SERVICE,
-    "bytes": CommunicationRule.PREEMPTIVE_BY_BYTES,
-}
+_KEYS = ("time", "service-per-gpu", "service", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,34 +28,21 @@ class PreemptiveShortestFirst:
     """
 
     by: Literal["service-per-gpu", "time", "service", "bytes"] = "service-per-gpu"
+    key_is_linear: ClassVar[bool] = True
+    key_keeps_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.by not in _RULES:
+        if self.by not in _KEYS:
             raise InputError(
-                f"preemptive: by is {self.by!r}; expected one of {', '.join(_RULES)}.{did_you_mean(self.by, _RULES)}"
+                f"preemptive: by is {self.by!r}; expected one of {', '.join(_KEYS)}.{did_you_mean(self.by, _KEYS)}"
             )
 
-    @property
-    def compiled(self) -> CompiledRule:
-        """The engine's form of this policy."""
-        return CompiledRule(_RULES[self.by])
-
-    def select(self, transfers: Sequence[TransferView], network: NetworkView) -> list[TransferView]:
-        """Return the greedy set."""
-        taken: set[int] = set()
-        selected = []
-        for transfer in sorted(transfers, key=self._key):
-            if taken.isdisjoint(transfer.links):
-                taken.update(transfer.links)
-                selected.append(transfer)
-        return selected
-
-    def _key(self, transfer: TransferView) -> tuple[Fraction | float, int]:
-        job = transfer.job
+    def transfer_key(self, transfer: TransferView, network: NetworkView) -> float | tuple[float, float]:
+        """Return what transfers are sorted by."""
         if self.by == "bytes":
-            return transfer.bytes_left, transfer.number
+            return transfer.bytes_left
         if self.by == "service":
-            return job.remaining_service_ns, transfer.number
+            return transfer.job.remaining_service_ns
         if self.by == "time":
-            return job.remaining_time_ns, transfer.number
-        return job.remaining_service_per_gpu_ns, transfer.number
+            return transfer.job.remaining_time_ns
+        return transfer.job.remaining_service_per_gpu_ns

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.policies.compiled import CompiledRule, OrderRule
 from ddlsched.policies.views import JobView
 
 __all__ = ["FirstInFirstOut"]
@@ -15,7 +14,7 @@ __all__ = ["FirstInFirstOut"]
 class FirstInFirstOut:
     """The job that arrived first. One that does not fit is skipped, as under every order."""
 
-    compiled: ClassVar[CompiledRule] = CompiledRule(OrderRule.ARRIVAL)
+    key_is_linear: ClassVar[bool] = True
 
     def key(self, job: JobView, now_s: float) -> int:
         """Return the arrival, nanoseconds."""

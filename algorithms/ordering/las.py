@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.policies.compiled import CompiledRule, OrderRule
 from ddlsched.policies.views import JobView
 
 __all__ = ["LeastAttainedService"]
@@ -23,7 +22,7 @@ class LeastAttainedService:
     Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.2.
     """
 
-    compiled: ClassVar[CompiledRule] = CompiledRule(OrderRule.ATTAINED_SERVICE)
+    key_is_linear: ClassVar[bool] = True
 
     def key(self, job: JobView, now_s: float) -> int:
         """Return the attained service, nanoseconds."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from ddlsched.policies.compiled import CompiledRule, OrderRule
 from ddlsched.policies.views import JobView
 
 __all__ = ["ShortestRemainingServiceFirst"]
@@ -22,14 +22,10 @@ class ShortestRemainingServiceFirst:
     """
 
     communication: bool = False
-
-    @property
-    def compiled(self) -> CompiledRule:
-        """The engine's form of this order."""
-        if self.communication:
-            return CompiledRule(OrderRule.REMAINING_SERVICE_AND_COMMUNICATION)
-        return CompiledRule(OrderRule.REMAINING_SERVICE)
+    key_is_linear: ClassVar[bool] = True
 
     def key(self, job: JobView, now_s: float) -> int:
         """Return the remaining service, nanoseconds."""
-        return job.remaining_service_ns + (job.remaining_communication_ns if self.communication else 0)
+        if self.communication:
+            return job.remaining_service_ns + job.remaining_communication_ns
+        return job.remaining_service_ns

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
+from typing import ClassVar
 
-from ddlsched.policies.compiled import CompiledRule, OrderRule
 from ddlsched.policies.views import JobView
 
 __all__ = ["ShortestRemainingTimeFirst"]
@@ -22,13 +21,10 @@ class ShortestRemainingTimeFirst:
     """
 
     communication: bool = False
+    key_is_linear: ClassVar[bool] = True
 
-    @property
-    def compiled(self) -> CompiledRule:
-        """The engine's form of this order."""
-        rule = OrderRule.REMAINING_TIME if self.communication else OrderRule.REMAINING_SERVICE_PER_GPU
-        return CompiledRule(rule)
-
-    def key(self, job: JobView, now_s: float) -> Fraction:
-        """Return the remaining time, exact, nanoseconds."""
-        return job.remaining_time_ns if self.communication else job.remaining_service_per_gpu_ns
+    def key(self, job: JobView, now_s: float) -> tuple[int, float]:
+        """Return the remaining time, whole nanoseconds and the rest, exact."""
+        if self.communication:
+            return job.remaining_time_ns
+        return job.remaining_service_per_gpu_ns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
@@ -40,8 +39,13 @@ class Tiresias:
 
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
-        thresholds = queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
-        return bisect_right(thresholds, job.attained_service_ns / NS_PER_S), job.arrival_ns
+        attained_gpu_s = job.attained_service_ns / NS_PER_S
+        queue = 0
+        factor = 1
+        while queue < self.queues - 1 and attained_gpu_s >= self.threshold_gpu_s * factor:
+            queue += 1
+            factor *= 10
+        return queue, job.arrival_ns
 
 
 def queue_thresholds_gpu_s(first: float, queues: int) -> list[float]:

@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.loop.codes import NEVER, JobState
+from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
@@ -29,6 +29,7 @@ _FIRST_SAMPLE_NS = 1_000_000
 _SEEDS = 2**32
 _MOST_MODELS = 1000
 _SNAPSHOT_WORDS = 1 << 17
+_SCRATCH = 1 << 12
 
 
 def build_state(
@@ -94,8 +95,10 @@ def build_state(
         touched_links=np.zeros(len(network.links), np.int64),
         fresh=np.zeros(len(transfers), np.int64),
         items=np.zeros(longest, np.int64),
-        major=np.zeros(longest, np.int64),
+        keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
+        key_notes=np.zeros(4 * len(workload), np.int64),
         minor=np.zeros(longest, np.float64),
+        scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
     )
@@ -138,7 +141,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
     run.next_capacity_ns = run.pause_ns = NEVER
-    run.instant_ns = run.first_due = -1
+    run.instant_ns = run.first_due = run.failed_door = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations
@@ -201,6 +204,11 @@ def _jobs(workload: Workload) -> Records:
     for name, values in columns.items():
         jobs[name] = values
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
+    jobs.arrival_s = [job.arrival_s for job in workload]
+    jobs.gpu_memory_mb = [job.gpu_memory_mb for job in workload]
+    jobs.message_bytes = [
+        sum(task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)) for job in workload
+    ]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
@@ -287,4 +295,5 @@ def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
     links.head = links.waiting_head = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
+    links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]
     return links

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddlsched.engine.allocation_checks import what_is_wrong_with
 from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
-from ddlsched.network.contention import ContentionModel
+from ddlsched.network.contention import SharedLink
 from ddlsched.network.topology import Link
+from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
-from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import Rescale, RescaleCost
 
-__all__ = ["Asker"]
+__all__ = ["CheckedPolicies"]
+
+_FRAMEWORK = Path(__file__).parents[1]
 
 
-class Asker:
+class CheckedPolicies:
     """The run's policies behind checks."""
 
     def __init__(
@@ -32,7 +38,7 @@ class Asker:
         order: Any,
         communication: Any,
         allocation: Any,
-        contention: ContentionModel,
+        contention: Any,
         rescale_cost: RescaleCost,
     ) -> None:
         self.placement, self.order = placement, order
@@ -48,7 +54,7 @@ class Asker:
             return question()
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}"
+                f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}{_where(error)}"
             ) from error
 
     def _nonsense(self, kind: str, about: str, now_s: float, what: str) -> PluginError:
@@ -94,6 +100,26 @@ class Asker:
             )
         return bool(answer)
 
+    def transfer_key(self, transfer: TransferView, network: NetworkView) -> Any:
+        """Return a preemptive policy's key of a transfer."""
+        about = f", job {transfer.job.job_id!r}"
+        question = lambda: self.communication.transfer_key(transfer, network)  # noqa: E731
+        key = self._ask("communication", about, network.now_s, question)
+        if not _can_be_ordered(key):
+            what = f"its key is {key!r}; expected numbers that can be ordered"
+            raise self._nonsense("communication", about, network.now_s, what)
+        return key
+
+    def sort_transfers(
+        self, transfers: Sequence[TransferView], keys: Mapping[int, Any], now_s: float
+    ) -> list[TransferView]:
+        """Return transfers by ascending (key, number)."""
+        try:
+            return sorted(transfers, key=lambda transfer: (keys[transfer.number], transfer.number))
+        except Exception as error:
+            some = ", ".join(repr(key) for key in list(keys.values())[:3])
+            raise self._nonsense("communication", "", now_s, f"its keys {some} cannot be compared ({error})") from error
+
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
         """Return the numbers of the transfers that a preemptive policy lets run."""
         question = lambda: list(self.communication.select(transfers, network))  # noqa: E731
@@ -119,6 +145,28 @@ class Asker:
             what = f"rates answered {answer!r}; expected {len(active)} finite numbers > 0"
             raise self._nonsense("contention", about, now_s, what)
         return rates
+
+    def link_rate(self, transfer: TransferView, link: SharedLink, now_s: float) -> float:
+        """Return how fast a transfer goes on a link, bytes per second."""
+        about = f", job {transfer.job.job_id!r}"
+        answer = self._ask("contention", about, now_s, lambda: self.contention.link_rate(transfer, link))
+        if not isinstance(answer, Real) or not 0 < answer < math.inf:
+            what = f"link_rate answered {answer!r}; expected a finite number > 0"
+            raise self._nonsense("contention", about, now_s, what)
+        return float(answer)
+
+    def share(self, transfer: TransferView, now_s: float) -> tuple[float, int]:
+        """Return the weight and the level of a transfer."""
+        about = f", job {transfer.job.job_id!r}"
+        weight = self._ask("contention", about, now_s, lambda: self.contention.weight(transfer))
+        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+            what = f"weight answered {weight!r}; expected a finite number > 0"
+            raise self._nonsense("contention", about, now_s, what)
+        level = self._ask("contention", about, now_s, lambda: self.contention.level(transfer))
+        if not is_whole(level, 0):
+            what = f"level answered {level!r}; expected a whole number from 0"
+            raise self._nonsense("contention", about, now_s, what)
+        return float(weight), int(level)
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
@@ -154,13 +202,18 @@ class Asker:
         return float(answer)
 
 
+def _where(error: BaseException) -> str:
+    """Return the file and line of a plug-in's own code in which an error arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_FRAMEWORK)]
+    return f" ({short_path(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+
+
 def _can_be_ordered(key: Any) -> bool:
+    """Return whether a key is a number, or a tuple of such; NaN is none."""
     if isinstance(key, tuple | list):
         return all(_can_be_ordered(part) for part in key)
-    try:
-        return key is not None and bool(key == key)  # NaN is not even equal to itself
-    except Exception:
-        return False
+    return isinstance(key, Real) and bool(key == key)
 
 
 def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | None:

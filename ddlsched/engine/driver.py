@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
-from ddlsched.engine.checked_policies import Asker
-from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
-from ddlsched.engine.loop.codes import NEVER, Question
+from ddlsched.engine.loop.codes import NEVER, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled
 from ddlsched.engine.loop.layout import Records, make_records
-from ddlsched.engine.loop.rivals import gather_rivals
+from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_sample, take_samples
-from ddlsched.engine.outcome import Finished, Span, Window
-from ddlsched.engine.rescaling import Resizing
+from ddlsched.engine.outcome import Finished, Window
+from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
+from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.server_outages import Servers
-from ddlsched.engine.transfer_decisions import Sending
+from ddlsched.engine.server_outages import ServerOutages
+from ddlsched.engine.settings import RunSettings
+from ddlsched.engine.transfer_decisions import TransferDecisions
 from ddlsched.errors import PluginError, SimulationError, guarded, label
-from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Network
-from ddlsched.policies.compiled import CommunicationRule, ContentionRule, OrderRule, compiled_rule
-from ddlsched.policies.doors import PreemptivePolicy
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import RescaleCost
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "run_simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
 
 
-class Simulation:
-    """A run of a workload on a cluster under given policies (instances, not names).
+class _CompiledFormFailed(Exception):
+    """A compiled policy could not answer what its Python form can, such as a number of more than 64 bits."""
+
+    def __init__(self, kind: Kind, now_s: float) -> None:
+        self.kind, self.now_s = kind, now_s
+
+
+def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
+    """Run a workload to its end.
+
+    A compiled policy that cannot answer is asked in Python from the beginning of the run on.
 
     Raises
     ------
@@ -55,62 +59,57 @@ class Simulation:
     SimulationError
         Jobs remain and nothing will ever happen, or the clock would overflow.
     """
+    in_python: frozenset[Kind] = frozenset()
+    while True:
+        try:
+            return Simulation(workload, settings, in_python).run()
+        except _CompiledFormFailed as failed:
+            policy = label(getattr(settings, failed.kind))
+            print(
+                f"ddlsched: {failed.kind} {policy} cannot answer in 64 bits at {failed.now_s} s; "
+                "the run starts again and asks it in Python",
+                file=sys.stderr,
+                flush=True,
+            )
+            in_python |= {failed.kind}
 
-    def __init__(
-        self,
-        workload: Workload,
-        cluster: Cluster,
-        *,
-        network: Network,
-        placement: Any,
-        order: Any,
-        communication: Any,
-        allocation: Any,
-        rescale_cost: RescaleCost,
-        contention: ContentionModel,
-        interference: InterferenceModel | None,
-        load_per_byte_s: float | None,
-        disturbances: Disturbances,
-        capacity: CapacityTrace | None,
-        seed: int,
-        span: Span,
-        window: Window | None,
-    ) -> None:
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(6)]
-        self._span, self._contention = span, contention
-        self._asker = Asker(
-            placement=_begun("placement", placement, cluster, streams[0]),
-            order=_begun("order", order, cluster, streams[1]),
-            communication=_begun("communication", communication, cluster, streams[2]),
-            allocation=_begun("allocation", allocation, cluster, streams[5]),
-            contention=contention,
-            rescale_cost=rescale_cost,
+
+class Simulation:
+    """A run of a workload under given settings; ``in_python`` are policies that are not to be compiled."""
+
+    def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
+        self._settings = settings
+        cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(6)]
+        self._policies = policies = CheckedPolicies(
+            placement=_begun("placement", settings.placement, cluster, streams[0]),
+            order=_begun("order", settings.order, cluster, streams[1]),
+            communication=_begun("communication", settings.communication, cluster, streams[2]),
+            allocation=_begun("allocation", settings.allocation, cluster, streams[5]),
+            contention=settings.contention,
+            rescale_cost=settings.rescale_cost,
         )
-        num_slices = _SLICES if window else 0
-        arrays = build_state(workload, cluster, network, disturbances, interference, streams[3], num_slices)
+        self._forms = PolicyForms(policies.order, policies.communication, policies.contention, in_python)
+        num_slices = _SLICES if settings.window else 0
+        arrays = build_state(workload, cluster, network, disturbances, settings.interference, streams[3], num_slices)
         self._state = state = RunState(workload, cluster, network, arrays)
         changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
-        if capacity is not None:
-            changes = capacity.changes(cluster.num_servers)
-        self._servers = Servers(state, changes, disturbances.checkpoint_iterations, span.until_ns < MAX_NS)
-        costs = Costs(state, contention, load_per_byte_s)
-        self._placing = Placing(state, self._asker, costs, disturbances.restart_ns)
-        self._resizing = Resizing(state, self._asker, costs, self._placing)
-        self._sending = Sending(state, self._asker, contention)
-        self._configure(window)
+        if settings.capacity is not None:
+            changes = settings.capacity.changes(cluster.num_servers)
+        ends = settings.span.until_ns < MAX_NS
+        self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, ends)
+        costs = Costs(state, settings.contention, settings.load_per_byte_s)
+        self._placing = JobPlacement(state, policies, costs, disturbances.restart_ns)
+        self._resizing = Rescaling(state, policies, costs, self._placing)
+        self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
+        self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._flushed: list[Records] = []
         self._idle = 0
 
     def _configure(self, window: Window | None) -> None:
-        run, asker = self._state.run, self._asker
-        preemptive = isinstance(asker.communication, PreemptivePolicy)
-        python = CommunicationRule.PYTHON_SELECT if preemptive else CommunicationRule.PYTHON_ADMIT
-        run.order_rule = compiled_rule(asker.order, OrderRule.PYTHON).rule
-        run.communication_rule, run.overlap_limit = compiled_rule(asker.communication, python)
-        run.contention_rule = compiled_rule(self._contention, ContentionRule.PYTHON).rule
-        run.per_byte_s = self._contention.alone_per_byte_s
-        run.penalty_per_byte_s = self._contention.penalty_per_byte_s
+        run = self._state.run
+        self._forms.write(run)
         run.elastic = bool(self._resizing.jobs)
         run.skipping_networked = self._may_skip_networked()
         run.jumping = self._may_jump()
@@ -119,36 +118,24 @@ class Simulation:
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
 
-    def _asks_python(self) -> bool:
-        """Return whether the order, the communication policy or the contention model has no compiled rule."""
-        run = self._state.run
-        return 0 in (run.order_rule, run.contention_rule) or run.communication_rule <= CommunicationRule.PYTHON_SELECT
-
     def _may_skip_networked(self) -> bool:
-        """Return whether no decision depends on the instants at which a job that meets nobody communicates.
-
-        A policy or model in Python is asked at each of them. Selection by service or time is made anew at each, with
-        what waiting jobs have computed since.
-        """
-        run = self._state.run
-        if self._asks_python():
-            return False
-        unchanging = CommunicationRule.BOUNDED_OVERLAP, CommunicationRule.ADADUAL, CommunicationRule.PREEMPTIVE_BY_BYTES
-        return run.communication_rule in unchanging or not any(job.dag.overlaps for job in self._state.workload)
+        """Return whether jobs on several servers that meet nobody may skip iterations."""
+        return self._forms.may_skip(any(job.dag.overlaps for job in self._state.workload))
 
     def _may_jump(self) -> bool:
-        """Return whether what jobs that meet do follows from their own state, up to the next change from outside.
+        """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.
 
         An allocation policy is asked whenever any job finishes, and sees how far every elastic job is.
         """
         run = self._state.run
-        return bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
+        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
+        return calm and self._forms.may_jump()
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
         state = self._state
         ensure_compiled(state.arrays, self._parts())
-        state.run.pause_ns = self._span.warmup_ns or self._pause_at_end()
+        state.run.pause_ns = self._settings.span.warmup_ns or self._pause_at_end()
         answers = {
             Question.KEYS: self._rank,
             Question.PLACEMENT: self._place,
@@ -164,6 +151,8 @@ class Simulation:
             if question in answers:
                 answers[question]()
         engine_s = time.perf_counter() - begin
+        if question == Question.POLICY_FAILED:
+            self._ask_again()
         if question == Question.STUCK:
             raise SimulationError(self._why_stuck())
         if question == Question.CLOCK_OVERFLOW:
@@ -174,21 +163,34 @@ class Simulation:
         """Yield what of the event loop the run calls, so that the run's own time is without compilation."""
         run = self._state.run
         yield Part.ALL
-        if self._span.warmup_ns:
+        if self._settings.span.warmup_ns:
             yield Part.WARM_UP
         if run.next_capacity_ns < NEVER:
             yield Part.CAPACITY
-        if self._asks_python():
+        if not self._forms.all_compiled or run.order_ranked:
             yield Part.PYTHON
         if run.elastic:
             yield Part.ELASTIC
 
+    def _ask_again(self) -> None:
+        """Ask the Python form of a compiled policy that failed: it raises what is wrong, or shows that it can answer."""
+        run, state = self._state.run, self._state
+        door, number = Door(run.failed_door), int(run.failed_number)
+        if not self._forms.of(door).has_memory:
+            if door == Door.ORDER:
+                self._policies.key(state.views[number], state.now_s)
+            elif door == Door.COMMUNICATION:
+                self._sending.ask_communication_again(number)
+            else:
+                self._sending.ask_contention_again(number)
+        raise _CompiledFormFailed(DOORS[door], state.now_s)
+
     def _pause_at_end(self) -> int:
-        return self._span.until_ns if self._span.until_ns < MAX_NS else int(NEVER)
+        return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)
 
     def _goes_on_after(self, question: int) -> bool:
         """Return whether the loop paused only for the end of the warm-up."""
-        if question != Question.PAUSED or self._state.now_ns >= self._span.until_ns:
+        if question != Question.PAUSED or self._state.now_ns >= self._settings.span.until_ns:
             return False
         add_busy_ns(self._state.arrays, self._warmup_busy_ns)
         self._state.run.pause_ns = self._pause_at_end()
@@ -209,13 +211,13 @@ class Simulation:
         return Finished(
             state=state.arrays,
             network=state.network,
-            contention=self._contention,
+            contention=self._settings.contention,
             stays=tuple(state.stays),
             slices=np.concatenate(self._flushed),
             rescales=tuple(self._resizing.rescales),
             outages=(*self._servers.outages, *absent),
             busy_ns=state.gpus.busy_ns - self._warmup_busy_ns,
-            warmup_ns=min(self._span.warmup_ns, now_ns),
+            warmup_ns=min(self._settings.span.warmup_ns, now_ns),
             end_ns=now_ns,
             engine_s=engine_s,
         )
@@ -223,19 +225,22 @@ class Simulation:
     # --- answers to the event loop's questions
 
     def _rank(self) -> None:
-        """Rank by a Python order's keys the jobs that this instant must choose between."""
+        """Rank the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
+        if state.run.order_address:
+            rank_rivals(state.arrays)
+            return
         count = gather_rivals(state.arrays)
         rivals = state.arrays.items[:count].tolist()
-        keys = {n: self._asker.key(state.views[n], now_s) for n in rivals}
-        for rank, number in enumerate(self._asker.sort(rivals, keys, state.views, now_s)):
+        keys = {n: self._policies.key(state.views[n], now_s) for n in rivals}
+        for rank, number in enumerate(self._policies.sort(rivals, keys, state.views, now_s)):
             state.jobs.rank[number] = rank
         self._set_wake("wake_placement_ns", "order")
 
     def _place(self) -> None:
         self._placing.place_queue()
         self._set_wake("wake_placement_ns", "placement")
-        if self._state.run.order_rule == OrderRule.PYTHON:
+        if self._state.run.order_ranked:
             self._rank()
 
     def _allocate(self) -> None:
@@ -261,7 +266,7 @@ class Simulation:
 
     def _set_wake(self, field: str, kind: str) -> None:
         now_s = self._state.now_s
-        wake_s = self._asker.wake_s(kind, now_s)
+        wake_s = self._policies.wake_s(kind, now_s)
         if wake_s is None or wake_s <= now_s:
             return
         wake_ns = ns_from_s(wake_s)
@@ -286,12 +291,12 @@ class Simulation:
         waiting = [state.transfer_views[n].job.job_id for n in state.arrays.waiting[: run.num_waiting]]
         why = f"at {state.now_s} s nothing is left to happen and {run.num_jobs_left} jobs are not finished:"
         if queued:
-            why += f" placement {self._asker.label('placement')} keeps waiting with jobs {_some(queued)}"
+            why += f" placement {self._policies.label('placement')} keeps waiting with jobs {_some(queued)}"
         if self._resizing.jobs.there:
             elastic = [holding.job.job_id for holding in self._resizing.jobs.there.values()]
-            why += f" allocation {self._asker.label('allocation')} keeps waiting with jobs {_some(elastic)}"
+            why += f" allocation {self._policies.label('allocation')} keeps waiting with jobs {_some(elastic)}"
         if waiting:
-            why += f" communication {self._asker.label('communication')} starts none of the transfers of jobs "
+            why += f" communication {self._policies.label('communication')} starts none of the transfers of jobs "
             why += _some(waiting)
         if self._servers.down:
             why += f" ({len(self._servers.down)} of {state.cluster.num_servers} servers are absent)"
@@ -301,7 +306,7 @@ class Simulation:
 _METHODS = {
     "placement": ("place",),
     "order": ("key",),
-    "communication": ("admit", "select"),
+    "communication": ("admit", "transfer_key", "select"),
     "allocation": ("allocate",),
 }
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.room import next_fitting
-from ddlsched.engine.outcome import Stay
+from ddlsched.engine.outcome import Residency
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.topology import Ring
 from ddlsched.policies.views import ClusterView, JobView, TransferView
 from ddlsched.units import NS_PER_S
 
-__all__ = ["Placing"]
+__all__ = ["JobPlacement"]
 
 _FEW = 16
 """GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
 
 
-class Placing:
+class JobPlacement:
     """Places the jobs of a run; ``restart_ns`` is for how long one that was stopped holds its GPUs before it starts."""
 
-    def __init__(self, state: RunState, asker: Asker, costs: Costs, restart_ns: int) -> None:
+    def __init__(self, state: RunState, asker: CheckedPolicies, costs: Costs, restart_ns: int) -> None:
         self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
 
     def place_queue(self) -> None:
@@ -73,7 +73,7 @@ class Placing:
             np.array(load_ns, np.int64),
             hold_ns,
         )
-        state.stays.append(Stay(number, tuple(chosen), ring.links, state.now_ns, hold_ns))
+        state.stays.append(Residency(number, tuple(chosen), ring.links, state.now_ns, hold_ns))
         state.views[number]._placed(tuple(chosen), servers)
         first = state.jobs.first_transfer.item(number)
         for t in range(first, first + len(messages)):

@@ -15,7 +15,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Finished", "Span", "Stay", "Window"]
+__all__ = ["Finished", "Residency", "Span", "Window"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Span:
 
 
 @dataclass
-class Stay:
+class Residency:
     """A job's time on its GPUs, from placement to its finish, a failure or a change of size.
 
     It begins with ``hold_ns`` in which the job starts again; ``to_ns`` is -1 until it ends.
@@ -82,7 +82,7 @@ class Finished:
     state: State
     network: Network
     contention: ContentionModel
-    stays: tuple[Stay, ...]
+    stays: tuple[Residency, ...]
     slices: Records
     rescales: tuple[tuple[int, Rescale, int], ...]
     outages: tuple[tuple[int, int, int], ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
-from ddlsched.engine.job_placement import Placing
+from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.failures import stop_job
 from ddlsched.engine.run_state import RunState
@@ -13,13 +13,13 @@ from ddlsched.policies.doors import DROP
 from ddlsched.policies.elastic_views import CapacityView
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Resizing"]
+__all__ = ["Rescaling"]
 
 
-class Resizing:
+class Rescaling:
     """Resizes the elastic jobs of a run; ``rescales`` are job, change and its cost (ns), in order of time."""
 
-    def __init__(self, state: RunState, asker: Asker, costs: Costs, placing: Placing) -> None:
+    def __init__(self, state: RunState, asker: CheckedPolicies, costs: Costs, placing: JobPlacement) -> None:
         self._state, self._asker, self._costs, self._placing = state, asker, costs, placing
         self.jobs = ElasticJobs(state.workload, state.jobs)
         self.rescales: list[tuple[int, Rescale, int]] = []

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.layout import Columns, Records, State
-from ddlsched.engine.outcome import Stay
+from ddlsched.engine.outcome import Residency
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.units import s_from_ns
@@ -42,7 +42,7 @@ class RunState:
         self.transfers, self.tasks = Columns(arrays.transfers), Columns(arrays.tasks)
         self.views = [JobView(job, number, self.jobs, number) for number, job in enumerate(workload)]
         self.transfer_views: dict[int, TransferView] = {}
-        self.stays: list[Stay] = []
+        self.stays: list[Residency] = []
         self.server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
 
     @property

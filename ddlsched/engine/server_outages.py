@@ -1,4 +1,4 @@
-"""Servers that leave and come back during a run, and what that does to jobs."""
+"""ServerOutages that leave and come back during a run, and what that does to jobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import SimulationError
 
-__all__ = ["Servers"]
+__all__ = ["ServerOutages"]
 
 _MOST_RESTARTS = 1_000
 
 
-class Servers:
+class ServerOutages:
     """Which servers of a run are there.
 
     Parameters
@@ -34,7 +34,7 @@ class Servers:
     Attributes
     ----------
     down
-        Servers that are absent now, and since when.
+        ServerOutages that are absent now, and since when.
     outages
         Server, from, to (nanoseconds) of each absence that has ended.
     """

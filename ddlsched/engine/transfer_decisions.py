@@ -4,37 +4,61 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.checked_policies import Asker
+from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.admission import gather_transfers
-from ddlsched.engine.loop.sharing import apply_rates
+from ddlsched.engine.loop.codes import Contention
+from ddlsched.engine.loop.sharing import apply_rates, collect_component, rerate_max_min
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 from ddlsched.engine.run_state import RunState
-from ddlsched.network.contention import ContentionModel
-from ddlsched.policies.compiled import CommunicationRule
+from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.policies.views import NetworkView, TransferView
 
-__all__ = ["Sending"]
+__all__ = ["TransferDecisions"]
 
 
-class Sending:
-    """Carries out what the policy and the model of a run answer about its transfers."""
+class TransferDecisions:
+    """Carries out what the policy and the model of a run answer about its transfers.
 
-    def __init__(self, state: RunState, asker: Asker, contention: ContentionModel) -> None:
-        self._state, self._asker, self._contention = state, asker, contention
+    Parameters
+    ----------
+    state, policies, contention
+        The run, its policies, and its contention model.
+    form
+        Whether the policy has ``admit``, ``transfer_key`` or ``select``.
+    """
+
+    def __init__(
+        self, state: RunState, policies: CheckedPolicies, contention: ContentionModel, form: str | None
+    ) -> None:
+        self._state, self._policies, self._contention, self._form = state, policies, contention, form
 
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
         state = self._state
         count = gather_transfers(state.arrays)
         candidates = self._views(state.arrays.items[:count])
-        network = self._network()
-        if state.now.communication_rule.item(0) == CommunicationRule.PYTHON_ADMIT:
+        network = self.network()
+        if self._form == "admit":
             for transfer in candidates:
-                if self._asker.admit(transfer, network):
+                if self._policies.admit(transfer, network):
                     start_transfer(state.arrays, transfer.number)
-                    network = self._network()
+                    network = self.network()
         elif candidates:
-            self._switch(candidates, self._asker.select(candidates, network))
+            if self._form == "transfer_key":
+                self._switch(candidates, self._greedy(candidates, network))
+            else:
+                self._switch(candidates, self._policies.select(candidates, network))
+
+    def _greedy(self, candidates: list[TransferView], network: NetworkView) -> set[int]:
+        """Return those that share no link with one of a smaller key that was taken."""
+        keys = {transfer.number: self._policies.transfer_key(transfer, network) for transfer in candidates}
+        taken: set[int] = set()
+        selected = set()
+        for transfer in self._policies.sort_transfers(candidates, keys, network.now_s):
+            if taken.isdisjoint(transfer.links):
+                taken.update(transfer.links)
+                selected.add(transfer.number)
+        return selected
 
     def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
         for transfer in candidates:
@@ -44,15 +68,48 @@ class Sending:
                 start_transfer(self._state.arrays, transfer.number)
 
     def rate(self) -> None:
-        """Ask how fast the active transfers go."""
+        """Ask how fast transfers go."""
+        asked = {
+            Contention.ASKED_FOR_LINK_RATES: self._rate_on_links,
+            Contention.ASKED_FOR_SHARES: self._share,
+            Contention.ASKED_FOR_RATES: self._rate_all,
+        }
+        asked[Contention(self._state.now.contention.item(0))]()
+
+    def _rate_all(self) -> None:
         state = self._state
-        numbers = state.arrays.active[: state.now.num_active.item(0)]
-        by_number = np.argsort(numbers)
-        active = self._views(numbers[by_number])
+        numbers = np.sort(state.arrays.active[: state.now.num_active.item(0)])
         waiting = sorted(self._waiting(), key=lambda transfer: transfer.number)
-        rates = np.empty(len(numbers))
-        rates[by_number] = self._asker.rates(active, waiting, state.network.links, state.now_s)
-        apply_rates(state.arrays, rates)
+        rates = self._policies.rates(self._views(numbers), waiting, state.network.links, state.now_s)
+        apply_rates(state.arrays, numbers, rates)
+
+    def _rate_on_links(self) -> None:
+        """Rate the transfers on links whose transfers have changed."""
+        state, now_s = self._state, self._state.now_s
+        touched = set(state.arrays.touched_links[: state.now.num_touched_links.item(0)].tolist())
+        concerned = [transfer for transfer in self._active() if not touched.isdisjoint(transfer.links)]
+        concerned.sort(key=lambda transfer: transfer.number)
+        rates = [
+            min(self._policies.link_rate(transfer, self._link(link), now_s) for link in transfer.links)
+            for transfer in concerned
+        ]
+        numbers = np.array([transfer.number for transfer in concerned], np.int64)
+        apply_rates(state.arrays, numbers, np.array(rates, np.float64))
+
+    def _link(self, number: int) -> SharedLink:
+        link, count = self._state.network.links[number], self._state.links.count.item(number)
+        return SharedLink(number, count, link.relative_bandwidth, link.bandwidth_bytes_per_s)
+
+    def _share(self) -> None:
+        """Ask the weights and levels of the transfers that a change can reach, and let the loop share."""
+        state = self._state
+        count = collect_component(state.arrays)
+        for transfer in self._views(np.sort(state.arrays.items[:count])):
+            weight, level = self._policies.share(transfer, state.now_s)
+            state.transfers.weight[transfer.number] = weight
+            state.transfers.level[transfer.number] = level
+        rerate_max_min(state.arrays, count)
+        apply_rates(state.arrays, np.zeros(0, np.int64), np.zeros(0))
 
     def _views(self, numbers: np.ndarray) -> list[TransferView]:
         return [self._state.transfer_views[number] for number in numbers.tolist()]
@@ -63,7 +120,8 @@ class Sending:
     def _waiting(self) -> list[TransferView]:
         return self._views(self._state.arrays.waiting[: self._state.now.num_waiting.item(0)])
 
-    def _network(self) -> NetworkView:
+    def network(self) -> NetworkView:
+        """Return what a communication policy sees of the network now."""
         return NetworkView(
             self._state.network.links,
             self._state.links.count,
@@ -73,3 +131,20 @@ class Sending:
             self._contention.penalty_per_byte_s,
             self._state.now_ns,
         )
+
+    def ask_communication_again(self, number: int) -> None:
+        """Ask the Python form what a compiled one could not answer about a transfer."""
+        transfer = self._state.transfer_views[number]
+        if self._form == "admit":
+            self._policies.admit(transfer, self.network())
+        else:
+            self._policies.transfer_key(transfer, self.network())
+
+    def ask_contention_again(self, number: int) -> None:
+        """Ask the Python form what a compiled one could not answer about a transfer."""
+        transfer, now_s = self._state.transfer_views[number], self._state.now_s
+        if self._state.now.contention.item(0) == Contention.LINK_RATES:
+            for link in transfer.links:
+                self._policies.link_rate(transfer, self._link(link), now_s)
+        else:
+            self._policies.share(transfer, now_s)

@@ -1,7 +1,6 @@
 """Contention models: how fast transfers go that share links. Pure functions: transfers and links in, rates out.
 
-A model is a keyword-only frozen dataclass. It knows no job, no clock and no order; the engine asks for
-rates whenever the set of running or waiting transfers has changed.
+A model is a keyword-only frozen dataclass, in one of three forms (:class:`ContentionModel`).
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Link, Network
-from ddlsched.policies.compiled import CompiledRule, ContentionRule
 
 __all__ = [
     "MAX_CONSTANT_S",
@@ -23,8 +21,12 @@ __all__ = [
     "ContentionModel",
     "EqualShare",
     "Flow",
+    "GlobalModel",
     "Linear",
+    "LinkRateModel",
     "MaxMin",
+    "SharedLink",
+    "SharingModel",
     "count_per_link",
     "gigabit_ethernet",
     "measured_gigabit_ethernet",
@@ -42,7 +44,10 @@ MAX_CONSTANT_S = 1e6
 
 
 class Flow(Protocol):
-    """What a contention model sees of a transfer."""
+    """What a contention model sees of a transfer.
+
+    In a run it is a :class:`~ddlsched.policies.views.TransferView`, with all that it has.
+    """
 
     @property
     def servers(self) -> Sequence[int]:
@@ -55,9 +60,43 @@ class Flow(Protocol):
         ...
 
 
-@runtime_checkable
+@dataclass(frozen=True)
+class SharedLink:
+    """What ``link_rate`` sees of a link.
+
+    Parameters
+    ----------
+    number
+        Its number among the links of the network.
+    num_transfers
+        The transfers that cross it now; one that crosses it twice counts twice.
+    relative_bandwidth
+        Bandwidth / that of the fastest network card.
+    bandwidth_bytes_per_s
+        Bandwidth, bytes per second.
+    """
+
+    number: int
+    num_transfers: int
+    relative_bandwidth: float
+    bandwidth_bytes_per_s: float
+
+
 class ContentionModel(Protocol):
-    """What a contention model offers; see :class:`Linear` for the shortest one."""
+    """What every contention model offers, besides one of the three forms below.
+
+    ``link_rate(transfer, link)``
+        How fast a transfer goes on one link; it goes at the least over its links (:class:`Linear`,
+        :class:`EqualShare`). Asked for the transfers on links whose transfers have changed.
+    ``weight(transfer)`` and ``level(transfer)``
+        Weighted max-min sharing within strict levels: the links are shared among level 0 first, in proportion to the
+        weights, what is left among level 1, and so on (:class:`MaxMin`: weight 1, level 0). A transfer may get
+        nothing. Asked for the transfers that links connect to one that has started or stopped.
+    ``rates(active, waiting, links)``
+        Any other model: the rate of each active transfer, asked after each such change. Called in Python.
+
+    The first two are compiled from the class's own source (:mod:`ddlsched.policies.doors` says how).
+    """
 
     @property
     def latency_s(self) -> float:
@@ -87,7 +126,34 @@ class ContentionModel(Protocol):
         """Return the bytes that an all-reduce of ``message_bytes`` moves over each of its links."""
         ...
 
-    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> Sequence[float]:
+
+@runtime_checkable
+class LinkRateModel(ContentionModel, Protocol):
+    """A model that knows what one link does."""
+
+    def link_rate(self, transfer: Any, link: SharedLink) -> float:
+        """Return how fast a transfer goes on a link, bytes per second, finite and greater than 0."""
+        ...
+
+
+@runtime_checkable
+class SharingModel(ContentionModel, Protocol):
+    """A model of weighted max-min sharing within strict levels."""
+
+    def weight(self, transfer: Any) -> float:
+        """Return the transfer's weight: finite and greater than 0."""
+        ...
+
+    def level(self, transfer: Any) -> int:
+        """Return the transfer's level, from 0; lower ones are served first."""
+        ...
+
+
+@runtime_checkable
+class GlobalModel(ContentionModel, Protocol):
+    """Any other model."""
+
+    def rates(self, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> Sequence[float]:
         """Return the rate of each active transfer, bytes per second, finite and greater than 0."""
         ...
 
@@ -132,7 +198,6 @@ class Linear:
     per_byte_s: float = TEN_GBE["per_byte_s"]
     penalty_per_byte_s: float = TEN_GBE["penalty_per_byte_s"]
     conserves_bytes: ClassVar[bool] = True
-    compiled: ClassVar[CompiledRule] = CompiledRule(ContentionRule.LINEAR)
 
     def __post_init__(self) -> None:
         _refuse_negative(
@@ -154,15 +219,10 @@ class Linear:
         """Return the whole message, as the paper counts it."""
         return message_bytes
 
-    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
-        """Return 1 / (k b + (k - 1) η) on each transfer's slowest link."""
-        count = count_per_link(active)
-        b, eta = self.per_byte_s, self.penalty_per_byte_s
-
-        def per_byte_s(link: int) -> float:
-            return (count[link] * b + (count[link] - 1) * eta) / links[link].relative_bandwidth
-
-        return [1.0 / max(per_byte_s(link) for link in flow.links) for flow in active]
+    def link_rate(self, transfer: Flow, link: SharedLink) -> float:
+        """Return 1 / (k b + (k - 1) η), of a link as fast as a network card."""
+        k, b, eta = link.num_transfers, self.per_byte_s, self.penalty_per_byte_s
+        return 1.0 / ((k * b + (k - 1) * eta) / link.relative_bandwidth)
 
 
 def ten_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
@@ -203,7 +263,6 @@ class EqualShare:
     per_byte_s: float | None = None
     penalty_per_byte_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
-    compiled: ClassVar[CompiledRule] = CompiledRule(ContentionRule.EQUAL_SHARE)
 
     def __post_init__(self) -> None:
         _check_sharing(self, self.latency_s, self.per_byte_s)
@@ -221,11 +280,9 @@ class EqualShare:
         """Return a ring's 2 (n - 1) / n of the message."""
         return _ring_bytes(message_bytes, num_servers)
 
-    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
-        """Return each transfer's least share."""
-        count = count_per_link(active)
-        nic = 1.0 / self.alone_per_byte_s
-        return [min(nic * links[link].relative_bandwidth / count[link] for link in flow.links) for flow in active]
+    def link_rate(self, transfer: Flow, link: SharedLink) -> float:
+        """Return the transfer's share of the link."""
+        return 1.0 / self.alone_per_byte_s * link.relative_bandwidth / link.num_transfers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +305,6 @@ class MaxMin:
     per_byte_s: float | None = None
     penalty_per_byte_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
-    compiled: ClassVar[CompiledRule] = CompiledRule(ContentionRule.MAX_MIN)
 
     def __post_init__(self) -> None:
         _check_sharing(self, self.latency_s, self.per_byte_s)
@@ -266,23 +322,13 @@ class MaxMin:
         """Return a ring's 2 (n - 1) / n of the message."""
         return _ring_bytes(message_bytes, num_servers)
 
-    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
-        """Return the max-min fair rates; the link with the least share is filled first, ties by number."""
-        crossings = count_per_link(active)
-        nic = 1.0 / self.alone_per_byte_s
-        free = {link: nic * links[link].relative_bandwidth for link in crossings}
-        users = {link: [i for i, flow in enumerate(active) if link in flow.links] for link in crossings}
-        result = [0.0] * len(active)
-        while crossings:
-            filled = min(crossings, key=lambda link: (free[link] / crossings[link], link))
-            share = free[filled] / crossings[filled]
-            for i in [i for i in users[filled] if result[i] == 0.0]:
-                result[i] = share
-                for link in active[i].links:
-                    free[link] = max(free[link] - share, 0.0)
-                    crossings[link] -= 1
-            crossings = Counter({link: n for link, n in crossings.items() if n > 0})
-        return result
+    def weight(self, transfer: Flow) -> float:
+        """Return 1: all count alike."""
+        return 1.0
+
+    def level(self, transfer: Flow) -> int:
+        """Return 0: none goes before another."""
+        return 0
 
 
 def _check_sharing(model: object, latency_s: float, per_byte_s: float | None) -> None:

@@ -139,7 +139,7 @@ def _load(kind: Kind, point: EntryPoint) -> Any:
 _METHODS: dict[Kind, tuple[str, ...]] = {
     "placement": ("place",),
     "order": ("key",),
-    "communication": ("admit or select",),
+    "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "contention": (
         "alone_per_byte_s",
@@ -147,7 +147,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
         "latency_s",
         "bound_to",
         "wire_bytes",
-        "rates",
+        "link_rate or weight or rates",
     ),
     "interference": ("penalty_share",),
     "topology": ("graph", "route"),

@@ -65,6 +65,7 @@ __all__ = [
     "OrderingPolicy",
     "PlacementPolicy",
     "PreemptivePolicy",
+    "TransferKeyPolicy",
     "Wakes",
 ]
 
@@ -109,8 +110,21 @@ class NonPreemptivePolicy(Protocol):
 
 
 @runtime_checkable
+class TransferKeyPolicy(Protocol):
+    """Which transfers run now, by a key; the others pause and keep their bytes (assumes chunked all-reduces)."""
+
+    def transfer_key(self, transfer: TransferView, network: NetworkView) -> Any:
+        """Return what transfers are sorted by, smallest first: a number or a tuple of them.
+
+        Asked for all that run or wait, whenever a transfer ended or became ready. In this order (ties go to the lower
+        number) each transfer runs that shares no link with one already taken.
+        """
+        ...
+
+
+@runtime_checkable
 class PreemptivePolicy(Protocol):
-    """Which transfers run now; the others pause and keep their bytes (assumes chunked all-reduces)."""
+    """Which transfers run now, chosen in any way; called in Python."""
 
     def select(self, transfers: Sequence[TransferView], network: NetworkView) -> Iterable[TransferView]:
         """Return those of ``transfers`` (all that run or wait, in the job order) that run from now on.
@@ -120,7 +134,7 @@ class PreemptivePolicy(Protocol):
         ...
 
 
-CommunicationPolicy: TypeAlias = NonPreemptivePolicy | PreemptivePolicy
+CommunicationPolicy: TypeAlias = NonPreemptivePolicy | TransferKeyPolicy | PreemptivePolicy
 
 
 @dataclass(frozen=True, slots=True)

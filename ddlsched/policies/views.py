@@ -7,15 +7,15 @@ need of it by value; do not keep the view itself from one decision to the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.layout import TRANSFER_ACTIVE, Columns
+from ddlsched.errors import did_you_mean
 from ddlsched.network.topology import Link, Network
+from ddlsched.policies.transfer_states import TransferState
 from ddlsched.units import MAX_NS, s_from_ns
 from ddlsched.workload.dag import AllReduceTask, IterationDag
 from ddlsched.workload.job import Job
@@ -24,6 +24,14 @@ __all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
 
 GpuId: TypeAlias = int
 """A GPU's number, counted server by server."""
+
+Columns: TypeAlias = Any
+"""An attribute a field, each an array with an entry a job, transfer or GPU: what the engine keeps."""
+
+
+def _refuse_attribute(what: str, view: object, name: str) -> NoReturn:
+    known = [attribute for attribute in dir(type(view)) if not attribute.startswith("_")]
+    raise AttributeError(f"{what} has no attribute {name!r}.{did_you_mean(name, known)}", name=name, obj=view)
 
 
 class JobView:
@@ -42,6 +50,9 @@ class JobView:
 
     def __repr__(self) -> str:
         return f"<job {self._job.job_id} of {self.num_gpus} GPUs>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_attribute("a job", self, name)
 
     @property
     def job_id(self) -> str:
@@ -142,14 +153,17 @@ class JobView:
         return self.service_ns - self.remaining_service_ns
 
     @property
-    def remaining_service_per_gpu_ns(self) -> Fraction:
-        """Remaining service / GPUs, exact."""
-        return Fraction(self.remaining_service_ns, self.num_gpus)
+    def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
+        """Remaining service / GPUs: whole nanoseconds, and the rest as a fraction of one; as exact as a fraction."""
+        num_gpus = self.num_gpus
+        whole_ns, rest = divmod(self.remaining_service_ns, num_gpus)
+        return whole_ns, rest / num_gpus
 
     @property
-    def remaining_time_ns(self) -> Fraction:
-        """Remaining service / GPUs plus the remaining all-reduces without contention, exact."""
-        return self.remaining_service_per_gpu_ns + self.iterations_left * self.communication_ns
+    def remaining_time_ns(self) -> tuple[int, float]:
+        """:attr:`remaining_service_per_gpu_ns` plus the remaining all-reduces without contention."""
+        whole_ns, rest = self.remaining_service_per_gpu_ns
+        return whole_ns + self.iterations_left * self.communication_ns, rest
 
     @property
     def communication_ns(self) -> int:
@@ -331,6 +345,9 @@ class TransferView:
     def __repr__(self) -> str:
         return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_attribute("a transfer", self, name)
+
     @property
     def servers(self) -> tuple[int, ...]:
         """Servers of the job, in placement order."""
@@ -339,7 +356,7 @@ class TransferView:
     @property
     def is_active(self) -> bool:
         """Whether it runs; otherwise it waits or is paused."""
-        return bool(self._columns.state.item(self._place) == TRANSFER_ACTIVE)
+        return bool(self._columns.state.item(self._place) == TransferState.ACTIVE)
 
     @property
     def bytes_left(self) -> float:
@@ -351,6 +368,11 @@ class TransferView:
         since_ns = columns.since_ns.item(place)
         sending_ns = self._now.now_ns.item(0) - since_ns - columns.latency_left_ns.item(place)
         return max(left - sending_ns / columns.ns_per_byte.item(place), 0.0) if sending_ns > 0.0 else left
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes sent by this instant."""
+        return self.message_bytes - self.bytes_left
 
 
 class NetworkView:
@@ -377,6 +399,9 @@ class NetworkView:
         self._count = count
         self._active = active
         self._waiting = waiting
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_attribute("the network", self, name)
 
     @property
     def now_s(self) -> float:

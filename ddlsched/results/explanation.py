@@ -25,7 +25,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.engine.outcome import Stay
+    from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
 __all__ = ["explain"]
@@ -138,7 +138,7 @@ def _queue_span(result: Result, number: int, from_ns: int, to_ns: int) -> Iterat
             yield blocker, (end - begin) / len(blockers)
 
 
-def _lacking(result: Result, number: int, present: list[Stay], down: set[int]) -> list[Blocker]:
+def _lacking(result: Result, number: int, present: list[Residency], down: set[int]) -> list[Blocker]:
     """Return who holds the memory of GPUs that lack it, once a GPU, or why the job is not placed at all."""
     job, cluster = result.workload[number], result.cluster
     if isinstance(job, ElasticJob):
@@ -173,7 +173,7 @@ def _running(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
                 yield blocker, (end_ns - begin_ns) / len(blockers)
 
 
-def _pieces(result: Result, number: int, stay: Stay) -> list[tuple[int, int, _Piece]]:
+def _pieces(result: Result, number: int, stay: Residency) -> list[tuple[int, int, _Piece]]:
     """Return start, end and kind of all that went on on the job's GPUs and links while it was there."""
     stays, slices = result.finished.stays, result.finished.slices
     slices = slices[(slices["start_ns"] < stay.to_ns) & (slices["end_ns"] > stay.from_ns)]

@@ -96,7 +96,7 @@ def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -
 def python_form(plugin: Plugin) -> Plugin:
     """Return the same plug-in without its compiled form, so that the engine asks its Python methods."""
     kind: Any = type(plugin)
-    plain = type(kind.__name__, (kind,), {"compiled": None})
+    plain = type(kind.__name__, (kind,), {"compiled": False})
     values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind)}
     made: Plugin = plain(**values)
     return made

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.layout import TRANSFER_ACTIVE, TRANSFER_WAITING, Columns, make_records
+from ddlsched.engine.loop.layout import Columns, make_records
 from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.transfer_states import TransferState
 from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
@@ -100,7 +101,7 @@ def transfer_view(
     records = make_records("transfer", 1)
     records.bytes = message_bytes
     records.bytes_left = message_bytes if bytes_left is None else bytes_left
-    records.state = TRANSFER_WAITING
+    records.state = TransferState.WAITING
     crossed = tuple(sorted(job.servers) if links is None else links)
     return TransferView(job.number, job, crossed, Columns(records), 0, Columns(make_records("run", 1)))
 
@@ -121,7 +122,7 @@ def network_view(
     ]
     count = np.zeros(num_links, np.int64)
     for transfer in active:
-        transfer._columns.state[0] = TRANSFER_ACTIVE
+        transfer._columns.state[0] = TransferState.ACTIVE
         np.add.at(count, list(transfer.links), 1)
     return NetworkView(
         links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, ns_from_s(now_s)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from ddlsched.network.contention import Flow, Linear, count_per_link
+from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Network
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
@@ -52,7 +53,7 @@ class PublishedRates(Linear):
         """Return the linear model's rates times 1 + probes, bytes per second."""
         count = count_per_link(active)
         probes = Counter(probed(flow.servers, count.__getitem__) for flow in waiting)
-        conserved = super().rates(active, waiting, links)
+        conserved = rates_of(Linear(**asdict(self)), active, waiting, links)
         factors = (1 + sum(probes[server] for server in flow.servers) for flow in active)
         return [rate * factor for rate, factor in zip(conserved, factors, strict=True)]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from ddlsched.network.contention import TEN_GBE, Flow, Linear
-from ddlsched.network.topology import Link, Network
-from ddlsched.policies.compiled import CompiledRule, ContentionRule
+from ddlsched.network.contention import TEN_GBE, Flow, Linear, SharedLink
+from ddlsched.network.topology import Network
 from ddlsched.results.result import Result
 
 __all__ = ["Unshared", "linear", "network", "per_byte_s"]
@@ -39,7 +37,6 @@ class Unshared:
     per_byte_s: float
     latency_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
-    compiled: ClassVar[CompiledRule] = CompiledRule(ContentionRule.LINEAR)
 
     @property
     def alone_per_byte_s(self) -> float:
@@ -59,9 +56,10 @@ class Unshared:
         """Return the whole message, as the linear model does."""
         return message_bytes
 
-    def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
-        """Return 1 / b on each transfer's slowest link."""
-        return [min(links[link].relative_bandwidth for link in flow.links) / self.per_byte_s for flow in active]
+    def link_rate(self, transfer: Flow, link: SharedLink) -> float:
+        """Return 1 / b, of a link as fast as a network card."""
+        k, b = link.num_transfers, self.per_byte_s
+        return 1.0 / ((k * b - (k - 1) * b) / link.relative_bandwidth)
 
 
 def network(result: Result) -> dict[str, float]:

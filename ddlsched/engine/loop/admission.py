@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO, TransferState
+from ddlsched.engine.loop.codes import ZERO, Communication, Door, TransferState
 from ddlsched.engine.loop.jit import called_from_python, njit
-from ddlsched.engine.loop.order import major_key, minor_key, sort_items
-from ddlsched.engine.loop.rules import (
-    ADADUAL,
-    BY_BYTES,
-    BY_SERVICE,
-    BY_SERVICE_PER_GPU,
-    BY_TIME,
-    PER_GPU,
-    PYTHON_SELECT,
-    REMAINING_SERVICE,
-    REMAINING_TIME,
-)
-from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, pause_transfer, start_transfer
+from ddlsched.engine.loop.order import sort_items, write_key
+from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
 
 @njit
@@ -30,9 +20,9 @@ def add_candidate(s, count, number):
 
 @called_from_python
 def gather_transfers(s):
-    """Sort the waiting transfers (for a preemptive rule: the active too) into ``items``; return how many."""
+    """Sort the waiting transfers (for a preemptive policy: the active too) into ``items``; return how many."""
     run = s.run[0]
-    preemptive = run.communication_rule >= BY_SERVICE or run.communication_rule == PYTHON_SELECT
+    preemptive = run.communication == Communication.KEYS or run.communication == Communication.ASKED_TO_SELECT
     count = ZERO
     for place in range(run.num_waiting):
         count = add_candidate(s, count, s.waiting[place])
@@ -45,10 +35,9 @@ def gather_transfers(s):
 
 @njit
 def gather_candidates(s):
-    """Sort into ``items`` the waiting transfers that a rule of the links' transfers may start now; return how many.
+    """Sort into ``items`` the waiting transfers that a policy whose refusals last may start now; return how many.
 
-    Those are the ones that have just become ready, and those on a link that a transfer has left: the others were
-    refused before, and since then their links have only got more transfers, or the same with fewer bytes left.
+    Those are the ones that have just become ready, and those on a link that a transfer has left.
     """
     run = s.run[0]
     run.stamp += 1
@@ -75,55 +64,34 @@ def gather_candidates(s):
 
 @njit
 def sort_transfers(s, count):
-    """Bring the transfers in ``items`` into the order in which the communication rule takes them."""
+    """Bring the transfers in ``items`` into the order in which the communication policy takes them."""
     run = s.run[0]
+    if count < 2:
+        return
+    words = run.key_words
     for place in range(count):
-        transfer = s.transfers[s.items[place]]
-        job = s.jobs[transfer.job]
-        s.major[place], s.minor[place] = 0, 0.0
-        if run.communication_rule == BY_BYTES:
-            s.minor[place] = bytes_left_now(transfer, run.now_ns)
+        number = s.items[place]
+        if run.communication == Communication.KEYS:
+            words = run.transfer_key_words
+            door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields
+            call_policy(s, door, address, number, place, fields)
         else:
-            rule = run.order_rule
-            if run.communication_rule == BY_SERVICE:
-                rule = REMAINING_SERVICE
-            elif run.communication_rule == BY_SERVICE_PER_GPU:
-                rule = PER_GPU
-            elif run.communication_rule == BY_TIME:
-                rule = REMAINING_TIME
-            s.major[place] = major_key(rule, job)
-            s.minor[place] = minor_key(rule, job)
-    sort_items(s.items, s.major, s.minor, count)
-
-
-@njit
-def adadual_admits(s, transfer):
-    run = s.run[0]
-    most = most_sharing(s, transfer)
-    if most != 1:
-        return most == 0
-    cost = transfer.bytes * 2.0 * (run.per_byte_s + run.penalty_per_byte_s)
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        head = s.links[s.entries[e].link].head
-        if head >= 0:
-            old = s.transfers[s.entries[head].transfer]
-            if cost > bytes_left_now(old, run.now_ns) * run.per_byte_s * (1 + 1e-9):
-                return False
-    return True
+            write_key(s, s.transfers[number].job, place)
+    sort_items(s, s.items, words, count)
 
 
 @njit
 def admit_transfers(s):
+    """Ask a compiled ``admit``."""
     run = s.run[0]
-    count = gather_candidates(s)
+    count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
     for place in range(count):
         number = s.items[place]
-        transfer = s.transfers[number]
-        if run.communication_rule == ADADUAL:
-            admitted = adadual_admits(s, transfer)
-        else:
-            admitted = most_sharing(s, transfer) < run.overlap_limit
-        if admitted:
+        door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields
+        admitted = call_policy(s, door, address, number, ZERO, fields)
+        if run.failed_door >= 0:
+            return
+        if admitted == 1:
             start_transfer(s, number)
 
 
@@ -138,10 +106,10 @@ def blocked(s, transfer):
 
 @njit
 def select_transfers(s):
-    """Preemptive shortest-first: a greedy set without a shared link."""
+    """Take transfers in the order of their keys, each that shares no link with one already taken."""
     run = s.run[0]
-    run.stamp += 1
     count = gather_transfers(s)
+    run.stamp += 1
     for place in range(count):
         number = s.items[place]
         transfer = s.transfers[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.admission import admit_transfers, select_transfers
-from ddlsched.engine.loop.codes import NEVER, ROUNDS_BETWEEN_SIGNALS, JobState, Question, Stage
+from ddlsched.engine.loop.codes import NEVER, ROUNDS_BETWEEN_SIGNALS, Communication, Contention, JobState, Question, Stage
 from ddlsched.engine.loop.dispatch import dispatch
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.failures import join_queue
@@ -13,10 +13,9 @@ from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.order import sort_queue
 from ddlsched.engine.loop.periods import examine_components
 from ddlsched.engine.loop.placement import end_restart, remove_finished
-from ddlsched.engine.loop.rivals import gather_rivals
-from ddlsched.engine.loop.rules import BY_SERVICE, MAX_MIN, PYTHON_ORDER, PYTHON_RATES, PYTHON_SELECT
+from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_samples
-from ddlsched.engine.loop.sharing import forget_touched_links, rerate_max_min, rerate_neighbours
+from ddlsched.engine.loop.sharing import forget_touched_links, rerate_neighbours, rerate_shares
 from ddlsched.engine.loop.tasks import end_compute
 from ddlsched.engine.loop.transfers import end_transfer
 
@@ -110,8 +109,10 @@ def advance(s):
                 return Question.CAPACITY.value
         if run.stage == Stage.KEYS:
             run.stage = Stage.ALLOCATION
-            if run.order_rule == PYTHON_ORDER and gather_rivals(s) > 1:
-                return Question.KEYS.value
+            if run.order_ranked == 1 and gather_rivals(s) > 1:
+                if run.order_address == 0:
+                    return Question.KEYS.value
+                rank_rivals(s)
         if run.stage == Stage.ALLOCATION:
             run.stage = Stage.PLACEMENT
             remove_finished(s)
@@ -123,29 +124,32 @@ def advance(s):
             run.must_place = 0
             if placing:
                 sort_queue(s)
+                if run.failed_door >= 0:
+                    return Question.POLICY_FAILED.value
                 return Question.PLACEMENT.value
         if run.stage == Stage.COMMUNICATION:
             run.stage = Stage.RATES
             if run.communicate == 1:
                 run.communicate = 0
-                if run.communication_rule <= PYTHON_SELECT:
-                    return Question.COMMUNICATION.value
-                if run.communication_rule >= BY_SERVICE:
+                if run.communication == Communication.ADMITS:
+                    admit_transfers(s)
+                elif run.communication == Communication.KEYS:
                     select_transfers(s)
                 else:
-                    admit_transfers(s)
+                    return Question.COMMUNICATION.value
         if run.stage == Stage.RATES:
             run.stage = Stage.DISPATCH
             if run.rerate == 1:
-                if run.contention_rule == PYTHON_RATES:
-                    if run.num_active > 0:
-                        return Question.RATES.value
-                elif run.contention_rule == MAX_MIN:
-                    rerate_max_min(s)
-                else:
+                if run.contention == Contention.LINK_RATES:
                     rerate_neighbours(s)
+                elif run.contention == Contention.SHARES:
+                    rerate_shares(s)
+                elif run.num_active > 0:
+                    return Question.RATES.value
                 forget_touched_links(s)
         dispatch(s)
+        if run.failed_door >= 0:
+            return Question.POLICY_FAILED.value
         run.stage = Stage.EVENTS
         run.rounds += 1
         if run.rounds % ROUNDS_BETWEEN_SIGNALS == 0:

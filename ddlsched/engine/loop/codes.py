@@ -9,12 +9,19 @@ from enum import IntEnum
 
 import numpy as np
 
+from ddlsched.policies.transfer_states import TransferState
+
 __all__ = [
+    "FAILED",
+    "KEY_WORDS",
     "NEVER",
     "OFFLINE_BYTES",
     "ONE",
     "ROUNDS_BETWEEN_SIGNALS",
     "ZERO",
+    "Communication",
+    "Contention",
+    "Door",
     "JobState",
     "Question",
     "SliceKind",
@@ -38,6 +45,40 @@ class Question(IntEnum):
     CAPACITY = 9
     PAUSED = 10
     ALLOCATION = 11
+    POLICY_FAILED = 12
+
+
+class Door(IntEnum):
+    """What was asked when a compiled policy failed."""
+
+    ORDER = 0
+    COMMUNICATION = 1
+    CONTENTION = 2
+
+
+class Communication(IntEnum):
+    """How it is decided which ready transfers run.
+
+    Python's ``admit`` or ``select``; a compiled ``admit``; a compiled ``transfer_key``.
+    """
+
+    ASKED_TO_ADMIT = 0
+    ASKED_TO_SELECT = 1
+    ADMITS = 2
+    KEYS = 3
+
+
+class Contention(IntEnum):
+    """Where rates come from.
+
+    Python's ``rates``; a compiled ``link_rate``; compiled ``weight`` and ``level``; these two forms, asked in Python.
+    """
+
+    ASKED_FOR_RATES = 0
+    LINK_RATES = 1
+    SHARES = 2
+    ASKED_FOR_LINK_RATES = 3
+    ASKED_FOR_SHARES = 4
 
 
 class Stage(IntEnum):
@@ -67,14 +108,6 @@ class JobState(IntEnum):
     DROPPED = 4
 
 
-class TransferState(IntEnum):
-    """States of a transfer; one that is paused waits."""
-
-    IDLE = 0
-    WAITING = 1
-    ACTIVE = 2
-
-
 class SliceKind(IntEnum):
     """Kinds of recorded slices.
 
@@ -93,6 +126,12 @@ class SliceKind(IntEnum):
 ZERO, ONE = np.int64(0), np.int64(1)
 
 NEVER = np.int64(2**63 - 1)
+
+FAILED = np.int64(-1)
+"""What a compiled policy's entry returns if the policy raised or answered what cannot be."""
+
+KEY_WORDS = 4
+"""The most numbers that a compiled key may have."""
 
 OFFLINE_BYTES = np.int64(2**62)
 """What the free memory of an absent server's GPUs is lowered by: less than any job needs is left."""

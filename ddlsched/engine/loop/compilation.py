@@ -17,10 +17,10 @@ from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
 from ddlsched.engine.loop.layout import State
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.rivals import gather_rivals
+from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.loop.samples import take_sample, take_samples
-from ddlsched.engine.loop.sharing import apply_rates
+from ddlsched.engine.loop.sharing import apply_rates, collect_component, rerate_max_min
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
 __all__ = ["Part", "ensure_compiled"]
@@ -29,12 +29,12 @@ _SILENT_S = 2.0
 
 
 class Part(Enum):
-    """Which runs call a function of the kernel."""
+    """Which runs call a function of the loop."""
 
     ALL = "all"
     WARM_UP = "with a warm-up"
     CAPACITY = "whose servers come and go"
-    PYTHON = "with a policy or model that has no compiled rule"
+    PYTHON = "with a policy or model that is asked in Python, or has a memory"
     ELASTIC = "with elastic jobs"
 
 
@@ -63,9 +63,12 @@ def _compile(state_type: Any, part: Part) -> None:
         Part.PYTHON: [
             (gather_transfers, (state_type,)),
             (gather_rivals, (state_type,)),
+            (rank_rivals, (state_type,)),
             (start_transfer, (state_type, number)),
             (pause_transfer, (state_type, number)),
-            (apply_rates, (state_type, floats)),
+            (apply_rates, (state_type, numbers, floats)),
+            (collect_component, (state_type,)),
+            (rerate_max_min, (state_type, number)),
         ],
         Part.ELASTIC: [(stop_job, (state_type, number, number))],
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ddlsched.engine.loop.codes import KEY_WORDS
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.order import major_key, minor_key
+from ddlsched.engine.loop.order import copy_key, key_before, write_key
 from ddlsched.engine.loop.tasks import take_ready, uneven_ns
 from ddlsched.engine.loop.time_accounts import start_computing
 
@@ -12,23 +13,24 @@ from ddlsched.engine.loop.time_accounts import start_computing
 @njit
 def resident_to_run(s, gpu):
     """The worker whose ready task the GPU takes next, or -1."""
-    rule = s.run[0].order_rule
-    best, best_job = -1, -1
-    best_major, best_minor = 0, 0.0
+    run = s.run[0]
+    best, best_job, known = -1, -1, False
+    here = len(s.keys) // KEY_WORDS - 2
     for place in range(s.gpus[gpu].num_residents):
         number = s.residents[gpu, place]
         worker = s.workers[number]
         if worker.num_ready == 0:
             continue
-        job = s.jobs[worker.job]
-        major = major_key(rule, job)
-        minor = minor_key(rule, job)
-        if best >= 0:
-            if major > best_major or (major == best_major and minor > best_minor):
-                continue
-            if major == best_major and minor == best_minor and worker.job > best_job:
-                continue
-        best, best_job, best_major, best_minor = number, worker.job, major, minor
+        if best < 0:
+            best, best_job = number, worker.job
+            continue
+        if not known:  # most often only one is ready, and no key is needed
+            write_key(s, best_job, here)
+            known = True
+        write_key(s, worker.job, here + 1)
+        if key_before(s, run.key_words, here + 1, worker.job, here, best_job):
+            copy_key(s, run.key_words, here + 1, here)
+            best, best_job = number, worker.job
     return best
 
 

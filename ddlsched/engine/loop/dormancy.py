@@ -8,7 +8,7 @@ from ddlsched.engine.loop.codes import ONE
 from ddlsched.engine.loop.dormant_progress import dormant_busy_ns
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.jit import called_from_python, njit
-from ddlsched.engine.loop.sharing import local_rate
+from ddlsched.engine.loop.sharing import alone_rate_now
 from ddlsched.engine.loop.tasks import make_ready
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.loop.transfers import join_waiting, most_sharing, set_rate, start_transfer
@@ -212,5 +212,5 @@ def resume_transfer(s, number, started_ns):
     run.now_ns = started_ns
     join_waiting(s, number)
     start_transfer(s, number)
-    set_rate(s, number, local_rate(s, s.transfers[number]), most_sharing(s, s.transfers[number]))
+    set_rate(s, number, alone_rate_now(s, number), most_sharing(s, s.transfers[number]))
     run.now_ns = now_ns

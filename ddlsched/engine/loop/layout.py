@@ -11,13 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-__all__ = ["TRANSFER_ACTIVE", "Columns", "Records", "State", "make_records"]
+__all__ = ["Columns", "Records", "State", "example_state", "make_records"]
 
 Records: TypeAlias = Any
 """A numpy record array; its fields are known to numba, not to a type checker."""
-
-TRANSFER_IDLE, TRANSFER_WAITING, TRANSFER_ACTIVE = range(3)
-"""States of a transfer."""
 
 _INTEGERS = {
     "run": (
@@ -34,8 +31,13 @@ _INTEGERS = {
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
-        "num_gpus order_rule communication_rule overlap_limit contention_rule record record_from_ns record_to_ns "
-        "checkpoint_iterations jitter_seed skipping_networked jumping elastic"
+        "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed skipping_networked jumping elastic "
+        # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
+        "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
+        "communication communication_address communication_fields transfer_key_words refusal_lasts "
+        "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
+        # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
+        "scratch_used seen failed_door failed_number"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -65,7 +67,7 @@ _INTEGERS = {
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes penalty_ppm",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
-        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh"
+        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh level seen"
     ),
     "link": "head waiting_head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
     "entry": "link transfer next previous",
@@ -73,12 +75,12 @@ _INTEGERS = {
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
 }
 _FLOATS = {
-    "run": "per_byte_s penalty_per_byte_s busy_ns",
-    "job": "busy_per_gpu_ns",
+    "run": "per_byte_s penalty_per_byte_s busy_ns answer",
+    "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
-    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte",
-    "link": "relative_bandwidth free bytes",
+    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight",
+    "link": "relative_bandwidth bandwidth_bytes_per_s free bytes",
     "slice": "rate",
 }
 
@@ -112,7 +114,8 @@ class State(NamedTuple):
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
     ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
-    components; the others are lists whose lengths are in ``run``.
+    components, ``key_notes`` of each job the first number of its two keys at the snapshot and now; ``keys`` holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``minor`` rates that
+    are being found; ``scratch`` the lists that a policy is given; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -148,7 +151,27 @@ class State(NamedTuple):
     touched_links: np.ndarray
     fresh: np.ndarray
     items: np.ndarray
-    major: np.ndarray
+    keys: np.ndarray
+    key_notes: np.ndarray
     minor: np.ndarray
+    scratch: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
+
+
+_PLURALS = {
+    f"{kind}s" if kind not in ("run", "entry") else {"run": "run", "entry": "entries"}[kind]: kind for kind in _INTEGERS
+}
+_DTYPES = {"ready": np.uint8, "minor": np.float64, "jitter": np.float64}
+_TWO_DIMENSIONAL = ("residents", "penalties_ppm")
+
+
+def example_state() -> State:
+    """Return a state of nothing, of the type that every state has."""
+    arrays = {}
+    for name in State._fields:
+        if name in _PLURALS:
+            arrays[name] = make_records(_PLURALS[name], 1)
+        else:
+            arrays[name] = np.zeros((1, 1) if name in _TWO_DIMENSIONAL else 1, _DTYPES.get(name, np.int64))
+    return State(**arrays)

@@ -1,91 +1,117 @@
-"""Who goes first: (major, minor, number), smallest first; numbers are unique, so the order is total."""
+"""Who goes first: keys of up to ``KEY_WORDS`` whole numbers, then the number; numbers are unique, so the order is total."""
 
 from __future__ import annotations
 
+from ddlsched.engine.loop.codes import KEY_WORDS, Door
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.rules import (
-    ARRIVAL,
-    ATTAINED,
-    PER_GPU,
-    PYTHON_ORDER,
-    REMAINING_SERVICE,
-    REMAINING_TIME,
-    WITH_COMMUNICATION,
-)
+from ddlsched.engine.loop.policy_calls import call_policy
+
+FEW = 12
+"""So many are sorted by insertion."""
 
 
 @njit
-def major_key(rule, job):
-    if rule == REMAINING_SERVICE:
-        return job.remaining_service_ns
-    if rule == WITH_COMMUNICATION:
-        return job.remaining_service_ns + job.iterations_left * job.communication_ns * job.num_gpus
-    if rule == PER_GPU:
-        return job.remaining_service_ns // job.num_gpus
-    if rule == REMAINING_TIME:
-        return job.remaining_service_ns // job.num_gpus + job.iterations_left * job.communication_ns
-    if rule == ARRIVAL:
-        return job.arrival_ns
-    if rule == ATTAINED:
-        return job.service_ns - job.remaining_service_ns
-    return job.rank
+def write_key(s, number, place):
+    """Write a job's key to a place of ``keys``: what the order says, or its rank if the order ranks jobs beforehand."""
+    run = s.run[0]
+    if run.order_ranked == 1:
+        s.keys[place * KEY_WORDS] = s.jobs[number].rank
+    else:
+        call_policy(s, Door.ORDER.value, run.order_address, number, place, run.order_fields)
 
 
 @njit
-def minor_key(rule, job):
-    """The fraction left by a division; exact, since fractions of fewer than 1e7 GPUs differ as floats."""
-    if rule in (PER_GPU, REMAINING_TIME):
-        return (job.remaining_service_ns % job.num_gpus) / job.num_gpus
-    return 0.0
+def copy_key(s, words, place, to_place):
+    for word in range(words):
+        s.keys[to_place * KEY_WORDS + word] = s.keys[place * KEY_WORDS + word]
 
 
 @njit
-def sort_items(items, major, minor, count):
-    """Sort by (major, minor, item); Shell's sort, each gap 9/4 of the next; for short lists insertion sort."""
-    gap = 1
-    while gap * 9 < count * 4:
-        gap = gap * 9 // 4 + 1
-    while gap > 0:
-        for place in range(gap, count):
-            item, a, b = items[place], major[place], minor[place]
-            hole = place
-            while hole >= gap:
-                left = hole - gap
-                if major[left] < a:
-                    break
-                if major[left] == a and (minor[left] < b or (minor[left] == b and items[left] < item)):
-                    break
-                items[hole], major[hole], minor[hole] = items[left], major[left], minor[left]
-                hole = left
-            items[hole], major[hole], minor[hole] = item, a, b
-        gap = gap * 4 // 9
+def key_before(s, words, place, number, other_place, other):
+    """Whether what has the key at one place goes before what has that at another."""
+    for word in range(words):
+        mine, others = s.keys[place * KEY_WORDS + word], s.keys[other_place * KEY_WORDS + word]
+        if mine != others:
+            return mine < others
+    return number < other
 
 
 @njit
-def goes_before(rule, job, number, other, other_number):
-    major, other_major = major_key(rule, job), major_key(rule, other)
-    if major != other_major:
-        return major < other_major
-    minor, other_minor = minor_key(rule, job), minor_key(rule, other)
-    return minor < other_minor or (minor == other_minor and number < other_number)
+def goes_before(s, number, other):
+    """Whether a job goes before another."""
+    run = s.run[0]
+    place = len(s.keys) // KEY_WORDS - 2
+    write_key(s, number, place)
+    write_key(s, other, place + 1)
+    return key_before(s, run.key_words, place, number, place + 1, other)
+
+
+@njit
+def sort_items(s, items, words, count):
+    """Sort by (key, item), keys at the places of the items: short lists by insertion, others by a heap."""
+    if count <= FEW:
+        insert_all(s, items, words, count)
+        return
+    for place in range(count // 2 - 1, -1, -1):
+        sink(s, items, words, place, count)
+    for last in range(count - 1, 0, -1):
+        swap(s, items, words, 0, last)
+        sink(s, items, words, 0, last)
+
+
+@njit
+def insert_all(s, items, words, count):
+    spare = len(s.keys) // KEY_WORDS - 1
+    for place in range(1, count):
+        item, hole = items[place], place
+        copy_key(s, words, place, spare)
+        while hole > 0 and key_before(s, words, spare, item, hole - 1, items[hole - 1]):
+            items[hole] = items[hole - 1]
+            copy_key(s, words, hole - 1, hole)
+            hole -= 1
+        if hole != place:
+            items[hole] = item
+            copy_key(s, words, spare, hole)
+
+
+@njit
+def swap(s, items, words, place, other):
+    items[place], items[other] = items[other], items[place]
+    for word in range(words):
+        a, b = place * KEY_WORDS + word, other * KEY_WORDS + word
+        s.keys[a], s.keys[b] = s.keys[b], s.keys[a]
+
+
+@njit
+def sink(s, items, words, place, count):
+    """Restore a heap whose last goes first, below a place."""
+    while True:
+        child = 2 * place + 1
+        if child >= count:
+            return
+        if child + 1 < count and key_before(s, words, child, items[child], child + 1, items[child + 1]):
+            child += 1
+        if not key_before(s, words, place, items[place], child, items[child]):
+            return
+        swap(s, items, words, place, child)
+        place = child
 
 
 @njit
 def sort_queue(s):
-    """Bring the queue into the order's order; a compiled key does not change while a job is queued."""
+    """Bring the queue into the order's order; a stable key does not change while a job is queued."""
     run = s.run[0]
-    if run.order_rule == PYTHON_ORDER:
+    if run.key_is_stable == 0:
         for place in range(run.num_queued):
-            s.major[place], s.minor[place] = s.jobs[s.queue[place]].rank, 0.0
-        sort_items(s.queue, s.major, s.minor, run.num_queued)
+            write_key(s, s.queue[place], place)
+        sort_items(s, s.queue, run.key_words, run.num_queued)
         return
     while run.num_sorted < run.num_queued:
         number = s.queue[run.num_sorted]
         low, high = 0, run.num_sorted
         while low < high:
             middle = (low + high) >> 1
-            other = s.queue[middle]
-            if goes_before(run.order_rule, s.jobs[number], number, s.jobs[other], other):
+            if goes_before(s, number, s.queue[middle]):
                 high = middle
             else:
                 low = middle + 1

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import NEVER, ZERO, TransferState
+from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, ZERO, Door, TransferState
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.order import goes_before, major_key
-from ddlsched.engine.loop.rules import (
-    ATTAINED,
-    BY_SERVICE,
-    BY_SERVICE_PER_GPU,
-    BY_TIME,
-    PER_GPU,
-    REMAINING_SERVICE,
-    REMAINING_TIME,
-    WITH_COMMUNICATION,
-)
+from ddlsched.engine.loop.order import goes_before, write_key
+from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.tasks import uneven_ns
 from ddlsched.engine.loop.time_accounts import count_time
 
@@ -100,7 +91,7 @@ def begin_component(s, root):
         if count > MOST_JOBS or run.num_words > len(s.snapshots):
             run.num_words = s.jobs[root].snapshot
             return
-        if goes_before(run.order_rule, job, number, s.jobs[anchor], anchor):
+        if goes_before(s, number, anchor):
             anchor = number
         number = job.next_member
     job = s.jobs[anchor]
@@ -169,8 +160,9 @@ def save(s, anchor):
     job.saved_ns, job.tries = run.now_ns, 0
     if not walk(s, anchor, SAVING, ZERO):
         job.window = 0
-    elif job.window == 0:
-        job.window = 1
+    else:
+        job.window = max(job.window, 1)
+        keep_keys(s, job.root)
 
 
 @njit
@@ -237,6 +229,10 @@ def earliest_finish_ns(s, number):
 def most_periods(s, root):
     """How often the last period may be repeated before a job of the component ends or the order of two changes."""
     run = s.run[0]
+    number = root
+    while number >= 0:
+        note_keys(s, number)
+        number = s.jobs[number].next_member
     periods = NEVER
     number = root
     while number >= 0:
@@ -246,50 +242,64 @@ def most_periods(s, root):
             periods = min(periods, (job.iterations_left - 1) // iterations)
         other = root
         while other != number:
-            periods = min(periods, periods_in_order(s, run.order_rule, number, other))
-            if run.communication_rule == BY_SERVICE:
-                periods = min(periods, periods_in_order(s, REMAINING_SERVICE, number, other))
-            elif run.communication_rule == BY_SERVICE_PER_GPU:
-                periods = min(periods, periods_in_order(s, PER_GPU, number, other))
-            elif run.communication_rule == BY_TIME:
-                periods = min(periods, periods_in_order(s, REMAINING_TIME, number, other))
+            for place in range(2):
+                if periodic(run, place) == 0:
+                    periods = min(periods, periods_in_order(s, number, other, place))
             other = s.jobs[other].next_member
         number = job.next_member
     return periods
 
 
 @njit
-def key_fall(rule, job, iterations):
-    """By how much a job's key falls in so many iterations."""
-    if rule == REMAINING_SERVICE:
-        return iterations * job.compute_ns * job.num_gpus
-    if rule == WITH_COMMUNICATION:
-        return iterations * (job.compute_ns + job.communication_ns) * job.num_gpus
-    if rule == PER_GPU:
-        return iterations * job.compute_ns
-    if rule == REMAINING_TIME:
-        return iterations * (job.compute_ns + job.communication_ns)
-    if rule == ATTAINED:
-        return -iterations * job.compute_ns * job.num_gpus
-    return np.int64(0)
+def periodic(run, place):
+    """Whether a key (0: of the order; 1: of transfers) is the same in every period."""
+    if place == 0:
+        return run.key_is_periodic
+    return run.transfer_key_is_periodic
 
 
 @njit
-def periods_in_order(s, rule, number, other):
+def note_keys(s, number):
+    """Write the first number of a job's key, and of that of its transfers, beside the snapshot."""
+    run = s.run[0]
+    job = s.jobs[number]
+    spare = len(s.keys) // KEY_WORDS - 2
+    for place in range(2):
+        if periodic(run, place) == 0:
+            if place == 0:
+                write_key(s, number, spare)
+            elif job.num_transfers > 0:
+                door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields
+                call_policy(s, door, address, job.first_transfer, spare, fields)
+            s.key_notes[4 * number + 2 * place + 1] = s.keys[spare * KEY_WORDS]
+
+
+@njit
+def keep_keys(s, root):
+    """Let the keys of now be those of the snapshot."""
+    number = root
+    while number >= 0:
+        note_keys(s, number)
+        for place in range(2):
+            s.key_notes[4 * number + 2 * place] = s.key_notes[4 * number + 2 * place + 1]
+        number = s.jobs[number].next_member
+
+
+@njit
+def periods_in_order(s, number, other, place):
     """How often the last period may be repeated, in which two jobs keep their order.
 
-    Keys move in one direction. If both move equally far in a period, every comparison comes out as it did. If not, they
-    must be so far apart that the order is the same at whatever times of a period they are taken, the last one included.
-    Of a divided key only whole numbers are looked at, so these must differ.
+    Only for keys that change by the same amount in every period. If both change equally, every comparison comes out as it
+    did. If not, they must be so far apart that the order is the same at whatever times of a period they are taken, the last
+    one included. Only the first numbers of the keys are looked at, so these must differ.
     """
-    first, second = s.jobs[number], s.jobs[other]
-    if goes_before(rule, second, other, first, number):
+    first, second = 4 * number + 2 * place, 4 * other + 2 * place
+    if s.key_notes[second + 1] < s.key_notes[first + 1]:
         first, second = second, first
-    fall = key_fall(rule, first, s.snapshots[first.snapshot] - first.iterations_left)
-    other_fall = key_fall(rule, second, s.snapshots[second.snapshot] - second.iterations_left)
+    key, other_key = s.key_notes[first + 1], s.key_notes[second + 1]
+    fall, other_fall = s.key_notes[first] - key, s.key_notes[second] - other_key
     if fall == other_fall:
         return NEVER
-    key, other_key = major_key(rule, first), major_key(rule, second)
     gap = min(other_key, other_key + other_fall) - max(key, key + fall)
     if gap <= 0:
         return np.int64(0)

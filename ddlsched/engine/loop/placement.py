@@ -69,6 +69,7 @@ def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, late
     for i in range(job.num_transfers):
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
+        transfer.weight = 0.0  # not asked yet
         transfer.first_entry, transfer.num_entries = run.num_entries, len(ring_links)
         for link in ring_links:
             s.entries[run.num_entries].link = link

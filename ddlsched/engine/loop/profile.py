@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import NEVER
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing import local_rate
+from ddlsched.engine.loop.sharing import alone_rate
 from ddlsched.engine.loop.tasks import begin_sources, predecessor_ended, predecessors_ended, take_ready, uneven_ns
 
 
@@ -29,14 +29,10 @@ def task_ns(s, job, task):
 
 
 @njit
-def alone_ns(s, transfer):
-    """How long a transfer takes that meets nobody; a ring may cross one link more than once."""
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        s.links[s.entries[e].link].count += 1
-    rate = local_rate(s, transfer)
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        s.links[s.entries[e].link].count -= 1
-    after_ns = np.ceil(transfer.latency_ns + transfer.bytes * (1e9 / rate) - 0.001)
+def alone_ns(s, number):
+    """How long a transfer takes that meets nobody."""
+    transfer = s.transfers[number]
+    after_ns = np.ceil(transfer.latency_ns + transfer.bytes * (1e9 / alone_rate(s, number)) - 0.001)
     return np.int64(after_ns) if 0.0 < after_ns < 4e18 else np.int64(0)
 
 
@@ -73,12 +69,13 @@ def profile_iteration(s, job):
     while left > 0:
         while run.num_work > others_work:
             run.num_work -= 1
-            transfer = s.transfers[s.work[run.num_work]]
+            number = s.work[run.num_work]
+            transfer = s.transfers[number]
             record = s.tasks[job.first_task + transfer.task]
             record.begins_ns = record.ends_ns = now_ns
             job.period_load_ns += record.load_ns
             if job.num_servers > 1 and sent_ns == NEVER:
-                sending, sent_ns = transfer.task, now_ns + alone_ns(s, transfer)
+                sending, sent_ns = transfer.task, now_ns + alone_ns(s, number)
                 record.ends_ns = sent_ns
                 regular = regular and sent_ns > now_ns
                 job.period_events += 1

@@ -1,9 +1,11 @@
-"""The jobs that an instant may have to choose between, for an order that is asked in Python."""
+"""The jobs that an instant may have to choose between, for an order whose answers depend on what it was asked before."""
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ONE, ZERO
+from ddlsched.engine.loop.codes import ONE, ZERO, Door
 from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.order import sort_items
+from ddlsched.engine.loop.policy_calls import call_policy
 
 
 @njit
@@ -42,3 +44,15 @@ def gather_rivals(s):
                         count = add_rival(s, count, worker.job)
                     first = worker.job
     return count
+
+
+@called_from_python
+def rank_rivals(s):
+    """Ask a compiled order with a memory for the keys of the rivals, as one in Python is asked, and rank them by these."""
+    run = s.run[0]
+    count = gather_rivals(s)
+    for place in range(count):
+        call_policy(s, Door.ORDER.value, run.order_address, s.items[place], place, run.order_fields)
+    sort_items(s, s.items, run.rank_words, count)
+    for place in range(count):
+        s.jobs[s.items[place]].rank = place

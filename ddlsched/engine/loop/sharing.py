@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO
+import numpy as np
+
+from ddlsched.engine.loop.codes import ZERO, Contention, Door
 from ddlsched.engine.loop.jit import called_from_python, njit
-from ddlsched.engine.loop.rules import LINEAR
+from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
 
 
 @njit
-def local_rate(s, transfer):
-    """Rate of a transfer under a model that needs only the counts on its links."""
+def local_rate(s, number):
+    """Rate of a transfer under a model that says how fast it goes on each link."""
     run = s.run[0]
-    worst = 0.0
-    first = True
+    transfer = s.transfers[number]
+    least = np.inf
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.entries[e].link
+        call_policy(s, Door.CONTENTION.value, run.rate_address, number, link, run.contention_fields)
+        if run.failed_door >= 0:
+            return 1.0
+        least = min(least, run.answer)
+    return least
+
+
+@njit
+def weigh(s, number):
+    """Ask the weight and the level of a transfer."""
+    run = s.run[0]
+    call_policy(s, Door.CONTENTION.value, run.rate_address, number, ZERO, run.contention_fields)
+    call_policy(s, Door.CONTENTION.value, run.level_address, number, ZERO, run.contention_fields)
+
+
+@njit
+def alone_rate_now(s, number):
+    """Rate of a transfer that runs and meets nobody."""
+    run = s.run[0]
+    if run.contention == Contention.LINK_RATES:
+        return local_rate(s, number)
+    transfer = s.transfers[number]
+    weigh(s, number)
+    least = np.inf
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link = s.links[s.entries[e].link]
-        count = link.count
-        if run.contention_rule == LINEAR:
-            value = (count * run.per_byte_s + (count - 1) * run.penalty_per_byte_s) / link.relative_bandwidth
-            worst = value if first else max(worst, value)
-        else:
-            value = 1.0 / run.per_byte_s * link.relative_bandwidth / count
-            worst = value if first else min(worst, value)
-        first = False
-    return 1.0 / worst if run.contention_rule == LINEAR else worst
+        units = 0.0
+        for _ in range(link.count):
+            units += transfer.weight
+        least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / units)
+    return transfer.weight * least
+
+
+@njit
+def alone_rate(s, number):
+    """Rate that a transfer would have if it ran now and met nobody; a ring may cross one link more than once."""
+    transfer = s.transfers[number]
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count += 1
+    rate = alone_rate_now(s, number)
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].count -= 1
+    return rate
 
 
 @njit
@@ -39,11 +75,11 @@ def rerate_neighbours(s):
             transfer = s.transfers[entry.transfer]
             if transfer.stamp != run.stamp:
                 transfer.stamp = run.stamp
-                set_rate(s, entry.transfer, local_rate(s, transfer), most_sharing(s, transfer))
+                set_rate(s, entry.transfer, local_rate(s, entry.transfer), most_sharing(s, transfer))
             e = entry.next
 
 
-@njit
+@called_from_python
 def collect_component(s):
     """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
     run = s.run[0]
@@ -67,10 +103,27 @@ def collect_component(s):
 
 
 @njit
-def rerate_max_min(s):
+def weigh_all(s, count):
+    """Ask the weights and levels of the transfers in ``items``, unless theirs are fixed."""
+    run = s.run[0]
+    for place in range(count):
+        number = s.items[place]
+        if run.weights_are_fixed == 0 or s.transfers[number].weight == 0.0:
+            weigh(s, number)
+
+
+@njit
+def rerate_shares(s):
+    """Ask what is not known, and share."""
+    count = collect_component(s)
+    weigh_all(s, count)
+    rerate_max_min(s, count)
+
+
+@called_from_python
+def rerate_max_min(s, count):
     """Progressive filling over the touched component; ``minor`` holds the rates found."""
     run = s.run[0]
-    count = collect_component(s)
     for place in range(count):
         s.minor[place] = 0.0
         s.transfers[s.items[place]].fill_index = place
@@ -122,9 +175,9 @@ def forget_touched_links(s):
 
 
 @called_from_python
-def apply_rates(s, rates):
-    """Give the active transfers the rates that a Python model answered, in the order of ``active``."""
-    for place in range(s.run[0].num_active):
-        number = s.active[place]
+def apply_rates(s, numbers, rates):
+    """Give active transfers the rates that a Python model answered."""
+    for place in range(len(numbers)):
+        number = numbers[place]
         set_rate(s, number, rates[place], most_sharing(s, s.transfers[number]))
     forget_touched_links(s)

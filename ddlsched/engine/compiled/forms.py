@@ -1,0 +1,130 @@
+"""From a policy's instance to the address that the loop calls, through the cache on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ddlsched.engine.loop.jit import sources_stamp
+from ddlsched.policies.compiling.fields import Fields
+from ddlsched.policies.compiling.program import Program, build_program
+from ddlsched.policies.compiling.source import CannotCompile
+
+__all__ = ["CompiledMethod", "compile_method"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledMethod:
+    """A method of a policy, compiled.
+
+    Attributes
+    ----------
+    address
+        Of its entry (:mod:`ddlsched.engine.compiled.entries`).
+    fields
+        The policy's: the entry is called with the address of their record.
+    words
+        How many numbers its key has; 0 if it answers no key.
+    whole_first
+        Whether the first of them is a whole number.
+    reads
+        Names of what it may read.
+    has_memory
+        Whether its answer may depend on what it was asked before.
+    """
+
+    address: int
+    fields: Fields
+    words: int
+    whole_first: bool
+    reads: frozenset[str]
+    has_memory: bool
+
+
+_compiled: dict[str, tuple[Any, int, bool]] = {}
+_lock = threading.Lock()
+
+
+def compile_method(policy: Any, method: str) -> CompiledMethod:
+    """Return a method of a policy, compiled in this process, by an earlier one, or now.
+
+    Raises
+    ------
+    CannotCompile
+        With file, line, construct and why.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise CannotCompile("NUMBA_DISABLE_JIT", "1", "nothing is compiled")
+    program = build_program(policy, method)
+    name = f"{method}-{_digest(program)}"
+    with _lock:
+        if name not in _compiled:
+            _compiled[name] = _entry(program, method, name)
+    function, words, whole_first = _compiled[name]
+    memory = program.changes_itself or bool(program.fields.arrays)
+    return CompiledMethod(function.address, program.fields, words, whole_first, program.reads, memory)
+
+
+def _digest(program: Program) -> str:
+    compiling = Path(sys.modules[Program.__module__].__file__ or "").parent
+    digest = hashlib.sha256(f"{program.digest}{sources_stamp()}".encode())
+    for folder in (compiling, Path(__file__).parent):
+        for path in sorted(folder.glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _entry(program: Program, method: str, name: str) -> tuple[Any, int, bool]:
+    """Return the compiled entry, the words of its key, and whether the first is whole."""
+    from ddlsched.engine.compiled.cache import kept_entry
+
+    return kept_entry(name, lambda: _typed(program, method))
+
+
+def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
+    """Compile a method and return its entry's Python function, the words of its key, and whether the first is whole."""
+    from numba.core import types
+    from numba.core.errors import NumbaError
+
+    from ddlsched.engine.compiled.entries import METHODS, entry_function, key_types
+    from ddlsched.engine.compiled.view_types import JOB, LINK, NETWORK, TRANSFER
+    from ddlsched.engine.loop.codes import KEY_WORDS
+    from ddlsched.policies.compiling.compiler import compiled_function, reason_of
+
+    given = {
+        "key": (JOB, types.float64),
+        "transfer_key": (TRANSFER, NETWORK),
+        "admit": (TRANSFER, NETWORK),
+        "link_rate": (TRANSFER, LINK),
+        "weight": (TRANSFER,),
+        "level": (TRANSFER,),
+    }[method]
+    from numba import from_dtype
+
+    function = compiled_function(program)
+    try:
+        function.compile((from_dtype(program.fields.dtype), *given))
+        (answered,) = (overload.signature.return_type for overload in function.overloads.values())
+        _, expected = METHODS[method]
+        kinds = key_types(answered) if expected is None else [answered]
+        allowed = (types.Integer, types.Float, types.Boolean) if expected is None else (expected,)
+        if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
+            what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
+            raise CannotCompile(_first_line(program), method, f"answers {answered}; {what} can be compiled")
+        entry = entry_function(method, function, program.fields.dtype)
+    except NumbaError as error:
+        raise reason_of(error, program) from None
+    words = len(kinds) if expected is None else 0
+    return entry, words, words > 0 and isinstance(kinds[0], types.Integer | types.Boolean)
+
+
+def _first_line(program: Program) -> str:
+    from ddlsched.policies.compiling.source import short_path
+
+    last = program.functions[-1]
+    return f"{short_path(last.file)}, line {last.node.lineno}"

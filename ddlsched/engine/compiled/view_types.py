@@ -1,0 +1,177 @@
+"""Views in compiled code: a job, a transfer, a link or the network is the state's address and a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import typeof
+from numba.core import cgutils, types
+from numba.core.imputils import RefType, impl_ret_untracked, iternext_impl, lower_builtin
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer
+from numba.extending import intrinsic, models, register_model
+
+from ddlsched.engine.loop.layout import example_state
+from ddlsched.engine.loop.state import StateType
+
+__all__ = [
+    "JOB",
+    "LINK",
+    "NETWORK",
+    "STATE",
+    "TRANSFER",
+    "ListType",
+    "ViewType",
+    "make_view",
+    "number_of",
+    "state_at",
+    "state_of",
+]
+
+STATE: StateType = typeof(example_state())
+
+
+class ViewType(types.Type):
+    """A view of one thing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+
+@register_model(ViewType)
+class _ViewModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, view: ViewType) -> None:
+        super().__init__(manager, view, [("state", STATE), ("number", types.int64)])
+
+
+JOB, TRANSFER, LINK, NETWORK = ViewType("job"), ViewType("transfer"), ViewType("link"), ViewType("network")
+
+
+class ListType(types.SimpleIterableType):  # type: ignore[misc]
+    """Things in a row: ``count`` of them, from ``first`` on.
+
+    ``item`` is the type of one; ``place`` says where their numbers are: in the "scratch" array, in the "entries" of a
+    transfer's links, or "themselves", first, first + 1 and so on.
+    """
+
+    def __init__(self, item: Any, place: str) -> None:
+        self.item, self.place = item, place
+        super().__init__(f"list of {item} in {place}", _IteratorType(self))
+
+
+class _IteratorType(types.SimpleIteratorType):  # type: ignore[misc]
+    def __init__(self, row: ListType) -> None:
+        self.row = row
+        super().__init__(f"iterator of {row.item} in {row.place}", row.item)
+
+
+@register_model(ListType)
+class _ListModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, row: ListType) -> None:
+        super().__init__(manager, row, [("state", STATE), ("first", types.int64), ("count", types.int64)])
+
+
+@register_model(_IteratorType)
+class _IteratorModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, iterator: _IteratorType) -> None:
+        members = [("row", iterator.row), ("place", types.EphemeralPointer(types.int64))]
+        super().__init__(manager, iterator, members)
+
+
+# --- views and lists are made and taken apart
+
+
+@intrinsic
+def state_at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+    """Return the state at an address."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.inttoptr(arguments[0], context.get_value_type(STATE))
+
+    return STATE(types.int64), generate
+
+
+def make_view(view: ViewType) -> Any:
+    """Return the function that makes a view of a state and a number."""
+
+    @intrinsic
+    def make(typing_context: Any, state: Any, number: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            made = cgutils.create_struct_proxy(view)(context, builder)
+            made.state, made.number = arguments
+            return made._getvalue()
+
+        return signature(view, STATE, types.int64), generate
+
+    return make
+
+
+def make_list(row: ListType) -> Any:
+    """Return the function that makes a list of a state, a first place and a count."""
+
+    @intrinsic
+    def make(typing_context: Any, state: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            made = cgutils.create_struct_proxy(row)(context, builder)
+            made.state, made.first, made.count = arguments
+            return made._getvalue()
+
+        return signature(row, STATE, types.int64, types.int64), generate
+
+    return make
+
+
+def _member(name: str, kind: Any) -> Any:
+    @intrinsic
+    def get(typing_context: Any, view: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            return getattr(cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]), name)
+
+        return signature(kind, view), generate
+
+    return get
+
+
+state_of = _member("state", STATE)
+number_of = _member("number", types.int64)
+first_of = _member("first", types.int64)
+count_of = _member("count", types.int64)
+
+
+# --- iteration
+
+
+@infer
+class _GetIterator(AbstractTemplate):  # type: ignore[misc]
+    key = "getiter"
+
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        (row,) = arguments
+        return signature(row.iterator_type, row) if isinstance(row, ListType) else None
+
+
+@lower_builtin("getiter", ListType)  # type: ignore[untyped-decorator]
+def _getiter(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    iterator = cgutils.create_struct_proxy(sig.return_type)(context, builder)
+    iterator.row = arguments[0]
+    iterator.place = cgutils.alloca_once_value(builder, ir.Constant(ir.IntType(64), 0))
+    return impl_ret_untracked(context, builder, sig.return_type, iterator._getvalue())
+
+
+@lower_builtin("iternext", _IteratorType)  # type: ignore[untyped-decorator]
+@iternext_impl(RefType.UNTRACKED)
+def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any) -> None:
+    from ddlsched.engine.compiled.views import item_of
+
+    (kind,) = sig.args
+    iterator = cgutils.create_struct_proxy(kind)(context, builder, arguments[0])
+    row = cgutils.create_struct_proxy(kind.row)(context, builder, iterator.row)
+    place = builder.load(iterator.place)
+    more = builder.icmp_signed("<", place, row.count)
+    result.set_valid(more)
+    with builder.if_then(more):
+        item_signature = signature(kind.row.item, kind.row, types.int64)
+        item = context.compile_internal(builder, item_of(kind.row), item_signature, (iterator.row, place))
+        result.yield_(item)
+        builder.store(builder.add(place, ir.Constant(ir.IntType(64), 1)), iterator.place)

@@ -1,0 +1,410 @@
+"""What a view offers in compiled code, under the names of :mod:`ddlsched.policies.views`."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import types
+from numba.extending import overload, overload_attribute, overload_method, register_jitable
+
+from ddlsched.engine.compiled.view_types import (
+    JOB,
+    LINK,
+    NETWORK,
+    TRANSFER,
+    ListType,
+    ViewType,
+    count_of,
+    first_of,
+    make_list,
+    make_view,
+    number_of,
+    state_of,
+)
+from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
+from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
+from ddlsched.policies.transfer_states import TransferState
+
+__all__ = ["item_of", "job_at", "link_at", "network_at", "transfer_at"]
+
+job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
+
+TRANSFERS, NUMBERS = ListType(TRANSFER, "scratch"), ListType(types.int64, "scratch")
+CROSSED, LINKS = ListType(types.int64, "entries"), ListType(LINK, "themselves")
+_transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
+
+
+# --- lists
+
+
+@functools.cache
+def item_of(row: ListType) -> Callable[..., Any]:
+    """Return the function that gets the item at a place of a list."""
+    if row.place == "entries":
+        return lambda row, place: state_of(row).entries[first_of(row) + place].link
+    if row.place == "themselves":
+        return lambda row, place: link_at(state_of(row), first_of(row) + place)
+    if row.item == TRANSFER:
+        return lambda row, place: transfer_at(state_of(row), state_of(row).scratch[first_of(row) + place])
+    return lambda row, place: state_of(row).scratch[first_of(row) + place]
+
+
+@overload(len)
+@typed
+def _length(row: Any) -> Any:
+    return (lambda row: count_of(row)) if isinstance(row, ListType) else None
+
+
+@overload(operator.getitem)
+@typed
+def _item(row: Any, place: Any) -> Any:
+    if not isinstance(row, ListType) or not isinstance(place, types.Integer):
+        return None
+    item = register_jitable(item_of(row))
+
+    @typed
+    def get(row: Any, place: Any) -> Any:
+        if place < 0:
+            place += count_of(row)
+        if place < 0 or place >= count_of(row):
+            raise IndexError("list index out of range")
+        return item(row, place)
+
+    return get
+
+
+@overload(operator.contains)
+@typed
+def _contains(row: Any, item: Any) -> Any:
+    if not isinstance(row, ListType):
+        return None
+
+    @typed
+    def contains(row: Any, item: Any) -> Any:
+        for other in row:
+            if other == item:
+                return True
+        return False
+
+    return contains
+
+
+@typed
+def _same(a: Any, b: Any) -> Any:
+    if isinstance(a, ViewType) and a == b:
+        return lambda a, b: number_of(a) == number_of(b)
+    return None
+
+
+overload(operator.eq)(_same)
+overload(operator.is_)(_same)
+
+
+@register_jitable
+def _take_scratch(s: Any, count: int) -> int:
+    """Return the first of so many places of the scratch array, which are free until the policy has answered."""
+    run = s.run[0]
+    first = run.scratch_used
+    if first + count > len(s.scratch):
+        raise MemoryError("too many lists at once")
+    run.scratch_used = first + count
+    return first
+
+
+# --- jobs
+
+
+_attributes: dict[str, dict[ViewType, Any]] = {}
+
+
+def _attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
+    """Let a view have an attribute. numba wants one function for all views that have one of this name."""
+    if name not in _attributes:
+        functions = _attributes[name] = {}
+
+        def choose(view):  # type: ignore[no-untyped-def]
+            compiled = functions.get(view)
+            return None if compiled is None else lambda view: compiled(view)
+
+        overload_attribute(ViewType, name)(choose)
+    _attributes[name][view] = register_jitable(function)
+
+
+def _record_of_job(name: str) -> Callable[..., Any]:
+    """Return the function that reads a field of a job's record, written out for the compiler."""
+    space: dict[str, Any] = {"state_of": state_of, "number_of": number_of}
+    exec(f"def read(job):\n    return state_of(job).jobs[number_of(job)].{name}", space)
+    function: Callable[..., Any] = space["read"]
+    return function
+
+
+for _name, _field in (
+    ("num_gpus", "num_gpus"),
+    ("gpu_memory_mb", "gpu_memory_mb"),
+    ("memory_bytes", "memory_bytes"),
+    ("iterations", "iterations"),
+    ("iterations_left", "iterations_left"),
+    ("arrival_s", "arrival_s"),
+    ("arrival_ns", "arrival_ns"),
+    ("compute_ns", "compute_ns"),
+    ("message_bytes", "message_bytes"),
+    ("service_ns", "service_ns"),
+    ("remaining_service_ns", "remaining_service_ns"),
+    ("communication_ns", "communication_ns"),
+):
+    _attribute(JOB, _name, _record_of_job(_field))
+
+
+@register_jitable
+def _times(a: int, b: int) -> int:
+    """Return a product that Python would not have cut to 64 bits, or raise."""
+    if a != 0 and (a * b) // a != b:
+        raise OverflowError("more than 64 bits")
+    return a * b
+
+
+@register_jitable
+def _plus(a: int, b: int) -> int:
+    total = a + b
+    if (a >= 0) == (b >= 0) and (total >= 0) != (a >= 0):
+        raise OverflowError("more than 64 bits")
+    return total
+
+
+@register_jitable
+def _record(view: Any) -> Any:
+    return state_of(view).jobs[number_of(view)]
+
+
+def _attained(job: Any) -> Any:
+    record = _record(job)
+    return record.service_ns - record.remaining_service_ns
+
+
+def _per_gpu(job: Any) -> Any:
+    record = _record(job)
+    return record.remaining_service_ns // record.num_gpus, (record.remaining_service_ns % record.num_gpus) / (
+        record.num_gpus * 1.0
+    )
+
+
+def _remaining_time(job: Any) -> Any:
+    record = _record(job)
+    reduces_ns = _times(record.iterations_left, record.communication_ns)
+    whole_ns = _plus(record.remaining_service_ns // record.num_gpus, reduces_ns)
+    return whole_ns, (record.remaining_service_ns % record.num_gpus) / (record.num_gpus * 1.0)
+
+
+def _remaining_communication(job: Any) -> Any:
+    record = _record(job)
+    return _times(_times(record.iterations_left, record.communication_ns), record.num_gpus)
+
+
+def _start(job: Any) -> Any:
+    record = _record(job)
+    if record.num_servers == 0:
+        return None
+    return divide_wholes(record.start_ns, 1_000_000_000)
+
+
+def _gpus(job: Any) -> Any:
+    s, record = state_of(job), _record(job)
+    if record.num_servers == 0:
+        return _numbers(s, 0, 0)
+    first = _take_scratch(s, record.num_gpus)
+    for i in range(record.num_gpus):
+        s.scratch[first + i] = s.workers[record.first_worker + i].gpu
+    return _numbers(s, first, record.num_gpus)
+
+
+@register_jitable
+def _list_servers(s: Any, record: Any) -> Any:
+    first = _take_scratch(s, record.num_servers)
+    count = 0
+    for worker in range(record.first_worker, record.first_worker + record.num_gpus):
+        if count == record.num_servers:
+            break
+        server = s.gpus[s.workers[worker].gpu].server
+        known = False
+        for place in range(first, first + count):
+            known = known or s.scratch[place] == server
+        if not known:
+            s.scratch[first + count] = server
+            count += 1
+    return first
+
+
+def _servers(job: Any) -> Any:
+    s, record = state_of(job), _record(job)
+    if record.num_servers == 0:
+        return _numbers(s, 0, 0)
+    return _numbers(s, _list_servers(s, record), record.num_servers)
+
+
+_attribute(JOB, "attained_service_ns", _attained)
+_attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
+_attribute(JOB, "remaining_time_ns", _remaining_time)
+_attribute(JOB, "remaining_communication_ns", _remaining_communication)
+_attribute(JOB, "start_s", _start)
+_attribute(JOB, "gpus", _gpus)
+_attribute(JOB, "servers", _servers)
+
+
+# --- transfers
+
+
+@register_jitable
+def _transfer(view: Any) -> Any:
+    return state_of(view).transfers[number_of(view)]
+
+
+@register_jitable
+def _bytes_left(transfer: Any) -> Any:
+    return bytes_left_now(_transfer(transfer), state_of(transfer).run[0].now_ns)
+
+
+def _bytes_sent(transfer: Any) -> Any:
+    return _transfer(transfer).bytes - _bytes_left(transfer)
+
+
+def _links_of(transfer: Any) -> Any:
+    record = _transfer(transfer)
+    return _crossed(state_of(transfer), record.first_entry, record.num_entries)
+
+
+def _servers_of(transfer: Any) -> Any:
+    s = state_of(transfer)
+    record = s.jobs[_transfer(transfer).job]
+    return _numbers(s, _list_servers(s, record), record.num_servers)
+
+
+_attribute(TRANSFER, "job", lambda transfer: job_at(state_of(transfer), _transfer(transfer).job))
+_attribute(TRANSFER, "message_bytes", lambda transfer: _transfer(transfer).bytes)
+_attribute(TRANSFER, "bytes_left", lambda transfer: _bytes_left(transfer))
+_attribute(TRANSFER, "bytes_sent", _bytes_sent)
+_attribute(TRANSFER, "is_active", lambda transfer: _transfer(transfer).state == TransferState.ACTIVE)
+_attribute(TRANSFER, "links", _links_of)
+_attribute(TRANSFER, "servers", _servers_of)
+
+
+# --- links
+
+
+@register_jitable
+def _link(view: Any) -> Any:
+    return state_of(view).links[number_of(view)]
+
+
+_attribute(LINK, "num_transfers", lambda link: _link(link).count)
+_attribute(LINK, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
+_attribute(LINK, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
+
+
+for _view in (JOB, TRANSFER, LINK):
+    _attribute(_view, "number", lambda view: number_of(view))
+
+
+# --- the network
+
+
+@register_jitable
+def _sort(numbers: Any, first: int, count: int) -> None:
+    for place in range(first + 1, first + count):
+        number, hole = numbers[place], place
+        while hole > first and numbers[hole - 1] > number:
+            numbers[hole] = numbers[hole - 1]
+            hole -= 1
+        numbers[hole] = number
+
+
+@register_jitable
+def _refuse_link(s: Any, link: int) -> None:
+    if link < 0 or link >= len(s.links):
+        raise IndexError("there is no such link")
+
+
+@register_jitable
+def _list_on_link(s: Any, link: int, mine: int, stamp: int) -> None:
+    """Add the transfers that run on a link to the scratch array, each once, but for one."""
+    e = s.links[link].head
+    while e >= 0:
+        number = s.entries[e].transfer
+        if number != mine and s.transfers[number].seen != stamp:
+            s.transfers[number].seen = stamp
+            s.scratch[_take_scratch(s, 1)] = number
+        e = s.entries[e].next
+
+
+@register_jitable
+def _met_by(network: Any, transfer: Any) -> Any:
+    s, number = state_of(network), number_of(transfer)
+    run, record = s.run[0], s.transfers[number]
+    run.seen += 1
+    first = run.scratch_used
+    for e in range(record.first_entry, record.first_entry + record.num_entries):
+        _list_on_link(s, s.entries[e].link, number, run.seen)
+    count = run.scratch_used - first
+    _sort(s.scratch, first, count)
+    return _transfers(s, first, count)
+
+
+@register_jitable
+def _transfers_on(network: Any, link: int) -> Any:
+    s = state_of(network)
+    _refuse_link(s, link)
+    run = s.run[0]
+    run.seen += 1
+    first = run.scratch_used
+    _list_on_link(s, link, -1, run.seen)
+    count = run.scratch_used - first
+    _sort(s.scratch, first, count)
+    return _transfers(s, first, count)
+
+
+@register_jitable
+def _num_on(network: Any, link: int) -> int:
+    s = state_of(network)
+    _refuse_link(s, link)
+    return s.links[link].count
+
+
+def _active(network: Any) -> Any:
+    s = state_of(network)
+    count = s.run[0].num_active
+    first = _take_scratch(s, count)
+    for place in range(count):
+        s.scratch[first + place] = s.active[place]
+    _sort(s.scratch, first, count)
+    return _transfers(s, first, count)
+
+
+def _waiting(network: Any) -> Any:
+    s = state_of(network)
+    count = s.run[0].num_waiting
+    first = _take_scratch(s, count)
+    for place in range(count):
+        s.scratch[first + place] = s.waiting[place]
+    _sort(s.scratch, first, count)
+    return _transfers(s, first, count)
+
+
+_attribute(NETWORK, "now_ns", lambda network: state_of(network).run[0].now_ns)
+_attribute(NETWORK, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
+_attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
+_attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
+_attribute(NETWORK, "links", lambda network: _links(state_of(network), 0, len(state_of(network).links)))
+_attribute(NETWORK, "active", _active)
+_attribute(NETWORK, "waiting", _waiting)
+
+
+def _method(name: str, function: Callable[..., Any]) -> None:
+    overload_method(ViewType, name)(lambda network, argument: function if network == NETWORK else None)
+
+
+_method("met_by", lambda network, argument: _met_by(network, argument))
+_method("most_on_links_of", lambda network, argument: most_sharing(state_of(network), _transfer(argument)))
+_method("transfers_on", lambda network, argument: _transfers_on(network, argument))
+_method("num_on", lambda network, argument: _num_on(network, argument))

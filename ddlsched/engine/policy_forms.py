@@ -1,0 +1,217 @@
+"""How each policy of a run is asked: compiled, by its address, or in Python; and which shortcuts that allows."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
+from ddlsched.engine.loop.codes import Communication, Contention, Door
+from ddlsched.engine.loop.layout import Records
+from ddlsched.errors import PluginError, label
+from ddlsched.network.rates import contention_form
+from ddlsched.policies.compiling.source import CannotCompile
+from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE
+
+__all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
+
+Kind = Literal["order", "communication", "contention"]
+DOORS: dict[Door, Kind] = {
+    Door.ORDER: "order",
+    Door.COMMUNICATION: "communication",
+    Door.CONTENTION: "contention",
+}
+
+
+def communication_form(policy: Any) -> str | None:
+    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has, or None: the form of the nearest class."""
+    for kind in type(policy).__mro__:
+        for form in ("select", "transfer_key", "admit"):
+            if callable(vars(kind).get(form)):
+                return form
+    return next((form for form in ("select", "transfer_key", "admit") if hasattr(policy, form)), None)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A policy's compiled methods by name, none if it is asked in Python, and the record of its fields."""
+
+    policy: Any
+    methods: dict[str, CompiledMethod] = field(default_factory=dict)
+    record: np.ndarray | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the loop calls it."""
+        return bool(self.methods)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether an answer may depend on what was asked before."""
+        return any(method.has_memory for method in self.methods.values())
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What its methods may read."""
+        return frozenset().union(*(method.reads for method in self.methods.values()))
+
+    @property
+    def fields_address(self) -> int:
+        """Address of the record, or 0."""
+        return 0 if self.record is None else int(self.record.ctypes.data)
+
+    def promises(self, name: str) -> bool:
+        """Return whether the policy's class makes a promise; a subclass with a method of its own makes its own."""
+        for kind in type(self.policy).__mro__:
+            if name in vars(kind):
+                return bool(getattr(self.policy, name))
+            if any(method in vars(kind) for method in self.methods):
+                return False
+        return False
+
+
+class PolicyForms:
+    """The forms of a run's order, communication policy and contention model.
+
+    Parameters
+    ----------
+    order, communication, contention
+        What is asked during the run.
+    in_python
+        Those that are asked in Python, whatever they are.
+
+    Raises
+    ------
+    PluginError
+        A class says ``compiled = True`` and cannot be compiled.
+    """
+
+    def __init__(self, order: Any, communication: Any, contention: Any, in_python: frozenset[Kind]) -> None:
+        shared = {id(policy) for policy in (order, communication, contention)}
+        self._all_different = len(shared) == 3
+        self.communication_form = communication_form(communication)
+        self.contention_form = contention_form(contention)
+        self.order = self._form("order", order, ("key",), in_python)
+        self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
+        methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
+        self.contention = self._form("contention", contention, methods, in_python)
+
+    def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
+        wanted = getattr(type(policy), "compiled", None)
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates"):
+            return Form(policy)
+        try:
+            if hasattr(policy, "wake_s"):
+                raise CannotCompile(f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python")
+            compiled = {method: compile_method(policy, method) for method in methods}
+            if not self._all_different and any(method.fields.changeable for method in compiled.values()):
+                raise CannotCompile(f"{kind} {label(policy)}", "one object", "is asked through two doors")
+        except CannotCompile as reason:
+            if wanted is True:
+                raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
+            _say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {reason}")
+            return Form(policy)
+        return Form(policy, compiled, next(iter(compiled.values())).fields.record())
+
+    @property
+    def all_compiled(self) -> bool:
+        """Whether the loop never asks Python for an order, a transfer or a rate."""
+        return all(form.is_compiled for form in self._forms())
+
+    def of(self, door: Door) -> Form:
+        """Return the form of what is asked through a door."""
+        form: Form = getattr(self, DOORS[door])
+        return form
+
+    def _forms(self) -> Iterator[Form]:
+        yield from (self.order, self.communication, self.contention)
+
+    def write(self, run: Records) -> None:
+        """Write down in a run's record how its policies are asked."""
+        self._write_order(run)
+        self._write_communication(run)
+        self._write_contention(run)
+
+    def _write_order(self, run: Records) -> None:
+        order = self.order
+        run.key_words, run.order_ranked = 1, 1
+        if order.is_compiled:
+            method = order.methods["key"]
+            run.order_address, run.order_fields = method.address, order.fields_address
+            run.rank_words, run.order_ranked = method.words, order.has_memory
+            run.key_words = 1 if order.has_memory else method.words
+            run.key_is_stable = not (order.reads & CLOCK or order.has_memory)
+            run.key_is_periodic = not order.reads & (PROGRESS | CLOCK)
+
+    def _write_communication(self, run: Records) -> None:
+        policy, admits = self.communication, self.communication_form == "admit"
+        run.transfer_key_is_periodic = 1
+        run.communication = Communication.ASKED_TO_ADMIT if admits else Communication.ASKED_TO_SELECT
+        if policy.is_compiled:
+            (method,) = policy.methods.values()
+            run.communication = Communication.ADMITS if admits else Communication.KEYS
+            run.communication_address, run.communication_fields = method.address, policy.fields_address
+            run.refusal_lasts = policy.promises("refusal_lasts")
+            run.transfer_key_words = method.words
+            run.transfer_key_is_periodic = admits or not policy.reads & (PROGRESS | CLOCK)
+
+    def _write_contention(self, run: Records) -> None:
+        model = self.contention
+        run.per_byte_s, run.penalty_per_byte_s = model.policy.alone_per_byte_s, model.policy.penalty_per_byte_s
+        asked = {"link_rate": Contention.ASKED_FOR_LINK_RATES, "weight": Contention.ASKED_FOR_SHARES}
+        run.contention = asked.get(str(self.contention_form), Contention.ASKED_FOR_RATES)
+        if model.is_compiled:
+            shares = self.contention_form == "weight"
+            run.contention = Contention.SHARES if shares else Contention.LINK_RATES
+            run.rate_address = next(iter(model.methods.values())).address
+            run.level_address = model.methods["level"].address if shares else 0
+            run.contention_fields = model.fields_address
+            run.weights_are_fixed = not (model.reads & (PROGRESS | BYTES) or model.has_memory)
+
+    # --- shortcuts
+
+    def may_skip(self, overlaps: bool) -> bool:
+        """Return whether no decision depends on the instants at which a job that meets nobody communicates.
+
+        Parameters
+        ----------
+        overlaps
+            Whether some job computes while it communicates: what it has left then falls while it sends or waits.
+        """
+        if not self.all_compiled or any(form.has_memory for form in self._forms()):
+            return False
+        if self.contention.reads & (PROGRESS | BYTES | CLOCK):
+            return False
+        policy = self.communication
+        if self.communication_form == "admit":
+            return policy.promises("refusal_lasts")
+        if policy.reads & (CLOCK | WIDE) or (policy.reads & PROGRESS and overlaps):
+            return False
+        return not policy.reads & BYTES or policy.promises("key_falls_while_sending")
+
+    def may_jump(self) -> bool:
+        """Return whether what jobs that do meet decide is the same in every period (given :meth:`may_skip`)."""
+        if self.communication_form == "admit" and self.communication.reads & (PROGRESS | CLOCK):
+            return False
+        keys = [self.order, *([self.communication] if self.communication_form == "transfer_key" else [])]
+        return all(_repeats(form) for form in keys)
+
+
+def _repeats(form: Form) -> bool:
+    """Return whether a key is the same in every period, or changes by the same amount."""
+    if form.reads & CLOCK:
+        return False
+    (method,) = form.methods.values()
+    return not form.reads & PROGRESS or (form.promises("key_is_linear") and method.whole_first)
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    with suppress(OSError):
+        print(f"ddlsched: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,38 @@
+"""All that a run is given beside its workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.engine.outcome import Span, Window
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Network
+from ddlsched.workload.rescale import RescaleCost
+
+__all__ = ["RunSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Instances, not names; ``contention`` is bound to ``network``."""
+
+    cluster: Cluster
+    network: Network
+    placement: Any
+    order: Any
+    communication: Any
+    allocation: Any
+    rescale_cost: RescaleCost
+    contention: ContentionModel
+    interference: InterferenceModel | None
+    load_per_byte_s: float | None
+    disturbances: Disturbances
+    capacity: CapacityTrace | None
+    seed: int
+    span: Span
+    window: Window | None

@@ -1,0 +1,75 @@
+"""The rates that a contention model gives all active transfers at once, in plain Python, whatever its form.
+
+The event loop computes the same for the transfers that a change can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
+from ddlsched.network.topology import Link
+
+__all__ = ["contention_form", "rates_of", "shared_links"]
+
+_FORMS: tuple[Literal["rates", "link_rate", "weight"], ...] = ("rates", "link_rate", "weight")
+
+
+def contention_form(model: ContentionModel) -> Literal["rates", "link_rate", "weight"] | None:
+    """Return which of the three forms a model has: that of the class nearest to its own which has one, or None."""
+    for kind in type(model).__mro__:
+        if not getattr(kind, "_is_protocol", False):
+            for form in _FORMS:
+                if callable(vars(kind).get(form)):
+                    return form
+    return None
+
+
+def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, SharedLink]:
+    """Return the links that some transfers cross, by number, as ``link_rate`` sees them."""
+    return {
+        number: SharedLink(number, count, links[number].relative_bandwidth, links[number].bandwidth_bytes_per_s)
+        for number, count in count_per_link(flows).items()
+    }
+
+
+def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
+    """Return the rate of each active transfer, bytes per second."""
+    form = contention_form(model)
+    if form == "rates":
+        return list(model.rates(active, waiting, links))
+    if form == "link_rate":
+        shared = shared_links(active, links)
+        return [min(model.link_rate(flow, shared[link]) for link in flow.links) for flow in active]
+    return _shares(model, active, links)
+
+
+def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[float]:
+    """Fill the links level by level; in each, the link of the least share a unit of weight first, ties by number."""
+    alone_bytes_per_s = 1.0 / model.alone_per_byte_s
+    free = {link: alone_bytes_per_s * links[link].relative_bandwidth for link in count_per_link(active)}
+    result = [0.0] * len(active)
+    levels = [model.level(flow) for flow in active]
+    weights = [float(model.weight(flow)) for flow in active]
+    for level in sorted(set(levels)):
+        _fill([i for i, own in enumerate(levels) if own == level], active, weights, free, result)
+    return result
+
+
+def _fill(
+    members: list[int], active: Sequence[Flow], weights: list[float], free: dict[int, float], result: list[float]
+) -> None:
+    left = set(members)
+    while left:
+        units: dict[int, float] = {}
+        for i in sorted(left):
+            for link in active[i].links:
+                units[link] = units.get(link, 0.0) + weights[i]
+        tightest = min(units, key=lambda link: (free[link] / units[link], link))
+        share = free[tightest] / units[tightest]
+        for i in [i for i in members if i in left and tightest in active[i].links]:
+            result[i] = weights[i] * share
+            left.remove(i)
+            for link in active[i].links:
+                free[link] = max(free[link] - result[i], 0.0)

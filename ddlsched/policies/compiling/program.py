@@ -1,0 +1,618 @@
+"""A plug-in's method and all that it calls, rewritten so that compiled code computes exactly what Python would.
+
+Every operation that could differ (whole numbers that overflow, comparisons of whole numbers with floats, divisions) becomes
+a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; generators within ``any``, ``all``, ``sum``, ``min``,
+``max`` and ``len`` become loops; text fields of the plug-in become constants; loops hear Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import hashlib
+import inspect
+import math
+import types
+from typing import Any
+
+import numpy as np
+
+from ddlsched.policies.compiling.fields import Fields
+from ddlsched.policies.compiling.source import CannotCompile, function_node, short_path
+
+__all__ = ["Function", "Program", "build_program"]
+
+_OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "remainder",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.USub: "negative",
+    ast.UAdd: "positive",
+}
+_BUILTINS = {"abs": "absolute", "int": "truncate", "float": "to_float", "round": "round_to_whole", "bool": "truth"}
+_LOOPS = ("any", "all", "sum", "min", "max", "len")
+_AS_THEY_ARE = ("len", "range", "enumerate", "zip")
+_MATH = ("sqrt", "floor", "ceil", "fabs", "log", "exp", "isnan", "isinf")
+_STATEMENTS = (
+    ast.Return,
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.For,
+    ast.While,
+    ast.If,
+    ast.Raise,
+    ast.Assert,
+    ast.Expr,
+    ast.Pass,
+    ast.Break,
+    ast.Continue,
+)
+_TICKS = "ticks__"
+MOST_FUNCTIONS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A rewritten function: its name in the program, its syntax tree, and the file that errors name."""
+
+    name: str
+    node: ast.FunctionDef
+    file: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A method with all that it calls, the called ones first.
+
+    Attributes
+    ----------
+    functions
+        The last is the method.
+    reads
+        Names of the attributes that the code may read of what it is given, and ``now_s`` if it uses its last argument.
+    fields
+        The plug-in's fields.
+    changes_itself
+        Whether the code sets fields of the plug-in or entries of arrays.
+    """
+
+    functions: tuple[Function, ...]
+    reads: frozenset[str]
+    fields: Fields
+    changes_itself: bool
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that the code is."""
+        text = "\n".join(ast.unparse(function.node) for function in self.functions)
+        return hashlib.sha256(f"{text}\n{self.fields.dtype.descr}".encode()).hexdigest()
+
+
+def build_program(plugin: Any, method: str) -> Program:
+    """Return the program of a plug-in's method.
+
+    Raises
+    ------
+    CannotCompile
+        With the file, the line, the construct and why it cannot be compiled.
+    """
+    fields = Fields.of(plugin)
+    builder = _Builder(plugin, fields)
+    builder.add(getattr(type(plugin), method))
+    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself)
+
+
+class _Builder:
+    """Collects the functions of a program."""
+
+    def __init__(self, plugin: Any, fields: Fields) -> None:
+        self.plugin, self.fields = plugin, fields
+        self.functions: list[Function] = []
+        self.reads: set[str] = set()
+        self.changes_itself = False
+        self._names: dict[Any, str] = {}
+        self._under_way: list[Any] = []
+
+    def add(self, function: Any) -> str:
+        """Rewrite a function, unless that is done, and return its name in the program."""
+        if function in self._names:
+            return self._names[function]
+        node = function_node(function)
+        if function in self._under_way:
+            raise CannotCompile(_where(function.__code__.co_filename, node), node.name, "calls itself")
+        self._under_way.append(function)
+        rewriter = _Rewriter(self, function, node)
+        name = self.keep(node.name, rewriter.rewrite(), function.__code__.co_filename)
+        self._under_way.pop()
+        self._names[function] = name
+        return name
+
+    def keep(self, name: str, node: ast.FunctionDef, file: str) -> str:
+        """Add a rewritten function under a name of its own."""
+        if len(self.functions) >= MOST_FUNCTIONS:
+            raise CannotCompile(_where(file, node), name, f"calls more than {MOST_FUNCTIONS} functions")
+        unique = f"{name}_{len(self.functions)}"
+        node.name = unique
+        self.functions.append(Function(unique, ast.fix_missing_locations(node), file))
+        return unique
+
+
+def _where(file: str, node: ast.AST) -> str:
+    return f"{short_path(file)}, line {getattr(node, 'lineno', '?')}"
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _constant(value: Any, at: ast.AST) -> ast.expr | None:
+    """Return a value as a constant of the code, or None if it is none."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | float | str):
+        return ast.copy_location(ast.Constant(value), at)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return ast.copy_location(ast.Constant(int(value)), at)
+    if isinstance(value, tuple):
+        parts = [_constant(part, at) for part in value]
+        if all(part is not None for part in parts):
+            return ast.copy_location(ast.Tuple(parts, ast.Load()), at)  # type: ignore[arg-type]
+    return None
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrites one function."""
+
+    def __init__(self, builder: _Builder, function: Any, node: ast.FunctionDef) -> None:
+        self._builder, self._function, self._node = builder, function, node
+        self._file = function.__code__.co_filename
+        arguments = node.args
+        if arguments.vararg or arguments.kwarg:
+            raise self._no(node, "takes any number of arguments")
+        self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        self._locals = {*self._parameters, *_assigned(node)}
+        owner = inspect.getattr_static(type(builder.plugin), node.name, None)
+        is_method = function in (owner, getattr(owner, "fget", None))
+        self._self = self._parameters[0] if is_method and self._parameters else None
+
+    def _no(self, node: ast.AST, why: str) -> CannotCompile:
+        text = ast.unparse(node).split("\n")[0]
+        return CannotCompile(_where(self._file, node), text[:60], why)
+
+    def rewrite(self) -> ast.FunctionDef:
+        """Return the rewritten function."""
+        body = [statement for statement in self._node.body if not _is_text(statement)]
+        rewritten = self._block(body)
+        if any(isinstance(n, ast.Name) and n.id == _TICKS for statement in rewritten for n in ast.walk(statement)):
+            rewritten.insert(0, _parse_statement(f"{_TICKS} = 0", self._node))
+        return _definition(self._node, self._parameters, rewritten)
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for statement in statements:
+            if _is_text(statement):
+                continue
+            if not isinstance(statement, _STATEMENTS):
+                raise self._no(statement, f"{type(statement).__name__} statements are not compiled")
+            new = self.visit(statement)
+            result += new if isinstance(new, list) else [new]
+            if isinstance(result[-1], ast.Return | ast.Raise | ast.Break | ast.Continue):
+                break  # what follows is never reached, and may read what the rest does not
+        return result or [ast.Pass()]
+
+    # --- statements
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self._block(node.body if test.value else node.orelse)
+        orelse = self._block(node.orelse) if node.orelse else []
+        return ast.copy_location(ast.If(test, self._block(node.body), orelse), node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        if node.orelse:
+            raise self._no(node, "has an else")
+        body = [self._tick(node), *self._block(node.body)]
+        return ast.copy_location(ast.While(self.visit(node.test), body, []), node)
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        if node.orelse:
+            raise self._no(node, "has an else")
+        body = [self._tick(node), *self._block(node.body)]
+        return ast.copy_location(ast.For(self._target(node.target), self.visit(node.iter), body, []), node)
+
+    def _tick(self, node: ast.AST) -> ast.stmt:
+        return _parse_statement(f"{_TICKS} = hear_signals({_TICKS})", node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        targets = [self._target(target) for target in node.targets]
+        return ast.copy_location(ast.Assign(targets, self.visit(node.value)), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([self._target(node.target)], self.visit(node.value)), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name | ast.Attribute):
+            raise self._no(node, "changes an entry in place; write it out")
+        load = ast.copy_location(
+            ast.Name(node.target.id, ast.Load())
+            if isinstance(node.target, ast.Name)
+            else ast.Attribute(node.target.value, node.target.attr, ast.Load()),
+            node,
+        )
+        value = self.visit(ast.copy_location(ast.BinOp(load, node.op, node.value), node))
+        return ast.copy_location(ast.Assign([self._target(node.target)], value), node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        return _parse_statement("raise ValueError", node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        failed = _parse_statement("raise AssertionError", node)
+        test = ast.copy_location(ast.UnaryOp(ast.Not(), self.visit(node.test)), node)
+        return ast.copy_location(ast.If(test, [failed], []), node)
+
+    def _target(self, target: ast.expr) -> ast.expr:
+        if isinstance(target, ast.Name):
+            return target
+        if isinstance(target, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self._target(t) for t in target.elts], ast.Store()), target)
+        if isinstance(target, ast.Attribute) and self._is_self(target.value):
+            self._builder.fields.refuse_change(target.attr, lambda why: self._no(target, why))
+            self._builder.changes_itself = True
+            return target
+        if isinstance(target, ast.Subscript):
+            self._builder.changes_itself = True
+            index = self.visit(target.slice)
+            return ast.copy_location(ast.Subscript(self.visit(target.value), index, ast.Store()), target)
+        raise self._no(target, "cannot be assigned to")
+
+    # --- expressions
+
+    def _is_self(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == self._self
+
+    def _call(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
+        call = ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+        for part in (call, call.func):
+            ast.copy_location(part, node)
+        return call
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        constant = _constant(node.value, node)
+        if constant is None:
+            raise self._no(node, "is no number of 64 bits, truth value, text or None")
+        return constant
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._locals:
+            if self._parameters and node.id == self._parameters[-1] and not self._builder._under_way[1:]:
+                self._builder.reads.add("last argument")
+            return node
+        constant = _constant(self._global(node), node)
+        if constant is None:
+            raise self._no(node, "is neither a number nor a text nor a function that is called")
+        return constant
+
+    def _global(self, node: ast.Name) -> Any:
+        closure = inspect.getclosurevars(self._function)
+        for names in (closure.nonlocals, closure.globals, closure.builtins, self._function.__globals__):
+            if node.id in names:
+                return names[node.id]
+        raise self._no(node, "is not defined")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if self._is_self(node.value):
+            return self._own(node)
+        if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
+            owner = self._global(node.value)
+            if isinstance(owner, types.ModuleType | type):
+                constant = _constant(getattr(owner, node.attr, None), node)
+                if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
+                    raise self._no(node, "is neither a number nor a text")
+                return constant
+        self._builder.reads.add(node.attr)
+        return ast.copy_location(ast.Attribute(self.visit(node.value), node.attr, ast.Load()), node)
+
+    def _own(self, node: ast.Attribute) -> ast.expr:
+        """Return what stands for an attribute of the plug-in itself."""
+        fields, plugin = self._builder.fields, self._builder.plugin
+        if node.attr in fields.numbers:
+            return node
+        if node.attr in fields.arrays:
+            text = fields.array_expression(str(self._self), node.attr)
+            return ast.copy_location(ast.parse(text, mode="eval").body, node)
+        if node.attr in fields.others:
+            constant = _constant(fields.others[node.attr], node)
+            if constant is None:
+                raise self._no(node, f"is a {type(fields.others[node.attr]).__name__}")
+            return constant
+        static = inspect.getattr_static(type(plugin), node.attr, None)
+        if isinstance(static, property) and static.fget is not None:
+            return self._call(self._builder.add(static.fget), node, node.value)
+        constant = _constant(static, node)
+        if constant is None or static is None:
+            raise self._no(node, "is no field of numbers, texts or arrays")
+        return constant
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        name = _OPERATORS.get(type(node.op))
+        if name is None:
+            raise self._no(node, "this operator is not compiled")
+        return self._call(name, node, self.visit(node.left), self.visit(node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not):
+            if isinstance(operand, ast.Constant):
+                return ast.copy_location(ast.Constant(not operand.value), node)
+            return ast.copy_location(ast.UnaryOp(node.op, operand), node)
+        if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and _is_number(operand.value):
+            return ast.copy_location(ast.Constant(-operand.value), node)  # type: ignore[operator]
+        name = _OPERATORS.get(type(node.op))
+        if name is None:
+            raise self._no(node, "this operator is not compiled")
+        return self._call(name, node, operand)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        deciding = isinstance(node.op, ast.Or)
+        values: list[ast.expr] = []
+        for value in node.values:
+            new = self.visit(value)
+            if isinstance(new, ast.Constant) and bool(new.value) != deciding and value is not node.values[-1]:
+                continue
+            values.append(new)
+            if isinstance(new, ast.Constant) and bool(new.value) == deciding:
+                break
+        return values[0] if len(values) == 1 else ast.copy_location(ast.BoolOp(node.op, values), node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            chosen: ast.expr = self.visit(node.body if test.value else node.orelse)
+            return chosen
+        return ast.copy_location(ast.IfExp(test, self.visit(node.body), self.visit(node.orelse)), node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        parts: list[ast.expr] = []
+        left = self.visit(node.left)
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(right_node)
+            if right_node is not node.comparators[-1] and not isinstance(right, ast.Name | ast.Constant):
+                raise self._no(node, "is a chain of comparisons with a calculation in the middle")
+            parts.append(self._comparison(node, op, left, right))
+            left = right
+        if len(parts) == 1:
+            return parts[0]
+        return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+
+    def _comparison(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        if _is_known(left) and _is_known(right):
+            comparison = ast.Expression(ast.Compare(left, [op], [right]))
+            value = eval(compile(ast.fix_missing_locations(comparison), "", "eval"), {"__builtins__": {}})
+            return ast.copy_location(ast.Constant(value), node)
+        if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
+            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        return self._call(_OPERATORS[type(op)], node, left, right)
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        return ast.copy_location(ast.Tuple([self.visit(part) for part in node.elts], ast.Load()), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.slice, ast.Slice):
+            raise self._no(node, "slices are not compiled")
+        return ast.copy_location(ast.Subscript(self.visit(node.value), self.visit(node.slice), ast.Load()), node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        return ast.copy_location(ast.NamedExpr(node.target, self.visit(node.value)), node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Pass on statements without parts of their own; refuse what was not thought of."""
+        if isinstance(node, ast.Return | ast.Expr):
+            value = None if node.value is None else self.visit(node.value)
+            return ast.copy_location(type(node)(value), node)  # type: ignore[arg-type]
+        if isinstance(node, ast.Pass | ast.Break | ast.Continue):
+            return node
+        raise self._no(node, f"{type(node).__name__} is not compiled")
+
+    # --- calls
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self._no(node, "passes on a list of arguments")
+        if isinstance(node.func, ast.Attribute):
+            return self._method_call(node, node.func)
+        if not isinstance(node.func, ast.Name) or node.func.id in self._locals:
+            raise self._no(node, "calls what is known only when it runs")
+        function = self._global(node.func)
+        if isinstance(function, types.FunctionType):
+            return self._call(self._builder.add(function), node, *self._arguments(node, function))
+        return self._builtin_call(node, function)
+
+    def _method_call(self, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
+        if self._is_self(attribute.value):
+            function = inspect.getattr_static(type(self._builder.plugin), attribute.attr, None)
+            if not isinstance(function, types.FunctionType):
+                raise self._no(node, "calls what is no method of the class")
+            arguments = self._arguments(node, function, attribute.value)
+            return self._call(self._builder.add(function), node, *arguments)
+        if isinstance(attribute.value, ast.Name) and attribute.value.id not in self._locals:
+            owner = self._global(attribute.value)
+            if owner is math and attribute.attr in _MATH and not node.keywords:
+                return self._call(f"math_{attribute.attr}", node, *map(self.visit, node.args))
+            function = getattr(owner, attribute.attr, None)
+            if isinstance(owner, types.ModuleType) and isinstance(function, types.FunctionType):
+                return self._call(self._builder.add(function), node, *self._arguments(node, function))
+            raise self._no(node, "calls a function that is not compiled")
+        if node.keywords:
+            raise self._no(node, "names the arguments of a view's method")
+        self._builder.reads.add(attribute.attr)
+        view = ast.copy_location(ast.Attribute(self.visit(attribute.value), attribute.attr, ast.Load()), node)
+        return ast.copy_location(ast.Call(view, [self.visit(argument) for argument in node.args], []), node)
+
+    def _arguments(self, node: ast.Call, function: Any, *first: ast.expr) -> list[ast.expr]:
+        """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
+        given: dict[str, Any] = {keyword.arg or "**": keyword.value for keyword in node.keywords}
+        try:
+            bound = inspect.signature(function).bind(*first, *node.args, **given)
+        except TypeError as error:
+            raise self._no(node, str(error)) from None
+        result: list[ast.expr] = []
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in bound.arguments:
+                value = bound.arguments[name]
+                result.append(value if value in first else self.visit(value))
+                continue
+            constant = _constant(parameter.default, node)
+            if constant is None:
+                raise self._no(node, f"the default of {name} is no constant")
+            result.append(constant)
+        return result
+
+    def _builtin_call(self, node: ast.Call, function: Any) -> ast.expr:
+        name = getattr(function, "__name__", repr(function))
+        known = function is getattr(__builtins__ if not isinstance(__builtins__, dict) else None, name, None) or (
+            isinstance(__builtins__, dict) and __builtins__.get(name) is function
+        )
+        if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
+            return self._loop(node, name, node.args[0])
+        if node.keywords or not known:
+            raise self._no(node, f"calls {name}, which cannot be compiled")
+        arguments = [self.visit(argument) for argument in node.args]
+        if name in ("min", "max") and len(arguments) > 1:
+            result = arguments[0]
+            for argument in arguments[1:]:
+                result = self._call(f"{name}_of_two", node, result, argument)
+            return result
+        if name in _BUILTINS and len(arguments) == 1:
+            return self._call(_BUILTINS[name], node, *arguments)
+        if name in _AS_THEY_ARE:
+            return self._call(name, node, *arguments)
+        raise self._no(node, f"calls {name}, which cannot be compiled")
+
+    # --- generators
+
+    def _loop(self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
+        """Make a function of its own of a generator in a call, and return its call."""
+        default, start = self._loop_options(node, name)
+        inner = {name for part in generator.generators for name in _assigned(part.target)}
+        first_items = generator.generators[0].iter  # worked out outside
+        conditions = [condition for part in generator.generators for condition in part.ifs]
+        used = [generator.elt, *conditions, *(part.iter for part in generator.generators if part.iter is not first_items)]
+        names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
+        free = sorted((names & self._locals) - inner)
+        outer_locals, self._locals = self._locals, {*free, *inner}
+        try:
+            body = self._loop_body(node, name, generator, default)
+        finally:
+            self._locals = outer_locals
+        first = ast.copy_location(self.visit(first_items), node)
+        options = [start] if name == "sum" else []
+        parameters = ["items__", *(["total__"] if options else []), *free]
+        definition = _definition(node, parameters, body)
+        function = self._builder.keep(f"{name}_of", definition, self._file)
+        self._note_free(free)
+        return self._call(function, node, first, *options, *(ast.copy_location(_name(n), node) for n in free))
+
+    def _note_free(self, free: list[str]) -> None:
+        """Count a read of the last argument that stands only within a generator."""
+        for name in free:
+            self.visit_Name(_name(name))
+
+    def _loop_options(self, node: ast.Call, name: str) -> tuple[ast.expr | None, ast.expr]:
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        default = keywords.pop("default", None) if name in ("min", "max") else None
+        start: ast.expr = keywords.pop("start", ast.Constant(0)) if name == "sum" else ast.Constant(0)
+        extra = node.args[1:]
+        if name == "sum" and extra:
+            start, extra = extra[0], extra[1:]
+        if keywords or extra:
+            raise self._no(node, "this option is not compiled")
+        return default, self.visit(ast.copy_location(start, node))
+
+    def _loop_body(
+        self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp, default: ast.expr | None
+    ) -> list[ast.stmt]:
+        steps = {
+            "any": "if value__:\n    return True",
+            "all": "if not value__:\n    return False",
+            "sum": "total__ = sum_step(total__, value__)",
+            "len": "total__ = add(total__, 1)",
+            "min": "if first__ or less(value__, best__):\n    best__ = value__\n    first__ = False",
+            "max": "if first__ or greater(value__, best__):\n    best__ = value__\n    first__ = False",
+        }
+        value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
+        body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]
+        for number, part in reversed(list(enumerate(generator.generators))):
+            if part.is_async:
+                raise self._no(node, "awaits")
+            for condition in reversed(part.ifs):
+                body = [ast.copy_location(ast.If(self.visit(condition), body, []), node)]
+            items = _name("items__") if number == 0 else self.visit(part.iter)
+            loop = ast.For(self._target(part.target), items, [self._tick(node), *body], [])
+            body = [ast.copy_location(loop, node)]
+        before = {"len": "total__ = 0", "min": "first__ = True", "max": "first__ = True"}.get(name, "pass")
+        after = {"any": "return False", "all": "return True", "sum": "return total__", "len": "return total__"}
+        if name in ("min", "max"):
+            return self._best(before, body, default)
+        return [*ast.parse(f"{_TICKS} = 0\n{before}").body, *body, *ast.parse(after[name]).body]
+
+    def _best(self, before: str, body: list[ast.stmt], default: ast.expr | None) -> list[ast.stmt]:
+        """Return the body of a search for the least or the largest; of nothing, it is the default or an error."""
+        end = ast.parse("if first__:\n    raise ValueError\nreturn best__").body
+        if default is not None:
+            end[0] = ast.If(_name("first__"), [ast.Return(self.visit(default))], [])
+        start = ast.parse(f"{_TICKS} = 0\n{before}").body
+        return [*start, *body, *end]
+
+
+def _name(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_known(node: ast.expr) -> bool:
+    """Return whether an expression is a constant, or a tuple of such."""
+    if isinstance(node, ast.Tuple):
+        return all(_is_known(part) for part in node.elts)
+    return isinstance(node, ast.Constant)
+
+
+def _parse_statement(text: str, at: ast.AST) -> ast.stmt:
+    statement = ast.parse(text).body[0]
+    for node in ast.walk(statement):
+        ast.copy_location(node, at)
+    return statement
+
+
+def _definition(at: ast.AST, parameters: list[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    arguments = ast.arguments([], [ast.arg(name) for name in parameters], None, [], [], None, [])
+    definition = ast.FunctionDef("", arguments, body, [], None, None)
+    if hasattr(definition, "type_params"):
+        definition.type_params = []
+    ast.copy_location(definition, at)
+    for node in ast.walk(definition):
+        if isinstance(node, ast.stmt | ast.expr | ast.arg) and not hasattr(node, "lineno"):
+            ast.copy_location(node, at)
+    return definition

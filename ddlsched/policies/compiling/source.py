@@ -1,0 +1,103 @@
+"""The source of a plug-in's method: the syntax tree of exactly the code that Python would run."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+__all__ = ["CannotCompile", "function_node", "short_path"]
+
+
+class CannotCompile(Exception):
+    """A plug-in cannot be compiled.
+
+    Parameters
+    ----------
+    where
+        File and line.
+    construct
+        What stands there.
+    why
+        Why that is not compiled.
+    """
+
+    def __init__(self, where: str, construct: str, why: str) -> None:
+        super().__init__(f"{where}: {construct}: {why}")
+        self.where, self.construct, self.why = where, construct, why
+
+
+def short_path(path: str) -> str:
+    """Return a path relative to the working directory if it lies below it."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(path: str, mtime_ns: int, size: int) -> tuple[ast.Module, CodeType]:
+    text = Path(path).read_bytes()
+    return ast.parse(text, path), compile(text, path, "exec", dont_inherit=True)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Return whether two codes do the same; what is nested is compared too."""
+    if (one.co_code, one.co_names, one.co_varnames) != (other.co_code, other.co_names, other.co_varnames):
+        return False
+    if len(one.co_consts) != len(other.co_consts):
+        return False
+    for a, b in zip(one.co_consts, other.co_consts, strict=True):
+        if isinstance(a, CodeType) and isinstance(b, CodeType):
+            if not _same(a, b):
+                return False
+        elif type(a) is not type(b) or repr(a) != repr(b):
+            return False
+    return True
+
+
+def function_node(function: Any) -> ast.FunctionDef:
+    """Return the syntax tree of a function as it is loaded, with the line numbers of its file.
+
+    Raises
+    ------
+    CannotCompile
+        It is no plain function, is in no file, or the file has changed since it was loaded.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
+        raise CannotCompile(name, type(function).__name__, "is no plain function")
+    code = function.__code__
+    where = f"{short_path(code.co_filename)}, line {code.co_firstlineno}"
+    try:
+        stat = Path(code.co_filename).stat()
+        tree, module = _parsed(code.co_filename, stat.st_mtime_ns, stat.st_size)
+    except (OSError, SyntaxError, ValueError):
+        raise CannotCompile(where, name, "its source is in no file that can be read") from None
+    if not any(c.co_firstlineno == code.co_firstlineno and _same(c, code) for c in _codes(module)):
+        raise CannotCompile(where, name, "its file has changed since it was loaded")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if first == code.co_firstlineno:
+                if any(not _is_property(decorator) for decorator in node.decorator_list):
+                    raise CannotCompile(where, f"@{ast.unparse(node.decorator_list[0])}", "is a decorator")
+                if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+                    raise CannotCompile(where, name, "yields or awaits")
+                return node
+    raise CannotCompile(where, name, "its source was not found")
+
+
+def _is_property(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Name) and decorator.id == "property"

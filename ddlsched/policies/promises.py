@@ -1,0 +1,42 @@
+"""What the event loop must know of a compiled policy before it takes a shortcut.
+
+A shortcut (a job that meets nobody skips its iterations; jobs that do meet jump over periods that repeat) is taken only where
+it cannot change a result. What that needs is read off the policy's own code, or the class promises it as a class variable:
+
+``refusal_lasts = True`` (on a class with ``admit``)
+    A transfer that meets nobody starts. One that is refused would be refused at any later time, until a transfer leaves one
+    of its links. So the answer depends on the transfer, on those that it shares links with, and on nothing else.
+``key_falls_while_sending = True`` (with ``transfer_key``)
+    The key of a transfer that runs never rises, that of one that waits stays the same, as long as its job computes nothing.
+    Needed only by a key that reads bytes.
+``key_is_linear = True`` (with ``key`` or ``transfer_key``)
+    The first number of the key is whole, and changes by the same amount in every iteration of the job.
+
+Without a promise a run is slower, never different. A false one gives wrong results: the conformance classes of
+:mod:`ddlsched.testing` look for one that is.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BYTES", "CLOCK", "PROGRESS", "WIDE"]
+
+PROGRESS = frozenset(
+    {
+        "iterations_left",
+        "remaining_service_ns",
+        "attained_service_ns",
+        "remaining_service_per_gpu_ns",
+        "remaining_time_ns",
+        "remaining_communication_ns",
+    }
+)
+"""Attributes of a job that change as it trains; the others stay the same from its placement on."""
+
+BYTES = frozenset({"bytes_left", "bytes_sent", "is_active"})
+"""Attributes of a transfer that change as it runs."""
+
+CLOCK = frozenset({"now_s", "now_ns", "last argument"})
+"""Reads of the simulated time; an order gets it as its last argument."""
+
+WIDE = frozenset({"active", "waiting", "num_on", "transfers_on"})
+"""What shows transfers that a transfer does not meet."""

@@ -103,7 +103,7 @@ def test_a_file_says_what_it_is_of(tmp_path):
 
 
 def test_workload_from_a_file(tmp_path):
-    ddlsched.microsoft_160(seed=1, scale=0.002).write(tmp_path / "jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), tmp_path / "jobs.csv")
     file = str(tmp_path / "jobs.csv")
     of_file = Run(labels={"policy": "file"}, workload=file, seed=1, options={"scheduler": "srsf-1"})
     rows = sweep([run(), of_file], tmp_path / "runs", processes=1).summaries()

@@ -16,6 +16,7 @@ import yaml
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError
@@ -83,7 +84,7 @@ class Plan:
         if settings.server_table:
             stems = Counter(Path(table).stem for table in settings.server_table)
             names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
-            return {name: Cluster.read(table) for table, name in names.items()}
+            return {name: read_cluster(table) for table, name in names.items()}
         equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=settings.gpu_memory_mb)
         return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
 

@@ -59,8 +59,10 @@ def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:
 
 def timeline_bytes(result: Result) -> bytes:
     """Return a recorded run's timeline, a file for https://ui.perfetto.dev."""
+    from ddlsched.results.timeline import write_timeline
+
     with tempfile.TemporaryDirectory() as folder:
-        result.write_timeline(Path(folder) / "timeline.json")
+        write_timeline(result, Path(folder) / "timeline.json")
         return (Path(folder) / "timeline.json").read_bytes()
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,6 @@ from typing import Any, cast
 import numpy as np
 import yaml
 
-import ddlsched
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
@@ -169,7 +169,7 @@ class Plan:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
         settings = self.settings
         return {
-            "ddlsched": ddlsched.__version__,
+            "ddlsched": version("ddlsched"),
             "policies": {name: _texts(doors) for name, doors in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,

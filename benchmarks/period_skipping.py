@@ -113,7 +113,7 @@ def experiment_table(repeats: int) -> Table:
 
 
 def trace_table(file: Path, num_jobs: int, repeats: int) -> Table:
-    jobs = [dataclasses.replace(job, gpu_memory_mb=1000.0) for job in ddlsched.Workload.read(file).jobs[:num_jobs]]
+    jobs = [dataclasses.replace(job, gpu_memory_mb=1000.0) for job in ddlsched.read_workload(file).jobs[:num_jobs]]
     cluster = ddlsched.Cluster(num_servers=40, gpus_per_server=8, gpu_memory_mb=1000.0)
     rows = [
         gain(rule, repeats, ddlsched.Workload.of(jobs), cluster, placement="lwf:kappa=1", communication=rule)

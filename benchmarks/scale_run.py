@@ -41,7 +41,7 @@ def main(
     if trace is None:
         workload = made(jobs or 0, gpus, iterations, SIZES[sizes], load)
     else:
-        workload = ddlsched.Workload.of([exclusive(job) for job in ddlsched.Workload.read(trace).jobs[:jobs]])
+        workload = ddlsched.Workload.of([exclusive(job) for job in ddlsched.read_workload(trace).jobs[:jobs]])
     servers = -(-gpus // GPUS_PER_SERVER)
     cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=MEMORY_MB)
     ddlsched.simulate(ddlsched.Workload.of(workload.jobs[:1]), cluster)  # loads the compiled code

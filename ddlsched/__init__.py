@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
     from ddlsched.cluster.disturbances import Disturbances, Outage
+    from ddlsched.cluster.server_tables import read_cluster
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     )
     from ddlsched.network.contention import EqualShare, Linear, MaxMin
     from ddlsched.results.result import Result
+    from ddlsched.results.timeline import write_timeline
     from ddlsched.simulation import simulate
     from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
     from ddlsched.workload.generators.microsoft import microsoft_160
     from ddlsched.workload.job import Job, Workload
     from ddlsched.workload.traces.trace_import import import_trace
+    from ddlsched.workload.workload_files import read_workload, workload_table, write_workload
 
 _HOME = {
     "AllReduceTask": "workload.dag",
@@ -58,8 +61,13 @@ _HOME = {
     "compare": "comparisons.compare",
     "import_trace": "workload.traces.trace_import",
     "microsoft_160": "workload.generators.microsoft",
+    "read_cluster": "cluster.server_tables",
+    "read_workload": "workload.workload_files",
     "report": "comparisons.report.html_report",
     "simulate": "simulation",
+    "workload_table": "workload.workload_files",
+    "write_timeline": "results.timeline",
+    "write_workload": "workload.workload_files",
 }
 
 __all__ = [
@@ -87,8 +95,13 @@ __all__ = [
     "compare",
     "import_trace",
     "microsoft_160",
+    "read_cluster",
+    "read_workload",
     "report",
     "simulate",
+    "workload_table",
+    "write_timeline",
+    "write_workload",
 ]
 
 

@@ -103,7 +103,7 @@ def simulate(
         Jobs remain that nothing will ever let finish.
     """
     if not isinstance(workload, Workload):
-        raise InputError(f"workload is {workload!r}; expected a Workload, such as Workload.read(path)")
+        raise InputError(f"workload is {workload!r}; expected a Workload, such as ddlsched.read_workload(path)")
     cluster = cluster or Cluster()
     if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
         raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")

@@ -12,8 +12,8 @@ from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
+from ddlsched.comparisons.alone import alone_s
 from ddlsched.network.contention import Linear, MaxMin
-from ddlsched.results.alone import alone_s
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 from topologies.leaf_spine import LeafSpine
@@ -110,7 +110,7 @@ def test_the_topology_and_the_model_count():
 
 
 def test_many_jobs_of_different_durations_are_one_simulated_kind(monkeypatch):
-    from ddlsched.results import alone
+    from ddlsched.comparisons import alone
 
     simulated = []
 

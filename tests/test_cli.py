@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_line import COMMAND, Run, run
 
-from ddlsched import Workload
+from ddlsched import read_workload
 from ddlsched.cli import main
 from ddlsched.plugins.names import KINDS, names
 from ddlsched.simulation import warm_up
@@ -432,7 +432,7 @@ def test_workload_file_and_stdout_are_the_same() -> None:
 def test_workload_formats_agree(suffix: str) -> None:
     for out in (f"w.{suffix}", "w.csv"):
         assert run("workload", "microsoft-160", "--scale", 0.01, "--out", out).exit_code == 0
-    assert Workload.read(f"w.{suffix}") == Workload.read("w.csv")
+    assert read_workload(f"w.{suffix}") == read_workload("w.csv")
     assert leftovers() == {f"w.{suffix}", "w.csv"}
 
 

@@ -79,7 +79,7 @@ def test_lwf_compares_mean_loads_of_servers_of_different_size() -> None:
 def test_the_table_of_servers_is_read(tmp_path) -> None:
     path = tmp_path / "servers.csv"
     path.write_text("gpus,gpu_memory_mb,servers,relative_speed,nic_gbps\n4,16000,2,,\n8,80000,,2.5,25\n")
-    cluster = ddlsched.Cluster.read(path, topology="leaf-spine")
+    cluster = ddlsched.read_cluster(path, topology="leaf-spine")
     small, large = (
         Server(gpus=4, gpu_memory_mb=16000.0),
         Server(gpus=8, gpu_memory_mb=80000.0, relative_speed=2.5, nic_gbps=25.0),
@@ -105,7 +105,7 @@ def test_a_table_that_cannot_be_is_refused(tmp_path, text, fault) -> None:
     path = tmp_path / "servers.csv"
     path.write_text(text)
     with pytest.raises(ddlsched.InputError, match=fault):
-        ddlsched.Cluster.read(path)
+        ddlsched.read_cluster(path)
 
 
 def test_a_job_that_needs_more_large_gpus_than_there_are_is_refused() -> None:

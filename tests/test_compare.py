@@ -201,7 +201,7 @@ def test_a_generator_of_ones_own():
 
 
 def test_a_file_under_policies_that_draw_nothing_is_one_run():
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     comparison = compare(workloads="jobs.csv", seeds=20)
     assert len(comparison.runs) == 2
     table = comparison.table()
@@ -213,7 +213,7 @@ def test_a_file_under_policies_that_draw_nothing_is_one_run():
 
 
 def test_a_file_under_a_policy_that_draws():
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     comparison = compare(["ada-srsf", {"name": "random", "placement": "random"}], "jobs.csv", seeds=6)
     assert len(comparison.runs) == 12
     assert len(states()) == 1 + 6 + 2  # the fixed run once; placements of both
@@ -349,7 +349,7 @@ def test_json():
 
 
 def test_one_run_has_no_interval_in_the_table():
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     result = command("--scheduler", "srsf-1", "--scheduler", "srsf-2", workload="jobs.csv")
     rows = [line for line in result.stdout.splitlines() if line.startswith("|") and "srsf-2" in line]
     assert len(rows) == 8
@@ -477,7 +477,7 @@ def test_servers_that_differ_and_disturbances_are_the_same_for_all_policies():
     comparison = Comparison.open("out")
     assert comparison.asked["clusters"]["mixed"]["gpus"] == [4] * 8 + [8] * 4
     assert comparison.asked["options"]["disturbances"]["jitter_cv"] == 0.2
-    cluster = ddlsched.Cluster.read("mixed.csv")
+    cluster = ddlsched.read_cluster("mixed.csv")
     disturbances = ddlsched.Disturbances(jitter_cv=0.2)
     for row in comparison.runs.itertuples():
         workload = ddlsched.microsoft_160(seed=row.seed, scale=0.002)

@@ -164,7 +164,7 @@ def test_workloads_are_called_by_their_stem_unless_two_share_it(tmp_path):
 
     for name in ("a/jobs.csv", "b/jobs.csv", "c/more.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        ddlsched.microsoft_160(seed=1, scale=0.002).write(name)
+        ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), name)
     found = plan(workloads=["a/jobs.csv", Path("b/jobs.csv"), "c/more.csv", SMALL]).workloads
     assert list(found) == ["a/jobs.csv", "b/jobs.csv", "more", SMALL]
 
@@ -235,7 +235,7 @@ def test_runs_go_seed_by_seed():
 def test_what_is_not_random_is_one_run(tmp_path):
     import ddlsched
 
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     asked = {"workloads": "jobs.csv", "seeds": 20}
     assert len(plan(**asked, policies=["srsf-1", "ada-srsf"]).runs()) == 2
     runs = plan(**asked, policies=["srsf-1", {"placement": "random"}]).runs()

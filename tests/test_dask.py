@@ -43,7 +43,7 @@ class Deadly:
         os._exit(1)
 
 def first_jobs(*, seed, file: str, jobs: int = 40):
-    return ddlsched.Workload.of(ddlsched.Workload.read(file).jobs[: jobs + seed])
+    return ddlsched.Workload.of(ddlsched.read_workload(file).jobs[: jobs + seed])
 
 def slow(*, seed, log: str):
     with open(log, "a") as file:
@@ -105,7 +105,7 @@ def _in_a_new_folder(tmp_path, monkeypatch):
 
 
 def test_the_same_comes_out_as_on_this_machine(cluster, tmp_path):
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     workloads = ["jobs.csv", "mine.py:first_jobs:file=jobs.csv"]
     policies = ["srsf-1", {"name": "mine", "communication": "mine.py:SmallerFirst"}]
     folders = {"here": None, "there": cluster.address}

@@ -12,7 +12,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.simulation import simulate
 from ddlsched.workload.generators.elastic_mix import elastic_mix
-from ddlsched.workload.job import Workload
+from ddlsched.workload.workload_files import read_workload, write_workload
 
 CAPACITY = "server,join_s,leave_s\n0,0,\n1,0,2000\n1,2500,\n2,0,3000\n3,1000,\n"
 FLAGS = ["--servers", "4", "--allocation", "elastic-scaling:interval_s=300,queue=true"]
@@ -20,7 +20,7 @@ FLAGS = ["--servers", "4", "--allocation", "elastic-scaling:interval_s=300,queue
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    elastic_mix(seed=1, gpus=16, hours=0.5, work_hours=0.2).write(tmp_path / "jobs.json")
+    write_workload(elastic_mix(seed=1, gpus=16, hours=0.5, work_hours=0.2), tmp_path / "jobs.json")
     (tmp_path / "servers.csv").write_text(CAPACITY)
     return tmp_path
 
@@ -31,7 +31,7 @@ def test_a_run_from_files(folder: Path) -> None:
     done = run("simulate", str(folder / "jobs.json"), *flags, *files, "--json")
     assert done.exit_code == 0, done.stderr
     expected = simulate(
-        Workload.read(folder / "jobs.json"),
+        read_workload(folder / "jobs.json"),
         Cluster(num_servers=4),
         allocation=FLAGS[-1],
         rescale_cost="restart_s=30",

@@ -21,6 +21,7 @@ from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ThroughputCurve
+from ddlsched.workload.workload_files import read_workload, write_workload
 
 S = 1_000_000_000
 
@@ -189,18 +190,18 @@ def test_elastic_jobs_go_into_json_and_back(tmp_path):
         ThroughputCurve(num_gpus=(1, 4), samples_per_s=(10.0, 30.5)),
     ]
     jobs = [job(job_id=f"j{n}", curve=curve, message_bytes=1e6 * n, model="m") for n, curve in enumerate(curves)]
-    Workload.of(jobs).write(tmp_path / "jobs.json")
-    assert Workload.read(tmp_path / "jobs.json").jobs == tuple(jobs)
+    write_workload(Workload.of(jobs), tmp_path / "jobs.json")
+    assert read_workload(tmp_path / "jobs.json").jobs == tuple(jobs)
     mix = elastic_mix(seed=2, gpus=8, hours=1.0)
-    mix.write(tmp_path / "mix.json")
-    assert Workload.read(tmp_path / "mix.json").jobs == mix.jobs
+    write_workload(mix, tmp_path / "mix.json")
+    assert read_workload(tmp_path / "mix.json").jobs == mix.jobs
 
 
 def test_what_files_cannot_hold_is_refused(tmp_path):
     with pytest.raises(InputError, match="is elastic, which a table cannot hold; write it as"):
-        Workload.of([job()]).write(tmp_path / "jobs.csv")
+        write_workload(Workload.of([job()]), tmp_path / "jobs.csv")
     with pytest.raises(InputError, match="a rescale cost of its own, which a file cannot hold"):
-        Workload.of([job(rescale_cost=ConstantRescaleCost())]).write(tmp_path / "jobs.json")
+        write_workload(Workload.of([job(rescale_cost=ConstantRescaleCost())]), tmp_path / "jobs.json")
 
 
 ROW = {"job_id": "a", "arrival_s": 0, "samples": 9, "gpu_batch": 8, "max_gpus": 2}
@@ -226,7 +227,7 @@ def test_a_faulty_elastic_job_is_refused(tmp_path, row, message):
     path = tmp_path / "jobs.json"
     path.write_text(json.dumps({"jobs": [row]}))
     with pytest.raises(InputError, match=message) as error:
-        Workload.read(path)
+        read_workload(path)
     assert str(error.value).startswith(str(path))
 
 

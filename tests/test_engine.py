@@ -114,7 +114,7 @@ def test_agrees_with_every_golden_case() -> None:
     runs = golden_runs()
     for (workload, servers, latency_s, placement, communication), expected in runs.items():
         result = ddlsched.simulate(
-            ddlsched.Workload.read(GOLDEN / f"{workload}.csv"),
+            ddlsched.read_workload(GOLDEN / f"{workload}.csv"),
             ddlsched.Cluster(num_servers=int(servers)),
             placement=placement,
             order="srsf",

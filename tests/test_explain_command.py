@@ -18,7 +18,7 @@ from ddlsched.simulation import warm_up
 def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     warm_up()
-    ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.002), "jobs.csv")
     Path("outages.csv").write_text("server,from_s,to_s\n3,0.5,1.5\n")
 
 
@@ -72,7 +72,7 @@ def test_a_run_of_a_comparison_is_explained() -> None:
 
 def test_a_run_that_can_no_longer_be_repeated_is_refused() -> None:
     stored()
-    ddlsched.microsoft_160(seed=2, scale=0.002).write("jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=2, scale=0.002), "jobs.csv")
     done = run("explain", "run.parquet", "5")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "the same inputs now have another outcome" in done.stderr

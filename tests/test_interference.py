@@ -125,7 +125,7 @@ def test_a_changed_table_is_another_run(tmp_path: Path) -> None:
 
 def test_the_command_line_knows_it(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.json"
-    ddlsched.Workload.of([job("a", 3), job("b", 2, 1.5)]).write(jobs)
+    ddlsched.write_workload(ddlsched.Workload.of([job("a", 3), job("b", 2, 1.5)]), jobs)
     given = ("simulate", jobs, "--servers", 1, "--gpus-per-server", 1, "--placement", "first-fit", "--order", "fifo")
     ended = run(*given, "--interference", "uniform:share=0.5", "--json")
     assert ended.exit_code == 0

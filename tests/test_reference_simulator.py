@@ -16,6 +16,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.contention import Linear
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.workload_files import read_workload
 from topologies.star import Star
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -51,7 +52,7 @@ def check_golden(case: str, placement: str, communication: str) -> None:
         pytest.skip(f"no golden cases in {GOLDEN}")
     rows = golden_rows()[case, placement, communication]
     run = reference_simulate(
-        Workload.read(GOLDEN / f"{case}.csv"),
+        read_workload(GOLDEN / f"{case}.csv"),
         Cluster(num_servers=int(rows[0]["servers"]), gpus_per_server=4, gpu_memory_mb=32768),
         placement=placement,
         order="srsf",

@@ -369,7 +369,7 @@ def test_each_setting_has_charts_of_its_own(tmp_path):
 
 def test_runs_that_nothing_random_is_in_have_a_report_without_intervals(tmp_path, monkeypatch):
     monkeypatch.setattr(html_report, "draw_charts", lambda _: [])
-    ddlsched.microsoft_160(seed=1, scale=0.001).write(tmp_path / "jobs.csv")
+    ddlsched.write_workload(ddlsched.microsoft_160(seed=1, scale=0.001), tmp_path / "jobs.csv")
     comparison = ddlsched.compare(
         tmp_path / "jobs.csv", ["srsf-1", "ada-srsf"], seeds=6, folder=tmp_path / "out", processes=1
     )

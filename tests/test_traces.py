@@ -326,8 +326,8 @@ def test_whatever_a_table_holds_each_line_is_a_job_or_refused(
     assert trace.report["rows"] == len(lines) == len(trace.jobs) + len(trace.refused)
     if len(trace.jobs):
         written = folder / "jobs.csv"
-        trace.workload.write(written)
-        assert ddlsched.Workload.read(written) == trace.workload
+        ddlsched.write_workload(trace.workload, written)
+        assert ddlsched.read_workload(written) == trace.workload
 
 
 def test_the_command_writes_jobs_refusals_and_a_report(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_the_command_writes_jobs_refusals_and_a_report(tmp_path: Path) -> None:
         lines = [(row["file"], row["line"], row["reason"]) for row in csv.DictReader(file)]
     assert lines == [(str(source), str(line), reason) for line, reason in EXPECTED["alibaba-openb"][1]]
     assert run("workload", "import", "alibaba-openb", source, "--out", parquet).exit_code == 0
-    assert ddlsched.Workload.read(table) == ddlsched.Workload.read(parquet) == sample("alibaba-openb").workload
+    assert ddlsched.read_workload(table) == ddlsched.read_workload(parquet) == sample("alibaba-openb").workload
     printed = run("workload", "import", "alibaba-openb", source)
     assert printed.stdout == table.read_text()
 
@@ -360,7 +360,7 @@ def test_parquet_keeps_the_report_and_is_written_in_batches(tmp_path: Path, monk
         file = pq.ParquetFile(out)
         assert file.num_row_groups == 2
         assert json.loads(file.schema_arrow.metadata[b"ddlsched"])["rule"]["seed"] == 1
-        assert ddlsched.Workload.read(out) == sample(name).workload
+        assert ddlsched.read_workload(out) == sample(name).workload
 
 
 @pytest.mark.parametrize(

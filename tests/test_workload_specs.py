@@ -33,7 +33,7 @@ def _in_a_new_folder(tmp_path, monkeypatch):
 
 def test_a_file():
     workload = ddlsched.microsoft_160(seed=3, scale=0.01)
-    workload.write("jobs.csv")
+    ddlsched.write_workload(workload, "jobs.csv")
     assert workload_of("jobs.csv", seed=5) == workload
     assert not draws_from_seed("jobs.csv")
 

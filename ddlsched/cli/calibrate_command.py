@@ -92,8 +92,8 @@ def calibrate(
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     if chart is not None:
+        from ddlsched.comparisons.charts.fit_chart import fit_chart
         from ddlsched.comparisons.charts.style import save
-        from ddlsched.performance.calibration.fit_chart import fit_chart
 
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")

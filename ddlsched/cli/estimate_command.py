@@ -197,9 +197,10 @@ def _refuse_no_job_file(path: Path) -> None:
 
 def _write_job(job: Job, path: Path) -> None:
     from ddlsched.workload.job import Workload
+    from ddlsched.workload.workload_files import write_workload
 
     with replacing(path, "--job-out") as file:
-        Workload.of([job]).write(file)
+        write_workload(Workload.of([job]), file)
     notice(f"wrote a job of {job.iterations} iterations to {path}")
 
 

@@ -331,13 +331,14 @@ def simulate(
     constants = {"latency_s": latency_s, "per_byte_s": per_byte_s, "penalty_per_byte_s": penalty_per_byte_s}
     from ddlsched.cluster.cluster import Cluster
     from ddlsched.cluster.disturbances import Disturbances, read_outages
+    from ddlsched.cluster.server_tables import read_cluster
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.simulation import simulate as run
-    from ddlsched.workload.job import Workload
+    from ddlsched.workload.workload_files import read_workload
 
-    workload = Workload.read(jobs)
+    workload = read_workload(jobs)
     if server_table is not None:
-        cluster = Cluster.read(server_table, topology=topology)
+        cluster = read_cluster(server_table, topology=topology)
     else:
         cluster = Cluster(
             num_servers=servers, gpus_per_server=gpus_per_server, gpu_memory_mb=gpu_memory_mb, topology=topology

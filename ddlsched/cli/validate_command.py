@@ -39,9 +39,9 @@ def validate(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where."""
-    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.cluster.server_tables import read_cluster
 
-    cluster = None if server_table is None else Cluster.read(server_table)
+    cluster = None if server_table is None else read_cluster(server_table)
     kind = _kind(file)
     found = _READERS[kind](file, cluster)
     if as_json:
@@ -71,9 +71,9 @@ def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     import numpy as np
 
     from ddlsched.cluster.cluster import Cluster
-    from ddlsched.workload.job import Workload
+    from ddlsched.workload.workload_files import read_workload
 
-    workload = Workload.read(path)
+    workload = read_workload(path)
     gpus = np.array([job.num_gpus for job in workload])
     arrivals_s = np.array([job.arrival_s for job in workload])
     service_s = sum(job.service_ns for job in workload) / 1e9
@@ -106,9 +106,9 @@ def _quantiles(values: Any) -> list[float]:
 
 
 def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
-    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.cluster.server_tables import read_cluster
 
-    cluster = Cluster.read(path)
+    cluster = read_cluster(path)
     return {
         "servers": cluster.num_servers,
         "gpus": cluster.num_gpus,

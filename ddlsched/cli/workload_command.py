@@ -47,17 +47,16 @@ def microsoft_160(
 
     1 to 32 GPUs, 1000 to 6000 iterations, four models, arrivals over 1200 s.
     """
+    from ddlsched.workload.generators.microsoft import microsoft_160 as generate
+    from ddlsched.workload.workload_files import refuse_suffix, workload_table, write_workload
+
     if out is not None:
         refuse_unwritable(out, "--out")
-        from ddlsched.workload.workload_files import refuse_suffix
-
         refuse_suffix(out)
-    from ddlsched.workload.generators.microsoft import microsoft_160 as generate
-
     workload = generate(seed=seed, scale=scale)
     if out is None:
-        emit(workload.to_frame().to_csv(index=False, lineterminator="\n"))
+        emit(workload_table(workload).to_csv(index=False, lineterminator="\n"))
         return
     with replacing(out, "--out") as file:
-        workload.write(file)
+        write_workload(workload, file)
     notice(f"wrote {len(workload)} jobs to {out}")

@@ -1,11 +1,13 @@
-"""The cluster: servers, their GPUs, memory and speed, and the topology of the network between them."""
+"""The cluster: servers, their GPUs, memory and speed, and the topology of the network between them.
+
+:mod:`ddlsched.cluster.server_tables` reads one from a table.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, lcm
-from pathlib import Path
 
 import numpy as np
 
@@ -98,19 +100,6 @@ class Cluster:
         object.__setattr__(self, "num_servers", len(self.servers))
         object.__setattr__(self, "gpus_per_server", max(server.gpus for server in self.servers))
         object.__setattr__(self, "gpu_memory_mb", max(float(server.gpu_memory_mb) for server in self.servers))
-
-    @classmethod
-    def read(cls, path: str | Path, *, topology: Topology | str = "star") -> Cluster:
-        """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers``, a count.
-
-        Raises
-        ------
-        InputError
-            With file, row, column, value and what is expected.
-        """
-        from ddlsched.cluster.server_tables import read_servers
-
-        return cls(servers=read_servers(Path(path)), topology=topology)
 
     @property
     def num_gpus(self) -> int:

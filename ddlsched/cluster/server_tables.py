@@ -9,19 +9,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddlsched.cluster.cluster import MAX_GPUS, Server
+from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, cell_whole, csv_rows, located, readable
+from ddlsched.network.topology import Topology
 
-__all__ = ["read_servers"]
+__all__ = ["read_cluster"]
 
 REQUIRED = ("gpus", "gpu_memory_mb")
 OPTIONAL = ("servers", "relative_speed", "nic_gbps")
 
 
-def read_servers(path: Path) -> tuple[Server, ...]:
-    """Return the servers of a table, in its order; see :meth:`ddlsched.cluster.cluster.Cluster.read`."""
-    return readable(path, "a table of servers (CSV)", _read)
+def read_cluster(path: str | Path, *, topology: Topology | str = "star") -> Cluster:
+    """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers``, a count.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    return Cluster(servers=readable(Path(path), "a table of servers (CSV)", _read), topology=topology)
 
 
 def _read(path: Path) -> tuple[Server, ...]:

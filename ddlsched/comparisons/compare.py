@@ -52,7 +52,7 @@ def compare(
     servers, gpus_per_server, gpu_memory_mb, topology
         The clusters: one for each number of servers and each topology; by default 16 servers of 4 GPUs of 32,768 MB.
     server_table
-        Files of :meth:`ddlsched.Cluster.read` for servers that differ, a cluster each, in place of the first three.
+        Files of :func:`ddlsched.read_cluster` for servers that differ, a cluster each, in place of the first three.
     contention
         One model, or several, with each of which everything is simulated.
     baseline

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
-from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
@@ -85,7 +85,7 @@ def _usable(text: str, info: ValidationInfo) -> str:
 
 
 def _server_table(name: str) -> str:
-    Cluster.read(name)
+    read_cluster(name)
     return name
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 import yaml
 
-import ddlsched
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError
@@ -83,7 +84,7 @@ class Plan:
         if settings.server_table:
             stems = Counter(Path(table).stem for table in settings.server_table)
             names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
-            return {name: Cluster.read(table) for table, name in names.items()}
+            return {name: read_cluster(table) for table, name in names.items()}
         equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=settings.gpu_memory_mb)
         return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
 
@@ -168,7 +169,7 @@ class Plan:
         """Return everything as JSON can hold it; with the same ddlsched and files it gives the same runs."""
         settings = self.settings
         return {
-            "ddlsched": ddlsched.__version__,
+            "ddlsched": version("ddlsched"),
             "policies": {name: _texts(doors) for name, doors in self.policies.items()},
             "workloads": self.workloads,
             "seeds": settings.seeds,

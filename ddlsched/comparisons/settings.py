@@ -106,7 +106,7 @@ class Settings(_Model):
     servers, gpus_per_server, gpu_memory_mb
         Clusters of equal servers: one for each number of servers.
     server_table
-        Files of :meth:`ddlsched.cluster.cluster.Cluster.read`, a cluster each, in place of the three above.
+        Files of :func:`ddlsched.read_cluster`, a cluster each, in place of the three above.
     topology
         Networks, with each of which every cluster is taken.
     contention

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ddlsched.comparisons.sweeps.sweep import Failure, Watcher
+__all__ = ["Told", "bytes_bar", "progress_bar"]
 
-__all__ = ["bytes_bar", "progress_bar"]
+
+class Told(Protocol):
+    """Is told how much is done."""
+
+    def __call__(self, done: int, total: int, failure: object | None) -> None:
+        """Show ``done`` of ``total``, and the text of what just failed, if it did."""
+        ...
 
 
 @contextlib.contextmanager
-def progress_bar(title: str) -> Iterator[Watcher]:
-    """Show the bar; yields what :func:`~ddlsched.comparisons.sweeps.sweep.sweep` takes as ``watch``."""
+def progress_bar(title: str) -> Iterator[Told]:
+    """Show the bar; yields what is to be told of each piece of work that ends, as a sweep tells it."""
     from rich import progress as bars
     from rich.console import Console
 
@@ -25,7 +30,7 @@ def progress_bar(title: str) -> Iterator[Watcher]:
     with bars.Progress(*columns, *times, console=console, speed_estimate_period=600.0) as progress:
         task = progress.add_task(title, total=None)
 
-        def watch(done: int, total: int, failure: Failure | None) -> None:
+        def watch(done: int, total: int, failure: object | None) -> None:
             progress.update(task, completed=done, total=total)
             if failure is not None:
                 console.print(f"failed: {failure}", style="red", markup=False, highlight=False)

@@ -21,7 +21,7 @@ CLASS_METRICS = ("average_jct_s", "median_jct_s", "p95_jct_s", "average_slowdown
 
 
 def class_metrics(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a size class that has jobs that count, from :func:`ddlsched.results.metrics.job_metrics`.
+    """Return a row a size class that has jobs that count, from :func:`ddlsched.comparisons.alone.job_metrics`.
 
     Columns: size_class; average_jct_s, median_jct_s, p95_jct_s of those that finished (NaN if none did); and
     all of :func:`ddlsched.results.metrics.run_metrics`.

@@ -1,4 +1,7 @@
-"""What a run's table of jobs is measured by: slowdown, fairness, and where the time went."""
+"""What a run's table of jobs is measured by: slowdown, fairness, and where the time went.
+
+:func:`ddlsched.comparisons.alone.job_metrics` makes the table, for which it simulates each job alone.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.results.alone import alone_s
-from ddlsched.results.fairness import finish_time_fairness, jain_index
+from ddlsched.results.fairness import jain_index
 from ddlsched.results.result import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.results.result import Result
-
-__all__ = ["SIZE_CLASSES", "counted", "job_metrics", "run_metrics", "size_class"]
+__all__ = ["SIZE_CLASSES", "counted", "run_metrics", "size_class"]
 
 SIZE_CLASSES = {1: "1", 2: "2-4", 5: "5-7", 8: "8+"}
 """Names of classes of jobs by the least number of GPUs of each."""
 
 _UNFAIR = 1.0 + 1e-9
 """What ρ must pass to be called more than 1, whatever the rounding of sums."""
-
-
-def job_metrics(result: Result) -> pd.DataFrame:
-    """Return a run's table of jobs with columns for slowdown and fairness.
-
-    Columns added to those of :attr:`Result.jobs`: alone_s (:func:`ddlsched.results.alone.alone_s`); slowdown
-    (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.fairness.finish_time_fairness`);
-    size_class ("1", "2-4", "5-7" or "8+" GPUs; of an elastic job by the most that it can use, which no policy
-    changes). Slowdown and ρ are NaN for a job that did not finish, and for one that has no work, whose alone_s is 0.
-    """
-    jobs = result.jobs
-    alone = alone_s(result.workload, result.cluster, result.contention)
-    jct_s, arrival_s, finish_s = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s"))
-    gpus = np.array([job.num_gpus for job in result.workload])
-    return jobs.assign(
-        alone_s=alone,
-        slowdown=np.divide(jct_s, alone, out=np.full(len(alone), np.nan), where=alone > 0.0),
-        finish_time_fairness=finish_time_fairness(arrival_s, finish_s, alone, gpus, result.cluster.num_gpus),
-        size_class=size_class(gpus),
-    )
 
 
 def size_class(gpus: np.ndarray) -> np.ndarray:
@@ -56,15 +36,15 @@ def counted(jobs: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_metrics(jobs: pd.DataFrame) -> dict[str, float]:
-    """Return the metrics of a run beyond those of :meth:`Result.summary`, from :func:`job_metrics`.
+    """Return the metrics of a run beyond those of :meth:`Result.summary`.
 
-    ``jobs`` and ``unfinished_jobs`` count those of :func:`counted` and how many of them did not finish; all
-    else is of those that did. ``average_slowdown``, ``median_slowdown``, ``p95_slowdown`` (numpy's
-    linear rule); ``worst_finish_time_fairness`` and ``unfair_fraction``, the largest ρ and the share of jobs with
-    ρ > 1; ``jain_index`` of 1 / slowdown, the speed that each job was given as a part of what it would have had
-    alone; and for each phase of a job's time ``queueing_share`` and so on, the sum over jobs / the sum of
-    their JCT. NaN where there is nothing to measure: no job with work finished, or for shares, none that
-    took any time.
+    From the table of :func:`ddlsched.comparisons.alone.job_metrics`. ``jobs`` and ``unfinished_jobs`` count those of
+    :func:`counted` and how many of them did not finish; all else is of those that did. ``average_slowdown``,
+    ``median_slowdown``, ``p95_slowdown`` (numpy's linear rule); ``worst_finish_time_fairness`` and
+    ``unfair_fraction``, the largest ρ and the share of jobs with ρ > 1; ``jain_index`` of 1 / slowdown, the speed
+    that each job was given as a part of what it would have had alone; and for each phase of a job's time
+    ``queueing_share`` and so on, the sum over jobs / the sum of their JCT. NaN where there is nothing to measure: no
+    job with work finished, or for shares, none that took any time.
     """
     arrived = counted(jobs)
     finished = arrived[arrived["finish_s"].notna()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +46,7 @@ class Result:
     workload, cluster
         What was simulated.
     finished
-        The run's records, for the timeline.
+        The run's records, for :mod:`ddlsched.results.timeline`.
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, finished: Finished) -> None:
@@ -80,18 +79,6 @@ class Result:
             if job.job_id == job_id:
                 return number
         raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
-
-    def write_timeline(self, path: Path | str) -> None:
-        """Write the timeline as a file that opens in https://ui.perfetto.dev; see :mod:`ddlsched.results.timeline`.
-
-        Raises
-        ------
-        InputError
-            The run was not recorded (``simulate(timeline=...)``), or the file cannot be written.
-        """
-        from ddlsched.results.timeline import write_timeline
-
-        write_timeline(self, path)
 
     @cached_property
     def jobs(self) -> pd.DataFrame:

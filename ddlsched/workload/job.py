@@ -7,14 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Job", "Workload"]
 
@@ -175,34 +171,3 @@ class Workload:
     def of(cls, jobs: Sequence[Job]) -> Workload:
         """Build from any sequence of jobs."""
         return cls(tuple(jobs))
-
-    @classmethod
-    def read(cls, path: str | Path) -> Workload:
-        """Read a workload from CSV, Parquet or JSON, told apart by the file's suffix.
-
-        Raises
-        ------
-        InputError
-            With file, row, column, value and what is expected.
-        """
-        from ddlsched.workload.workload_files import read_workload
-
-        return read_workload(Path(path))
-
-    def write(self, path: str | Path) -> None:
-        """Write to CSV, Parquet or JSON, told apart by the suffix.
-
-        Raises
-        ------
-        InputError
-            The suffix is unknown, or a job's iteration is a general DAG, which only JSON can hold.
-        """
-        from ddlsched.workload.workload_files import write_workload
-
-        write_workload(self, Path(path))
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with a row a job, in the columns of a workload file."""
-        from ddlsched.workload.workload_files import to_frame
-
-        return to_frame(self)

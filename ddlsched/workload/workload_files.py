@@ -34,7 +34,7 @@ from ddlsched.workload.job import Job, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_workload", "refuse_suffix", "to_frame", "write_workload"]
+__all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 OPTIONAL = ("model", "user", "buckets")
@@ -42,8 +42,15 @@ _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
 
-def read_workload(path: Path) -> Workload:
-    """Read a workload; see :meth:`ddlsched.workload.job.Workload.read`."""
+def read_workload(path: str | Path) -> Workload:
+    """Read a workload from CSV, Parquet or JSON, told apart by the file's suffix.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    path = Path(path)
     readers: list[Callable[[Path], list[Job]]] = [_read_csv, _read_parquet, _read_json]
 
     def read(path: Path) -> list[Job]:
@@ -166,8 +173,16 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     return located(where, lambda: Job(**fields))
 
 
-def write_workload(workload: Workload, path: Path) -> None:
-    """Write a workload; see :meth:`ddlsched.workload.job.Workload.write`."""
+def write_workload(workload: Workload, path: str | Path) -> None:
+    """Write a workload to CSV, Parquet or JSON, told apart by the suffix.
+
+    Raises
+    ------
+    InputError
+        The suffix is unknown, the file cannot be written, or it cannot hold a job: a table none that is elastic
+        or whose iteration is a general DAG, JSON no curve or cost of changes of the user's own.
+    """
+    path = Path(path)
     refuse_suffix(path)
     suffix = path.suffix.lower()
     try:
@@ -175,15 +190,21 @@ def write_workload(workload: Workload, path: Path) -> None:
             document = {"jobs": [_json_of_job(job) for job in workload]}
             path.write_text(json.dumps(document, indent=1, default=float) + "\n", encoding="utf-8")
         elif suffix == ".csv":
-            to_frame(workload).to_csv(path, index=False, lineterminator="\n")
+            workload_table(workload).to_csv(path, index=False, lineterminator="\n")
         else:
-            to_frame(workload).to_parquet(path, index=False)
+            workload_table(workload).to_parquet(path, index=False)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error}); expected a writable file") from None
 
 
-def to_frame(workload: Workload) -> pd.DataFrame:
-    """Return the workload's table; optional columns only where a job uses them."""
+def workload_table(workload: Workload) -> pd.DataFrame:
+    """Return a table with a row a job, in the columns of a workload file; optional ones only where a job uses them.
+
+    Raises
+    ------
+    InputError
+        A job is elastic, or its iteration is a general DAG, which a table cannot hold.
+    """
     import pandas as pd
 
     for job in workload:

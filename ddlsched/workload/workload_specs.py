@@ -16,7 +16,7 @@ from pathlib import Path
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
 from ddlsched.plugins.names import Maker, maker, names
 from ddlsched.workload.job import Workload
-from ddlsched.workload.workload_files import refuse_suffix
+from ddlsched.workload.workload_files import read_workload, refuse_suffix
 
 __all__ = ["draws_from_seed", "is_generator", "workload_of"]
 
@@ -32,7 +32,7 @@ def workload_of(text: str, seed: int) -> Workload:
         The generator raised, or returned no workload.
     """
     if not is_generator(text):
-        return Workload.read(text)
+        return read_workload(text)
     make = _generator(text)
     workload = make(seed=seed)
     if not isinstance(workload, Workload):

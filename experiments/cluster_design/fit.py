@@ -106,8 +106,8 @@ def report_rows(frames: dict[str, pd.DataFrame], fitted: Fitted) -> None:
 
 def report_chart(frames: dict[str, pd.DataFrame], fitted: Fitted, drawn: dict[str, np.ndarray], out: Path) -> None:
     """Draw predicted against measured times of the rows that were not fitted."""
+    from ddlsched.comparisons.charts.design_charts import predicted_against_measured
     from ddlsched.comparisons.charts.style import save
-    from ddlsched.performance.design_charts import predicted_against_measured
 
     series = {}
     for name, title in (("single", "2-8 GPUs"), ("multi", "64-512 GPUs")):

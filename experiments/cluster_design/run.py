@@ -17,10 +17,10 @@ import author_run
 import numpy as np
 import pandas as pd
 
+from ddlsched.comparisons.charts.design_charts import heat_map, pareto_chart
 from ddlsched.comparisons.charts.style import save
 from ddlsched.performance.clusters import parse_cluster
 from ddlsched.performance.collectives import collective_s
-from ddlsched.performance.design_charts import heat_map, pareto_chart
 from ddlsched.performance.design_sweep import Sweep, best_of, design, pareto_front
 from ddlsched.performance.estimate import estimate
 from ddlsched.performance.parallel_layout import Parallelism

@@ -100,8 +100,8 @@ def test_what_does_not_fit_is_no_job() -> None:
 def test_a_job_goes_through_a_file(tmp_path) -> None:
     job = job_of(GPT, PLAN, MACHINE, job_id="gpt", iterations=10)
     path = tmp_path / "jobs.json"
-    ddlsched.Workload.of([job]).write(path)
-    (again,) = ddlsched.Workload.read(path)
+    ddlsched.write_workload(ddlsched.Workload.of([job]), path)
+    (again,) = ddlsched.read_workload(path)
     assert again.dag == job.dag
     assert again.num_gpus == 16
 

@@ -108,11 +108,11 @@ def execute(run: Run, wanted: Collection[str]) -> Outcome:
 
 
 def _simulated(run: Run, wanted: Collection[str]) -> dict[str, bytes]:
-    import ddlsched
     from ddlsched.comparisons.sweeps import stored_runs
+    from ddlsched.simulation import simulate
 
     recorded = {"timeline": run.window} if "timeline" in wanted else {}
-    result = ddlsched.simulate(workload_of(run.workload, run.seed), seed=run.seed, **{**run.options, **recorded})
+    result = simulate(workload_of(run.workload, run.seed), seed=run.seed, **{**run.options, **recorded})
     further: dict[str, float] = {}
     for measure in run.measures:
         further |= _function(measure)(result)

@@ -1,6 +1,6 @@
 """What is kept of a run, as bytes and as files that are whole or not there.
 
-A run's file is Parquet: its table of jobs (:func:`ddlsched.results.metrics.job_metrics`), and under the
+A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.job_metrics`), and under the
 metadata key ``ddlsched`` a JSON object with
 ``inputs`` (what was simulated), ``summary`` (its metrics) and ``samples`` (what the cluster did over time, by
 column). The process that asked for a sweep is the only one that writes.
@@ -45,7 +45,8 @@ _ABANDONED_S = 86400.0
 
 def run_bytes(result: Result, inputs: Mapping[str, Any], further: Mapping[str, float]) -> bytes:
     """Return a run's file; ``further`` metrics join those of its summary."""
-    from ddlsched.results.metrics import job_metrics, run_metrics
+    from ddlsched.comparisons.alone import job_metrics
+    from ddlsched.results.metrics import run_metrics
 
     jobs = job_metrics(result)
     summary = {**result.summary(), **run_metrics(jobs), **further}
@@ -59,8 +60,10 @@ def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:
 
 def timeline_bytes(result: Result) -> bytes:
     """Return a recorded run's timeline, a file for https://ui.perfetto.dev."""
+    from ddlsched.results.timeline import write_timeline
+
     with tempfile.TemporaryDirectory() as folder:
-        result.write_timeline(Path(folder) / "timeline.json")
+        write_timeline(result, Path(folder) / "timeline.json")
         return (Path(folder) / "timeline.json").read_bytes()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.traces.trace_files import sources
@@ -178,8 +179,6 @@ def import_trace(
     InputError
         A file that cannot be read or is not of the format; a bad row is refused and counted instead.
     """
-    from ddlsched.plugins.names import resolve
-
     selection = selection or Selection()
     rule = JobRule(contention=resolve("contention", contention), gpus_per_server=gpus_per_server, seed=seed)
     log = _Log(watch)

@@ -1,4 +1,4 @@
-"""The time that each job would take alone on the empty cluster."""
+"""The time that each job would take alone on the empty cluster, and a run's jobs measured by it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.results.fairness import finish_time_fairness
+from ddlsched.results.metrics import size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.dag import AllReduceTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
-    from ddlsched.network.contention import ContentionModel
+    import pandas as pd
 
-__all__ = ["alone_s"]
+    from ddlsched.network.contention import ContentionModel
+    from ddlsched.results.result import Result
+
+__all__ = ["alone_s", "job_metrics"]
 
 _LONGEST_RUN_S = MAX_NS / NS_PER_S / 4
 
@@ -27,6 +32,26 @@ class _Kind(NamedTuple):
     iteration: DataParallelIteration | IterationDag
     num_gpus: int
     gpu_memory_mb: float
+
+
+def job_metrics(result: Result) -> pd.DataFrame:
+    """Return a run's table of jobs with columns for slowdown and fairness.
+
+    Columns added to those of :attr:`Result.jobs`: alone_s (:func:`alone_s`); slowdown
+    (jct_s / alone_s); finish_time_fairness (ρ of :func:`ddlsched.results.fairness.finish_time_fairness`);
+    size_class ("1", "2-4", "5-7" or "8+" GPUs; of an elastic job by the most that it can use, which no policy
+    changes). Slowdown and ρ are NaN for a job that did not finish, and for one that has no work, whose alone_s is 0.
+    """
+    jobs = result.jobs
+    alone = alone_s(result.workload, result.cluster, result.contention)
+    jct_s, arrival_s, finish_s = (jobs[name].to_numpy() for name in ("jct_s", "arrival_s", "finish_s"))
+    gpus = np.array([job.num_gpus for job in result.workload])
+    return jobs.assign(
+        alone_s=alone,
+        slowdown=np.divide(jct_s, alone, out=np.full(len(alone), np.nan), where=alone > 0.0),
+        finish_time_fairness=finish_time_fairness(arrival_s, finish_s, alone, gpus, result.cluster.num_gpus),
+        size_class=size_class(gpus),
+    )
 
 
 def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | str = "10gbe") -> np.ndarray:

@@ -15,6 +15,7 @@ from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.network.topology import Network
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
 from ddlsched.results.result import Result
@@ -24,9 +25,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, RescaleCost
 
-__all__ = ["DEFAULT_BUNDLE", "simulate", "warm_up"]
-
-DEFAULT_BUNDLE = "ada-srsf"
+__all__ = ["simulate", "warm_up"]
 
 
 def simulate(
@@ -39,7 +38,7 @@ def simulate(
     communication: CommunicationPolicy | str | None = None,
     allocation: AllocationPolicy | str | None = None,
     rescale_cost: RescaleCost | str | None = None,
-    contention: ContentionModel | str = "10gbe",
+    contention: ContentionModel | str = DEFAULT_CONTENTION,
     interference: InterferenceModel | str | None = None,
     load_per_byte_s: float | None = None,
     seed: int = 0,

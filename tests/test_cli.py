@@ -193,7 +193,7 @@ def options(command: str) -> dict[str, Any]:
 
 def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
-    latency-s per-byte-s penalty-per-byte-s load-per-byte-s seed jobs-out timeline timeline-window json
+    load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
     checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
@@ -271,7 +271,7 @@ def test_jobs_out_worked_out_by_hand() -> None:
     # 5 iterations of 1 + 2 ms and 1 MB at 1 ns a byte; 10 of 25 + 37 ms.
     Path("jobs.csv").write_text(HEADER + "".join(ROWS.splitlines(keepends=True)[:2]))
     expected = 'alone,0.500000000,1.120000000,0.620000000\n"two, ""wide""",0.000000000,0.020000000,0.020000000\n'
-    constants = ("--per-byte-s", "1e-9", "--latency-s", 0, "--penalty-per-byte-s", 0)
+    constants = ("--contention", "linear:per_byte_s=1e-9,latency_s=0,penalty_per_byte_s=0")
     assert times(*constants) == "job_id,start_s,finish_s,jct_s\n" + expected
 
 
@@ -289,7 +289,7 @@ def test_jobs_out_agrees_with_the_golden_cases(case: str, communication: str) ->
         rows = [row for row in csv.DictReader(file) if (row["workload"], row["communication"]) == (case, communication)]
     rows = [row for row in rows if row["placement"] == "lwf:kappa=1"]
     policies = ("--placement", "lwf:kappa=1", "--communication", communication)
-    size = ("--servers", rows[0]["servers"], "--latency-s", rows[0]["latency_s"])
+    size = ("--servers", rows[0]["servers"], "--contention", f"10gbe:latency_s={rows[0]['latency_s']}")
     run("simulate", GOLDEN / f"{case}.csv", *policies, *size, "--jobs-out", "times.csv")
     with Path("times.csv").open(newline="") as file:
         got = [(row["job_id"], row["start_s"], row["finish_s"]) for row in csv.DictReader(file)]
@@ -300,7 +300,7 @@ def test_the_defaults_are_the_experiments() -> None:
     run("simulate", "jobs.csv", "--jobs-out", "default.csv")
     policies = ("--placement", "lwf:kappa=1", "--order", "srsf", "--communication", "adadual")
     size = ("--servers", 16, "--gpus-per-server", 4, "--gpu-memory-mb", 32768, "--topology", "star")
-    constants = ("--latency-s", 0, "--per-byte-s", "8.56e-10", "--penalty-per-byte-s", "2.35e-10")
+    constants = ("--contention", "linear:latency_s=0,per_byte_s=8.56e-10,penalty_per_byte_s=2.35e-10")
     run("simulate", "jobs.csv", *size, *policies, *constants, "--jobs-out", "given.csv")
     assert Path("default.csv").read_text() == Path("given.csv").read_text()
 
@@ -324,16 +324,16 @@ def test_topologies_take_parameters() -> None:
 
 
 def test_constants_replace_those_of_the_contention_model() -> None:
-    gigabit = ("--per-byte-s", "7.8125e-9", "--penalty-per-byte-s", "0.7e-9")
-    assert times(*gigabit) == times("--contention", "1gbe")
-    assert times("--latency-s", "0.01") == times("--contention", "10gbe:latency_s=0.01")
-    assert times("--contention", "max-min", "--per-byte-s", "1e-9") == times("--contention", "max-min:per_byte_s=1e-9")
+    gigabit = "linear:per_byte_s=7.8125e-9,penalty_per_byte_s=0.7e-9"
+    assert times("--contention", gigabit) == times("--contention", "1gbe")
+    assert times("--contention", "linear:latency_s=0.01") == times("--contention", "10gbe:latency_s=0.01") != times()
 
 
 def test_a_constant_that_the_model_lacks() -> None:
-    result = simulate("--contention", "max-min", "--penalty-per-byte-s", "1e-10")
-    refused(result, "--penalty-per-byte-s", "max-min", "no penalty_per_byte_s")
-    refused(simulate("--contention", "mine.py:Backwards", "--per-byte-s", 1), "--per-byte-s", "no per_byte_s")
+    result = simulate("--contention", "max-min:penalty_per_byte_s=1e-10")
+    refused(result, "max-min: no parameter is named 'penalty_per_byte_s'")
+    result = simulate("--contention", "mine.py:Backwards:per_byte_s=1")
+    refused(result, "Backwards: no parameter is named 'per_byte_s'")
 
 
 def test_load_per_byte_changes_the_load_only() -> None:
@@ -461,10 +461,7 @@ def test_bad_workload_arguments(args: list[str], parts: list[str]) -> None:
         *(("--servers", value) for value in ("1e3", "abc", "nan", "1_6", "", "1.5", "[red]4[/red]")),
         *(("--seed", value) for value in ("1.5", "x")),
         *(("--gpu-memory-mb", value) for value in ("nan", "inf", "x", "1_000")),
-        *(("--latency-s", value) for value in ("nan", "-inf", "1e400", "x", "")),
-        ("--per-byte-s", "nan"),
-        ("--penalty-per-byte-s", "nan"),
-        ("--load-per-byte-s", "nan"),
+        *(("--load-per-byte-s", value) for value in ("nan", "-inf", "1e400", "x", "")),
     ],
 )
 def test_a_value_that_is_no_number(flag: str, value: str) -> None:
@@ -478,8 +475,9 @@ def test_a_value_that_is_no_number(flag: str, value: str) -> None:
         (["--gpus-per-server", "-3"], ["4 servers of -3 GPUs"]),
         (["--gpu-memory-mb", "0"], ["gpu_memory_mb is 0.0"]),
         (["--seed", "-1"], ["seed is -1"]),
-        (["--latency-s", "-1"], ["latency_s is -1.0"]),
-        (["--per-byte-s", "0"], ["per_byte_s is 0"]),
+        (["--contention", "linear:latency_s=-1"], ["latency_s is -1.0"]),
+        (["--contention", "linear:latency_s=nan"], ["latency_s is nan"]),
+        (["--contention", "linear:per_byte_s=0"], ["per_byte_s is 0"]),
         (["--servers", "1"], ["jobs.csv, row 2, column gpus", "'two, \"wide\"'", "2 GPUs", "the cluster's 1"]),
         (["--gpu-memory-mb", "4000"], ["jobs.csv, row 3, column gpu_memory_mb", "'third'", "4527 MB", "4000"]),
     ],
@@ -625,7 +623,7 @@ def test_a_plugin_that_refuses_its_parameters() -> None:
     result = simulate("--placement", "mine.py:Refuses:alpha=2")
     assert "Refuses(alpha=2.0)" in result.stderr.splitlines()[0]
     assert traceback_of(result) == ["mine.py__init__", "ValueError: alpha is 2.0"]
-    result = simulate("--contention", "mine.py:Backwards", "--latency-s", 2)
+    result = simulate("--contention", "mine.py:Backwards:latency_s=2")
     assert traceback_of(result) == ["mine.py__post_init__", "ValueError: latency_s is too long"]
 
 

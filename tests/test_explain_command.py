@@ -28,7 +28,8 @@ def stored(*flags: str) -> pd.DataFrame:
     return pd.read_parquet("run.parquet").set_index("job_id")
 
 
-FLAGS = ["--jitter-cv", "0.2", "--outages", "outages.csv", "--restart-s", "0.1", "--latency-s", "1e-4", "--seed", "7"]
+FLAGS = ["--jitter-cv", "0.2", "--outages", "outages.csv", "--restart-s", "0.1", "--seed", "7"]
+FLAGS += ["--contention", "10gbe:latency_s=1e-4"]
 
 
 @pytest.mark.parametrize("flags", [[], FLAGS, ["--until-s", "1.5"]])

@@ -12,6 +12,7 @@ import typer
 
 from ddlsched.cli.calibrate_command import calibrate, calibrate_agent
 from ddlsched.cli.checkpoint_command import app as checkpoint_app
+from ddlsched.cli.command_class import Command
 from ddlsched.cli.compare_command import compare
 from ddlsched.cli.design_command import design
 from ddlsched.cli.estimate_command import estimate
@@ -37,20 +38,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command("simulate")(simulate)
-app.command("compare")(compare)
-app.command("report")(report)
-app.command("explain")(explain)
-app.command("estimate")(estimate)
-app.command("design")(design)
-app.command("calibrate")(calibrate)
-app.command("calibrate-agent")(calibrate_agent)
+app.command("simulate", cls=Command)(simulate)
+app.command("compare", cls=Command)(compare)
+app.command("report", cls=Command)(report)
+app.command("explain", cls=Command)(explain)
+app.command("estimate", cls=Command)(estimate)
+app.command("design", cls=Command)(design)
+app.command("calibrate", cls=Command)(calibrate)
+app.command("calibrate-agent", cls=Command)(calibrate_agent)
 app.add_typer(workload_app, name="workload")
-app.command("reshard")(reshard)
+app.command("reshard", cls=Command)(reshard)
 app.add_typer(checkpoint_app, name="checkpoint")
-app.command("list")(list_plugins)
-app.command("live")(live)
-app.command("validate")(validate)
+app.command("list", cls=Command)(list_plugins)
+app.command("live", cls=Command)(live)
+app.command("validate", cls=Command)(validate)
 
 
 def _show_version(wanted: bool) -> None:

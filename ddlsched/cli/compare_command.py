@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.failures import one_line
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, without_nan
+from ddlsched.cli.run_options import ClusterOptions, ElasticOptions, NetworkOptions, PolicyOptions
 from ddlsched.errors import InputError
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.comparisons.comparison import Comparison
@@ -23,8 +26,11 @@ __all__ = ["compare"]
 _POLICIES = "Policies"
 _RUNS = "Seeds and clusters"
 _HOW = "How, and results"
+_POLICY_FIELDS = ("scheduler", "placement", "order", "communication")
+_POLICIES_SHOWN = dict.fromkeys(_POLICY_FIELDS, f"{DEFAULT_BUNDLE}'s") | {"scheduler": None}
 
 
+@with_options
 def compare(
     context: typer.Context,
     jobs: Annotated[
@@ -36,39 +42,15 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    scheduler: Annotated[
-        list[str] | None,
-        typer.Option(help="Bundle, e.g. ada-srsf, srsf-1.", metavar="BUNDLE", rich_help_panel=_POLICIES),
-    ] = None,
-    placement: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="On which GPUs a job runs, e.g. lwf:kappa=1 or mine.py:MyPolicy:alpha=0.5.",
-            metavar="NAME",
-            show_default="ada-srsf's",
-            rich_help_panel=_POLICIES,
-        ),
-    ] = None,
-    order: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Which job goes first.", metavar="NAME", show_default="ada-srsf's", rich_help_panel=_POLICIES
-        ),
-    ] = None,
-    communication: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Which all-reduces overlap.", metavar="NAME", show_default="ada-srsf's", rich_help_panel=_POLICIES
-        ),
-    ] = None,
-    allocation: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How many GPUs each elastic job has, e.g. elastic-scaling:queue=true.",
-            metavar="NAME",
-            rich_help_panel=_POLICIES,
-        ),
-    ] = None,
+    *,
+    policies: Annotated[
+        Given[PolicyOptions],
+        Panel(_POLICIES, only=_POLICY_FIELDS, several=_POLICY_FIELDS, only_given=True, shown=_POLICIES_SHOWN),
+    ],
+    elastic: Annotated[
+        Given[ElasticOptions],
+        Panel(_POLICIES, only=("allocation",), several=("allocation",), only_given=True),
+    ],
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -87,45 +69,12 @@ def compare(
             rich_help_panel=_RUNS,
         ),
     ] = None,
-    servers: Annotated[
-        list[int] | None,
-        typer.Option(help="Number of servers.", metavar="N", parser=whole, show_default="16", rich_help_panel=_RUNS),
-    ] = None,
-    gpus_per_server: Annotated[
-        int | None,
-        typer.Option(help="GPUs of each server.", metavar="N", parser=whole, show_default="4", rich_help_panel=_RUNS),
-    ] = None,
-    gpu_memory_mb: Annotated[
-        float | None,
-        typer.Option(
-            help="Memory of each GPU, MB (1e6 bytes).",
-            metavar="MB",
-            parser=real,
-            show_default="32768",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
-    server_table: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Table of servers that differ (CSV), in place of the three above.",
-            metavar="FILE.csv",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(help="Network between the servers.", metavar="NAME", show_default="star", rich_help_panel=_RUNS),
-    ] = None,
-    contention: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How fast transfers go that share a link.",
-            metavar="NAME",
-            show_default="10gbe",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
+    cluster: Annotated[
+        Given[ClusterOptions], Panel(_RUNS, several=("servers", "server_table", "topology"), only_given=True)
+    ],
+    network: Annotated[
+        Given[NetworkOptions], Panel(_RUNS, only=("contention",), several=("contention",), only_given=True)
+    ],
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,16 +132,9 @@ def compare(
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
-    policies = _policies(scheduler, placement, order, communication, allocation)
-    flags: dict[str, Any] = {"workloads": jobs, "policies": policies}
-    flags |= {"baseline": baseline, "seeds": seeds, "servers": servers, "gpus_per_server": gpus_per_server}
-    flags |= {
-        "gpu_memory_mb": gpu_memory_mb,
-        "server_table": server_table,
-        "topology": topology,
-        "contention": contention,
-    }
-    flags |= {"options": _options(option), "timeline": timeline}
+    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(policies.values | elastic.values)}
+    flags |= {"baseline": baseline, "seeds": seeds, "options": _options(option), "timeline": timeline}
+    flags |= cluster.values | network.values
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
     _refuse_processes(processes)
     from ddlsched.comparisons.compare import carry_out, planned
@@ -208,10 +150,10 @@ def compare(
         raise typer.Exit(1)
 
 
-def _policies(scheduler: list[str] | None, *lists: list[str] | None) -> list[Any]:
-    names = ("placement", "order", "communication", "allocation")
-    doors = {name: given for name, given in zip(names, lists, strict=True) if given}
-    return [*(scheduler or []), *([doors] if doors else [])]
+def _policies(given: dict[str, list[str]]) -> list[Any]:
+    """Return each bundle, and the combinations of all else that lists of policies name."""
+    doors = {name: policies for name, policies in given.items() if name != "scheduler" and policies}
+    return [*given.get("scheduler", []), *([doors] if doors else [])]
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.machine_options import MachineOptions
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
@@ -26,17 +28,11 @@ _RESULT = "Results"
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
 
 
+@with_options
 def design(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b or llama-3-70b.")],
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="GPU and what differs from its usual server, e.g. h100:nic_gbps=1600; may be given several times.",
-            metavar="NAME",
-            show_default="a100-80",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
+    *,
+    host: Annotated[Given[MachineOptions], Panel(_CLUSTER, several=("cluster",))],
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -46,15 +42,6 @@ def design(
             rich_help_panel=_CLUSTER,
         ),
     ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Network between the servers.", metavar="NAME", show_default="one switch", rich_help_panel=_CLUSTER
-        ),
-    ] = None,
-    efficiency: Annotated[
-        str, typer.Option(help="megatron, eager or ideal.", metavar="NAME", rich_help_panel=_CLUSTER)
-    ] = "megatron",
     global_batch: Annotated[
         int, typer.Option(help="Samples of a step.", metavar="N", parser=whole, rich_help_panel=_WHAT)
     ] = 512,
@@ -112,8 +99,7 @@ def design(
     if charts is not None:
         with _writable(charts):
             charts.mkdir(parents=True, exist_ok=True)
-    names = list(dict.fromkeys(cluster or ["a100-80"]))
-    table = _all(model, names, _sizes(gpus), topology, efficiency, global_batch, _sweep(sweep or [], recompute))
+    table = _all(model, host.values, _sizes(gpus), global_batch, _sweep(sweep or [], recompute))
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
     if table.empty:
         raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")
@@ -130,9 +116,8 @@ def design(
     emit(shown.to_json(orient="records", indent=2) + "\n" if as_json else _text(model, table, shown))
 
 
-def _all(
-    model: str, names: list[str], sizes: list[int], topology: str | None, efficiency: str, batch: int, sweep: Any
-) -> pd.DataFrame:
+def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: Any) -> pd.DataFrame:
+    """Return every valid configuration on each cluster of each size."""
     import pandas as pd
 
     from ddlsched.performance.clusters import parse_cluster
@@ -140,7 +125,9 @@ def _all(
     from ddlsched.performance.presets import MODELS, preset
 
     found_model = preset(MODELS, model, "model")
-    plans = [(name, parse_cluster(name, topology=topology, efficiency=efficiency)) for name in names]
+    names = dict.fromkeys(host.get("cluster") or [MachineOptions.cluster])
+    network = {option: value for option, value in host.items() if option != "cluster"}
+    plans = [(name, parse_cluster(name, **network)) for name in names]
     tables = []
     with status(f"estimating {len(plans) * max(1, len(sizes))} clusters"):
         for name, plan in plans:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.machine_options import MachineOptions
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
@@ -21,43 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["estimate"]
 
 _PLAN = "Parallelism"
-_CLUSTER = "Cluster"
 _RESULT = "Results"
 
 
+@with_options
 def estimate(
     context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50."),
     ] = None,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            help="GPU and what differs from its usual server, e.g. h100:nodes=64,nic_gbps=1600 or "
-            "a100-80:expansion_gb=256,expansion_gb_per_s=100.",
-            metavar="NAME",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = "a100-80",
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            help="Network between the servers, e.g. leaf-spine:servers_per_leaf=4,nic_gbps=1600,oversubscription=2.",
-            metavar="NAME",
-            show_default="one switch",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    efficiency: Annotated[
-        str,
-        typer.Option(
-            help="How far GPUs and networks stay below their data sheets: megatron (fused kernels), eager (kernels "
-            "launched one by one) or ideal (they do not).",
-            metavar="NAME",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = "megatron",
+    *,
+    host: Annotated[Given[MachineOptions], Panel("Cluster")],
     tensor: Annotated[
         int, typer.Option(help="Tensor-parallel GPUs.", metavar="N", parser=whole, rich_help_panel=_PLAN)
     ] = 1,
@@ -176,13 +153,15 @@ def estimate(
         sequence_parallel=sequence_parallel,
         overlap=overlap,
     )
-    machine = parse_cluster(cluster, topology=topology, efficiency=efficiency).machine(max(1, int(plan.num_gpus)))
+    chosen = host.made()
+    cluster = parse_cluster(chosen.cluster, topology=chosen.topology, efficiency=chosen.efficiency)
+    machine = cluster.machine(max(1, int(plan.num_gpus)))
     found = estimate_checked(found_model, plan, machine, precision=precision, algorithm=algorithm)
     if job_out is not None:
         from ddlsched.performance.estimated_jobs import job_of
 
         _write_job(job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model), job_out)
-    title = f"{model} on {int(plan.num_gpus)} GPUs of {cluster}"
+    title = f"{model} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
     emit(
         json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.failures import one_line
-from ddlsched.cli.numbers import real, whole
+from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.workload.traces.trace_formats import FORMATS
+from ddlsched.workload.traces.trace_selection import Selection
 
 if TYPE_CHECKING:
     from ddlsched.workload.traces.trace_import import ImportedTrace
@@ -29,6 +32,7 @@ _SECONDS_A_DAY = 86_400.0
 EPILOG = "\n\n".join(["Formats:", *(f"{name}: {entry.summary}" for name, entry in FORMATS.items())])
 
 
+@with_options
 def import_command(
     format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats below.")],
     files: Annotated[
@@ -37,6 +41,7 @@ def import_command(
             metavar="FILE...", help="Files of the trace: plain, .gz, or tar archives; several are merged on one clock."
         ),
     ],
+    *,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -50,39 +55,19 @@ def import_command(
     seed: Annotated[
         int, typer.Option(help="Of the models drawn for jobs whose trace names none.", metavar="N", parser=whole)
     ] = 1,
-    from_s: Annotated[
-        float,
-        typer.Option(help="Leave out earlier arrivals; seconds after the first job.", metavar="SECONDS", parser=real),
-    ] = 0.0,
-    to_s: Annotated[
-        float | None,
-        typer.Option(
-            help="Leave out arrivals from here on; seconds after the first job.",
-            metavar="SECONDS",
-            parser=real,
-            show_default="the end",
-        ),
-    ] = None,
-    gpus_at_most: Annotated[
-        int | None,
-        typer.Option(help="Leave out jobs of more GPUs.", metavar="N", parser=whole, show_default="any"),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Only the first N jobs by arrival.", metavar="N", parser=whole, show_default="all"),
-    ] = None,
-    scale: Annotated[
-        float,
-        typer.Option(help="Multiplies arrivals and durations; 0.01 makes a quick try.", metavar="FACTOR", parser=real),
-    ] = 1.0,
+    selection: Annotated[
+        Given[Selection], Panel(None, shown={"to_s": "the end", "gpus_at_most": "any", "limit": "all"})
+    ],
     contention: Annotated[
         str,
-        typer.Option(help="Whose time of an all-reduce, alone, is part of an iteration on several servers."),
-    ] = "10gbe",
+        typer.Option(
+            help="Whose time of an all-reduce, alone, is part of an iteration on several servers.", metavar="NAME"
+        ),
+    ] = DEFAULT_CONTENTION,
     gpus_per_server: Annotated[
         int,
         typer.Option(help="Decides which jobs are on several servers.", metavar="N", parser=whole),
-    ] = 4,
+    ] = Cluster.gpus_per_server,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON to stdout; needs --out.")] = False,
 ) -> None:
     """Make a workload file of a public trace.
@@ -102,20 +87,13 @@ def import_command(
         if rejected.suffix.lower() != ".csv":
             raise InputError(f"--rejected {rejected}: the suffix is {rejected.suffix!r}; expected .csv")
         refuse_unwritable(rejected, "--rejected")
-    from ddlsched.workload.traces.trace_import import Selection, import_trace
+    from ddlsched.workload.traces.trace_import import import_trace
 
-    selection = Selection(
-        from_s=from_s,
-        to_s=math.inf if to_s is None else to_s,
-        gpus_at_most=gpus_at_most,
-        limit=limit,
-        scale=scale,
-    )
     with _counting() as watch:
         trace = import_trace(
             format_name,
             files,
-            selection=selection,
+            selection=selection.made(),
             contention=contention,
             gpus_per_server=gpus_per_server,
             seed=seed,

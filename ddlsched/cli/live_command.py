@@ -28,7 +28,9 @@ def live(
     ] = None,
     speed: Annotated[float, typer.Option(help="Seconds of the trace that pass in one.")] = 1.0,
     slurm: Annotated[bool, typer.Option("--slurm", help="Ask Slurm for idle nodes instead.")] = False,
-    allocation: Annotated[str, typer.Option(help="Allocator of nodes, by name.")] = "malleable:lookahead_s=120",
+    allocation: Annotated[
+        str, typer.Option(help="Who shares the nodes out, by counts as malleable does.", metavar="NAME")
+    ] = "malleable:lookahead_s=120",
     hold_s: Annotated[float, typer.Option(help="How long the profiling advisor holds a size, seconds.")] = 20.0,
     most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
     until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ddlsched.cli.command_class import Command
 from ddlsched.cli.import_command import EPILOG, import_command
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
@@ -22,10 +23,10 @@ app = typer.Typer(
 )
 
 
-app.command("import", epilog=EPILOG)(import_command)
+app.command("import", cls=Command, epilog=EPILOG)(import_command)
 
 
-@app.command("microsoft-160")
+@app.command("microsoft-160", cls=Command)
 def microsoft_160(
     seed: Annotated[
         int, typer.Option(help="The same seed, from 0, gives the same jobs.", metavar="N", parser=whole)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, lcm
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Cluster", "Server"]
 
@@ -55,6 +57,7 @@ class Server:
             raise InputError(f"server: nic_gbps is {self.nic_gbps}; expected a finite number > 0")
 
 
+# Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Servers of one kind, by default those of the 64-GPU experiment, or any that are listed.
@@ -63,12 +66,14 @@ class Cluster:
 
     Parameters
     ----------
-    num_servers, gpus_per_server
-        Counts of equal servers, at least 1.
+    num_servers
+        Number of servers.
+    gpus_per_server
+        GPUs of each server.
     gpu_memory_mb
-        Memory of each GPU of equal servers, MB (1e6 B).
+        Memory of each GPU, MB (1e6 B).
     topology
-        The network; an instance, or a plug-in's name such as ``"leaf-spine:spines=4"``.
+        Network between the servers, e.g. ``leaf-spine:servers_per_leaf=4,spines=2``; in Python also an instance.
     servers
         Servers that may differ, in place of the three above.
     """
@@ -109,6 +114,8 @@ class Cluster:
     @cached_property
     def first_gpus(self) -> np.ndarray:
         """Number of the first GPU of each server, and behind the last server the number of all GPUs."""
+        import numpy as np
+
         counts = [server.gpus for server in self.servers] or [self.gpus_per_server] * self.num_servers
         return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
@@ -120,11 +127,15 @@ class Cluster:
     @cached_property
     def server_of_gpu(self) -> np.ndarray:
         """Server of each GPU."""
+        import numpy as np
+
         return np.repeat(np.arange(self.num_servers), np.diff(self.first_gpus))
 
     @cached_property
     def gpu_memory_bytes(self) -> np.ndarray:
         """Memory of each GPU, bytes (int64)."""
+        import numpy as np
+
         sizes_mb = [server.gpu_memory_mb for server in self.servers] or [self.gpu_memory_mb] * self.num_servers
         by_gpu: np.ndarray = np.array([bytes_from_mb(size_mb) for size_mb in sizes_mb], np.int64)[self.server_of_gpu]
         return by_gpu
@@ -138,6 +149,8 @@ class Cluster:
     @cached_property
     def relative_speed(self) -> np.ndarray:
         """How many times as fast each GPU computes as the jobs' times say (float64)."""
+        import numpy as np
+
         speeds = [server.relative_speed for server in self.servers] or [1.0] * self.num_servers
         by_gpu: np.ndarray = np.array(speeds, np.float64)[self.server_of_gpu]
         return by_gpu

@@ -56,6 +56,7 @@ class CapacityChange(NamedTuple):
     warned: bool = False
 
 
+# Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
 @dataclass(frozen=True, kw_only=True)
 class Disturbances:
     """What goes wrong in a run; by default nothing. All of it follows from the run's seed.
@@ -66,19 +67,23 @@ class Disturbances:
     Parameters
     ----------
     jitter_cv
-        Coefficient of variation of each compute task's time on each worker, log-normal with the job's time as
-        its mean.
-    straggler_share, straggler_slowdown
-        Each GPU has this probability of taking so many times as long for every task of the run.
-    server_mtbf_s, server_repair_s
-        Mean times, exponentially distributed, from a server's repair to its next failure (None: none fails)
-        and from failure to repair, seconds.
+        Coefficient of variation of every compute task's time on each worker, e.g. 0.1; log-normal with the job's
+        time as its mean.
+    straggler_share
+        Probability of each GPU to be slow for the whole run.
+    straggler_slowdown
+        How many times as long a slow GPU takes.
+    server_mtbf_s
+        Mean time of a server from repair to failure, seconds, exponentially distributed; by default none fails.
+    server_repair_s
+        Mean time of a server from failure to repair, seconds, exponentially distributed.
     outages
-        When which server is down, in place of random failures; or the file of a table (:func:`read_outages`).
+        When which server is down, in place of random failures: CSV with the columns server, from_s, to_s; in Python
+        also objects of :class:`Outage`.
     checkpoint_iterations
-        A job's work is safe after every so many iterations.
+        After how many iterations a job's work is safe from failures.
     restart_s
-        Time for which a job that starts again holds its GPUs before its first task, seconds.
+        Time for which a job holds its GPUs before it goes on after a failure, seconds.
     """
 
     jitter_cv: float = 0.0

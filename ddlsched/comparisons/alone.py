@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.results.fairness import finish_time_fairness
 from ddlsched.results.metrics import size_class
 from ddlsched.simulation import simulate
@@ -54,7 +55,7 @@ def job_metrics(result: Result) -> pd.DataFrame:
     )
 
 
-def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | str = "10gbe") -> np.ndarray:
+def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | str = DEFAULT_CONTENTION) -> np.ndarray:
     """Return how long each job would take if it were the only one, seconds (float64, in the workload's order).
 
     The job is placed at once by first-fit, so on as few servers as can be where all are alike; its

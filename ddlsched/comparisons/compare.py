@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.comparison import Comparison, begin, finish
 from ddlsched.comparisons.run_plan import Plan
 from ddlsched.comparisons.settings import Location, Where, checked_settings
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.io.progress import progress_bar
+from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 
 __all__ = ["carry_out", "compare", "planned"]
 
@@ -24,8 +26,8 @@ def compare(
     gpus_per_server: int | None = None,
     gpu_memory_mb: float | None = None,
     server_table: str | Path | Sequence[str | Path] | None = None,
-    topology: Any = "star",
-    contention: Any = "10gbe",
+    topology: Any = Cluster.topology,
+    contention: Any = DEFAULT_CONTENTION,
     baseline: str | None = None,
     options: Mapping[str, Any] | None = None,
     timeline: tuple[float, float] | None = None,

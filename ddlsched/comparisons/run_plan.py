@@ -20,6 +20,7 @@ from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError
+from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import DataParallelIteration
@@ -43,9 +44,9 @@ class Place:
 
     def __str__(self) -> str:
         cluster, parts = self.cluster, []
-        if cluster.topology != "star":
+        if cluster.topology != Cluster.topology:
             parts.append(text_of(cluster.topology))
-        if self.contention != "10gbe":
+        if self.contention != DEFAULT_CONTENTION:
             parts.append(text_of(self.contention))
         return " ".join([self.name, *parts])
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.fields import (
     DOORS,
     GIVEN_OTHERWISE,
@@ -30,8 +31,8 @@ from ddlsched.comparisons.fields import (
 )
 from ddlsched.comparisons.folder import slug
 from ddlsched.errors import FaultyInputError, InputError, did_you_mean, label
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve_bundle
-from ddlsched.simulation import DEFAULT_BUNDLE
 
 __all__ = ["Location", "Policies", "Settings", "Where", "checked_settings", "text_of"]
 
@@ -122,12 +123,14 @@ class Settings(_Model):
     seeds: Seeds = list(range(1, 21))
     workloads: Annotated[list[Workload], Listed, Field(min_length=1)]
     policies: Annotated[list[Policies], Listed, Field(min_length=1)]
-    servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [16]
-    gpus_per_server: Whole = 4
-    gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32768.0
+    servers: Annotated[list[Whole], Listed, Field(min_length=1)] = [Cluster.num_servers]
+    gpus_per_server: Whole = Cluster.gpus_per_server
+    gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Cluster.gpu_memory_mb
     server_table: Annotated[list[ServerTable], Listed] = []
-    topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = ["star"]
-    contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = ["10gbe"]
+    topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = [Cluster.topology]
+    contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = [
+        DEFAULT_CONTENTION
+    ]
     baseline: str | None = None
     options: Options = Options()
     timeline: Window = None

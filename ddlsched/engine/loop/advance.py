@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.admission import admit_transfers, select_transfers
-from ddlsched.engine.loop.codes import NEVER, ROUNDS_BETWEEN_SIGNALS, Communication, Contention, JobState, Question, Stage
+from ddlsched.engine.loop.codes import (
+    NEVER,
+    ROUNDS_BETWEEN_SIGNALS,
+    Communication,
+    Contention,
+    JobState,
+    Question,
+    Stage,
+)
 from ddlsched.engine.loop.dispatch import dispatch
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.failures import join_queue

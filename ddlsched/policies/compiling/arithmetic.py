@@ -31,7 +31,6 @@ def typed(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-
 def _kind(given: Any) -> Any:
     """Return int64 or float64, as what a number is computed with, or None."""
     if isinstance(given, types.Optional):

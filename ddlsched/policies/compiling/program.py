@@ -512,7 +512,11 @@ class _Rewriter(ast.NodeTransformer):
         inner = {name for part in generator.generators for name in _assigned(part.target)}
         first_items = generator.generators[0].iter  # worked out outside
         conditions = [condition for part in generator.generators for condition in part.ifs]
-        used = [generator.elt, *conditions, *(part.iter for part in generator.generators if part.iter is not first_items)]
+        used = [
+            generator.elt,
+            *conditions,
+            *(part.iter for part in generator.generators if part.iter is not first_items),
+        ]
         names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
         free = sorted((names & self._locals) - inner)
         outer_locals, self._locals = self._locals, {*free, *inner}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_models import JobRule
+from ddlsched.workload.traces.trace_selection import Selection
 from ddlsched.workload.traces.traced import Reader, Refusal, Source, TracedJob
 
 if TYPE_CHECKING:
@@ -28,70 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["ImportedTrace", "Selection", "import_trace"]
 
 _WATCH_EVERY = 50_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which jobs of a trace are wanted, and at what scale.
-
-    Parameters
-    ----------
-    from_s, to_s
-        Window of arrivals on the trace's clock, seconds after its first job, ``to_s`` excluded; the workload's
-        clock starts at ``from_s``.
-    gpus_at_most
-        Jobs of more GPUs are left out.
-    limit
-        How many jobs, the first by arrival.
-    scale
-        Multiplies arrivals and durations; 0.01 is a hundredfold speed-up.
-
-    Raises
-    ------
-    InputError
-        A value out of range.
-    """
-
-    from_s: float = 0.0
-    to_s: float = math.inf
-    gpus_at_most: int | None = None
-    limit: int | None = None
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.from_s < math.inf:
-            raise InputError(f"from_s is {self.from_s}; expected a finite number of seconds from 0")
-        if not self.to_s > self.from_s:
-            raise InputError(f"to_s is {self.to_s}; expected more than from_s, which is {self.from_s}")
-        for name in ("gpus_at_most", "limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; expected a whole number from 1")
-        if not 1e-6 <= self.scale <= 1e6:
-            raise InputError(f"scale is {self.scale}; expected a number from 1e-6 to 1e6")
-
-    def apply(self, traced: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
-        """Return the wanted jobs by arrival, and how many were left out by each wish."""
-        import numpy as np
-
-        left_out: dict[str, int] = {}
-        traced = traced.assign(arrival_s=traced["arrival_s"] - traced["arrival_s"].min())
-        arrival_s = traced["arrival_s"]
-        inside = (arrival_s >= self.from_s) & (arrival_s < self.to_s)
-        left_out["outside the window of arrivals"] = int((~inside).sum())
-        traced = traced[inside]
-        if self.gpus_at_most is not None:
-            small = traced["num_gpus"] <= self.gpus_at_most
-            left_out[f"more than {self.gpus_at_most} GPUs"] = int((~small).sum())
-            traced = traced[small]
-        traced = traced.sort_values("arrival_s", kind="stable", ignore_index=True)
-        left_out["after the limit"] = max(0, len(traced) - (self.limit or len(traced)))
-        traced = traced.head(self.limit or len(traced))
-        # Fewer iterations, each as long as before.
-        scaled = {name: traced[name] * self.scale for name in ("duration_s", "iterations")}
-        with np.errstate(over="ignore"):  # What overflows is refused later.
-            scaled["arrival_s"] = ((traced["arrival_s"] - self.from_s) * self.scale).round(9)
-        return traced.assign(**scaled), {why: count for why, count in left_out.items() if count}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +91,7 @@ def import_trace(
     files: Sequence[str | Path],
     *,
     selection: Selection | None = None,
-    contention: ContentionModel | str = "10gbe",
+    contention: ContentionModel | str = DEFAULT_CONTENTION,
     gpus_per_server: int = 4,
     seed: int = 1,
     watch: Callable[[int], None] | None = None,

@@ -1,0 +1,58 @@
+"""How every command behaves: help that ends with the names that exist, and flags that are no more."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from typer.core import TyperCommand
+
+from ddlsched.errors import InputError
+from ddlsched.plugins.names import KINDS, names
+
+__all__ = ["DROPPED", "Command"]
+
+_CONSTANT = "is a parameter of the contention model now; expected --contention linear:{}=SECONDS"
+DROPPED: Final = {
+    "simulate": {
+        "--latency-s": _CONSTANT.format("latency_s"),
+        "--per-byte-s": _CONSTANT.format("per_byte_s"),
+        "--penalty-per-byte-s": _CONSTANT.format("penalty_per_byte_s"),
+    }
+}
+"""By command, the flags of earlier versions and what to write now."""
+
+
+class Command(TyperCommand):
+    """A command whose help lists the plug-ins of each option that names one, and that tells what replaces a flag."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments.
+
+        Raises
+        ------
+        InputError
+            A flag of an earlier version; the message has what replaces it.
+        """
+        dropped = DROPPED.get(str(self.name), {})
+        for arg in args[: args.index("--") if "--" in args else None]:
+            flag = arg.partition("=")[0]
+            if flag in dropped and not ctx.resilient_parsing:
+                raise InputError(f"{flag}: {dropped[flag]}")
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, for which alone the registered names are looked up."""
+        shown = copy.copy(self)
+        shown.params = [_with_names(parameter) for parameter in self.params]
+        TyperCommand.format_help(shown, ctx, formatter)
+
+
+def _with_names(parameter: Any) -> Any:
+    """Return an option that is called as a kind of plug-in with that kind's names at the end of its help."""
+    kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
+    if kind not in KINDS:
+        return parameter
+    shown = copy.copy(parameter)
+    shown.help = f"{parameter.help} Names: {', '.join(names(kind))}."
+    return shown

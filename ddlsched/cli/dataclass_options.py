@@ -1,0 +1,208 @@
+"""A command's options from the fields of dataclasses: each field's name, type, default and help are said once.
+
+A command has a parameter for each group of options, such as::
+
+    @with_options
+    def simulate(cluster: Annotated[Given[ClusterOptions], Panel("Cluster")]) -> None: ...
+
+which on the command line is an option for each field. Its help is what the field says (:func:`option`) or, where a
+field says nothing, what the class's docstring says of it, up to "; in Python", from where on it is not for the
+command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import re
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import typer
+
+from ddlsched.cli.numbers import real, whole
+
+__all__ = ["Given", "Panel", "like", "option", "option_fields", "with_options"]
+
+T = TypeVar("T")
+_PARSERS: dict[type, Callable[[Any], Any]] = {int: whole, float: real}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given(Generic[T]):
+    """What the command line says of a dataclass's fields.
+
+    Attributes
+    ----------
+    kind
+        The dataclass.
+    values
+        By name, those that were given, and the defaults unless they are None.
+    """
+
+    kind: type[T]
+    values: dict[str, Any]
+
+    def made(self) -> T:
+        """Return the dataclass with these values; it refuses what it does not accept."""
+        return self.kind(**self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """How a group of options stands in a command's help.
+
+    Attributes
+    ----------
+    title
+        Of the panel; None for the one of all other options.
+    only
+        The fields that are options, by default all.
+    several
+        Those of them that may be given several times.
+    only_given
+        Whether defaults are left to whom the values are passed on to, and only shown.
+    metavars, shown
+        What help calls a value, and a default, in place of what the fields say.
+    """
+
+    title: str | None
+    only: tuple[str, ...] = ()
+    several: tuple[str, ...] = ()
+    only_given: bool = False
+    metavars: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shown: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _About:
+    """What help says of a field, and its flag where that is not its name."""
+
+    help: str
+    metavar: str | None = None
+    shown: str | None = None
+    flag: str | None = None
+
+
+def option(
+    default: Any, help_text: str, *, metavar: str | None = None, shown: str | None = None, flag: str | None = None
+) -> Any:
+    """Return a dataclass's field that is an option.
+
+    Parameters
+    ----------
+    default
+        Of the field.
+    help_text, metavar
+        What help says of it, and what it calls its value; by default the end of its name, or N for a whole number.
+    shown
+        What help says of a default that is None.
+    flag
+        Where it is not the field's name.
+    """
+    return dataclasses.field(default=default, metadata={"about": _About(help_text, metavar, shown, flag)})
+
+
+def like(kind: type, name: str) -> Any:
+    """Return a dataclass's field with the default and the help of another dataclass's field."""
+    return option(getattr(kind, name), _described(kind).get(name, ""))
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with an option for each field in place of each parameter that is a :class:`Given`."""
+    signature = inspect.signature(command)
+    hints = typing.get_type_hints(command, include_extras=True)
+    groups = {name: group for name, hint in hints.items() if (group := _group(hint))}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        own = [parameter.replace(annotation=hints[name])]
+        parameters += _parameters(*groups[name]) if name in groups else own
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:
+        for name, (kind, panel) in groups.items():
+            fields = {field.name: values.pop(field.name) for field in option_fields(kind, panel)}
+            values[name] = Given(kind=kind, values={key: each for key, each in fields.items() if each is not None})
+        command(**values)
+
+    expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+def option_fields(kind: Any, panel: Panel) -> list[dataclasses.Field[Any]]:
+    """Return the fields that are options."""
+    return [field for field in dataclasses.fields(kind) if not panel.only or field.name in panel.only]
+
+
+def _group(hint: Any) -> tuple[type, Panel] | None:
+    """Return the dataclass and the panel of a parameter that stands for options, None for any other."""
+    if typing.get_origin(hint) is not Annotated:
+        return None
+    given, *more = typing.get_args(hint)
+    panels = [each for each in more if isinstance(each, Panel)]
+    return (typing.get_args(given)[0], panels[0]) if panels else None
+
+
+def _parameters(kind: type, panel: Panel) -> Iterator[inspect.Parameter]:
+    """Return what typer reads of each option."""
+    hints, described = typing.get_type_hints(kind), _described(kind)
+    for field in option_fields(kind, panel):
+        about = field.metadata.get("about") or _About(described.get(field.name, ""))
+        yield _parameter(field, _plain(hints[field.name]), about, panel)
+
+
+def _parameter(field: dataclasses.Field[Any], plain: type, about: _About, panel: Panel) -> inspect.Parameter:
+    several = field.name in panel.several
+    default = None if several or panel.only_given else _default(field.default)
+    shown = panel.shown.get(field.name, about.shown or (_text(field.default) if default is None else None))
+    metavar = panel.metavars.get(field.name, about.metavar or _metavar(field, plain))
+    info = typer.Option(
+        about.flag or "--" + field.name.replace("_", "-"),
+        help=about.help + (" May be given several times." if several else ""),
+        metavar=None if plain is bool else metavar,
+        parser=_PARSERS.get(plain),
+        show_default=True if shown is None else shown,
+        rich_help_panel=panel.title,
+    )
+    taken: Any = list[plain] if several else plain  # type: ignore[valid-type]
+    annotation: Any = Annotated[taken if default is not None else taken | None, info]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _plain(hint: Any) -> type:
+    """Return which type of a field's the command line gives: a text where it is none of the plain ones."""
+    accepted = [each for each in typing.get_args(hint) or (hint,) if each is not type(None)]
+    return accepted[0] if accepted[0] in (bool, int, float, Path) else str
+
+
+def _default(value: Any) -> Any:
+    """Return a default as help is to show it: 2 for 2.0; what no option can say is left to the dataclass."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value if math.isfinite(value) else None
+    return value if isinstance(value, bool | int | str) else None
+
+
+def _text(value: Any) -> str | None:
+    plain = _default(value)
+    return None if plain is None else str(plain)
+
+
+def _metavar(field: dataclasses.Field[Any], plain: type) -> str:
+    """Return what help calls a value: a number's unit is the end of its name."""
+    return {int: "N", str: "NAME", Path: "FILE"}.get(plain) or field.name.rpartition("_")[2].upper()
+
+
+def _described(kind: type) -> dict[str, str]:
+    """Return what a class's docstring says of each field, without what it says to those who write Python."""
+    text = inspect.getdoc(kind) or ""
+    entries = re.findall(r"^(\w+)\n((?: {4}.*\n?)+)", text, flags=re.MULTILINE)
+    return {name: _for_help(" ".join(lines.split())) for name, lines in entries}
+
+
+def _for_help(text: str) -> str:
+    return text.partition("; in Python")[0].replace("``", "").removesuffix(".") + "."

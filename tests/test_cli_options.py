@@ -1,0 +1,303 @@
+"""Options that are derived from dataclasses: each reaches what it is for, with the default that is said once."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from command_line import COMMAND, run
+
+import ddlsched
+import ddlsched.comparisons.compare
+import ddlsched.simulation
+from ddlsched.cli.command_class import DROPPED
+from ddlsched.cli.dataclass_options import Given, Panel, option, option_fields, with_options
+from ddlsched.cli.run_options import (
+    ClusterOptions,
+    ElasticOptions,
+    NetworkOptions,
+    OutputOptions,
+    PolicyOptions,
+    SpanOptions,
+)
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.comparisons.settings import Settings
+from ddlsched.errors import InputError
+from ddlsched.plugins.names import KINDS, names
+
+JOBS = (
+    "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
+    "alone,0.5,1,10,0.025,0.037,99200000.0,3213\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text(JOBS)
+    Path("servers.csv").write_text("servers,gpus,gpu_memory_mb\n2,8,1000\n")
+    Path("outages.csv").write_text("server,from_s,to_s\n3,0.5,1.5\n")
+
+
+class StopError(Exception):
+    """Raised where a run would begin."""
+
+
+def arguments_of_the_run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, Any]:
+    """Return the arguments that 'ddlsched simulate' calls ``simulate`` with."""
+    got: dict[str, Any] = {}
+
+    def record(workload: Any, **arguments: Any) -> None:
+        got.update(arguments)
+        raise StopError
+
+    monkeypatch.setattr(ddlsched.simulation, "simulate", record)
+    with pytest.raises(StopError):
+        COMMAND.main(["simulate", "jobs.csv", *flags], standalone_mode=False)
+    return got
+
+
+# What is given for each field, with the flags that it needs, and where it arrives.
+SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
+    ClusterOptions: {
+        "servers": (["3"], ("cluster", "num_servers"), 3),
+        "gpus_per_server": (["2"], ("cluster", "gpus_per_server"), 2),
+        "gpu_memory_mb": (["5000"], ("cluster", "gpu_memory_mb"), 5000.0),
+        "server_table": (["servers.csv"], ("cluster", "num_gpus"), 16),
+        "topology": (["fat-tree:k=4"], ("cluster", "topology"), "fat-tree:k=4"),
+    },
+    PolicyOptions: {
+        "scheduler": (["srsf-2"], ("scheduler",), "srsf-2"),
+        "placement": (["first-fit"], ("placement",), "first-fit"),
+        "order": (["fifo"], ("order",), "fifo"),
+        "communication": (["preemptive"], ("communication",), "preemptive"),
+        "interference": (["uniform"], ("interference",), "uniform"),
+    },
+    ElasticOptions: {
+        "allocation": (["malleable"], ("allocation",), "malleable"),
+        "rescale_cost": (["restart_s=3", "--allocation", "malleable"], ("rescale_cost",), "restart_s=3"),
+        "capacity": (["capacity.csv"], ("capacity",), "capacity.csv"),
+    },
+    NetworkOptions: {
+        "contention": (["max-min"], ("contention",), "max-min"),
+        "load_per_byte_s": (["1e-9"], ("load_per_byte_s",), 1e-9),
+    },
+    SpanOptions: {
+        "seed": (["7"], ("seed",), 7),
+        "warmup_s": (["2.5"], ("warmup_s",), 2.5),
+        "until_s": (["9"], ("until_s",), 9.0),
+    },
+    Disturbances: {
+        "jitter_cv": (["0.25"], ("disturbances", "jitter_cv"), 0.25),
+        "straggler_share": (["0.5"], ("disturbances", "straggler_share"), 0.5),
+        "straggler_slowdown": (["4", "--straggler-share", "0.5"], ("disturbances", "straggler_slowdown"), 4.0),
+        "server_mtbf_s": (["50"], ("disturbances", "server_mtbf_s"), 50.0),
+        "server_repair_s": (["60", "--server-mtbf-s", "50"], ("disturbances", "server_repair_s"), 60.0),
+        "outages": (["outages.csv"], ("disturbances", "outages"), (Outage(server=3, from_s=0.5, to_s=1.5),)),
+        "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
+        "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
+    },
+}
+
+
+def at(arguments: dict[str, Any], place: tuple[str, ...]) -> Any:
+    """Return what stands at a place: an argument, or an attribute of one; None if it is not passed on."""
+    first, *attributes = place
+    value = arguments.get(first)
+    for attribute in attributes:
+        value = getattr(value, attribute)
+    return value
+
+
+def test_the_fields_are_all_there() -> None:
+    for kind, given in SIMULATE.items():
+        assert set(given) == {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, given in SIMULATE.items() for name in given])
+def test_each_option_of_simulate_reaches_the_run(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (value, *more), place, expected = SIMULATE[kind][name]
+    plain = at(arguments_of_the_run(monkeypatch), place)
+    got = at(arguments_of_the_run(monkeypatch, f"--{name.replace('_', '-')}", value, *more), place)
+    assert (got, type(got)) == (expected, type(expected))
+    assert plain != expected
+
+
+def test_each_output_is_written() -> None:
+    flags = ["--jobs-out", "x.csv", "--run-out", "x.parquet", "--timeline", "x.json", "--timeline-window", "0:9"]
+    done = run("simulate", "jobs.csv", *flags, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("{")
+    assert all(Path(name).stat().st_size for name in ("x.csv", "x.parquet", "x.json"))
+    assert {f"--{field.name.replace('_', '-')}" for field in fields(OutputOptions)} - {"--as-json"} == set(flags[::2])
+
+
+def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = inspect.signature(ddlsched.simulation.simulate).parameters
+    got = arguments_of_the_run(monkeypatch)
+    assert (got.pop("cluster"), got.pop("disturbances")) == (Cluster(), Disturbances())
+    assert got.pop("scheduler") == "ada-srsf"  # which None stands for
+    assert got == {name: parameters[name].default for name in got}
+
+
+COMPARE: dict[str, Any] = {
+    "servers": [3, 5],
+    "gpus_per_server": 2,
+    "gpu_memory_mb": 5000.5,
+    "server_table": [Path("servers.csv")],
+    "topology": ["star", "fat-tree:k=4"],
+    "contention": ["max-min", "1gbe"],
+    "scheduler": ["srsf-1", "srsf-2"],
+    "placement": ["first-fit", "random"],
+    "order": ["fifo", "las"],
+    "communication": ["preemptive", "adadual"],
+    "allocation": ["malleable", "tiresias"],
+}
+
+
+def asked_of_a_comparison(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[str, Any]:
+    """Return what 'ddlsched compare' asks for."""
+    got: dict[str, Any] = {}
+
+    def record(given: dict[str, Any], where: Any) -> None:
+        got.update(given)
+        raise StopError
+
+    monkeypatch.setattr(ddlsched.comparisons.compare, "planned", record)
+    with pytest.raises(StopError):
+        COMMAND.main(["compare", "jobs.csv", *flags], standalone_mode=False)
+    return got
+
+
+@pytest.mark.parametrize("name", COMPARE)
+def test_each_option_of_compare_reaches_the_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked_of_a_comparison(monkeypatch) == {"workloads": ["jobs.csv"]}
+    expected = COMPARE[name]
+    flag = f"--{name.replace('_', '-')}"
+    words = [word for value in (expected if isinstance(expected, list) else [expected]) for word in (flag, str(value))]
+    asked = {name: expected}
+    if name == "scheduler":
+        asked = {"policies": expected}
+    elif name in ("placement", "order", "communication", "allocation"):
+        asked = {"policies": [{name: expected}]}
+    assert asked_of_a_comparison(monkeypatch, *words) == {"workloads": ["jobs.csv"]} | asked
+
+
+def test_a_comparison_has_the_defaults_of_a_run() -> None:
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    shared = [field for kind in (ClusterOptions, NetworkOptions) for field in fields(kind) if field.name in defaults]
+    assert len(shared) == 6
+    for field in shared:
+        default = defaults[field.name]
+        assert default in ([field.default], field.default, [] if field.default is None else ...)
+
+
+# ---- Help and dropped flags
+
+
+KIND_OF = {"--scheduler": "bundle"} | {f"--{kind}": kind for kind in KINDS}
+
+
+@pytest.mark.parametrize("command", [("simulate",), ("compare",), ("estimate",), ("design",), ("live",)])
+def test_help_lists_every_name(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERMINAL_WIDTH", "1000")
+    options = {flag: option for option in COMMAND.commands[command[0]].params for flag in option.opts}
+    text = run(*command, "--help").stdout
+    named = KIND_OF.keys() & options.keys()
+    assert named
+    for flag in named:
+        assert f"Names: {', '.join(names(KIND_OF[flag]))}." in " ".join(text.replace("│", " ").split())
+    assert run(*command, "--help").stdout == text
+
+
+@pytest.mark.parametrize("flag", ["--latency-s", "--per-byte-s", "--penalty-per-byte-s"])
+@pytest.mark.parametrize("form", ["{} 1e-4", "{}=1e-4", "{}"])
+def test_a_dropped_flag_says_what_to_write_now(flag: str, form: str) -> None:
+    done = run("simulate", "jobs.csv", *form.format(flag).split())
+    name = flag[2:].replace("-", "_")
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"ddlsched: error: {flag}: is a parameter of the contention model now; expected")
+    assert f"--contention linear:{name}=" in done.stderr
+    assert run("simulate", "jobs.csv", "--json", "--contention", f"linear:{name}=1e-4").exit_code == 0
+
+
+def test_dropped_flags_are_documented() -> None:
+    text = (Path(ddlsched.__file__).parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
+    assert all(f"`{flag} " in text for flags in DROPPED.values() for flag in flags)
+
+
+# ---- The adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oven:
+    """An oven.
+
+    Parameters
+    ----------
+    heat_s
+        How long it is
+        heated, seconds, e.g. ``2.5``; in Python also a pair.
+    trays
+        How many.
+    until_s
+        The end.
+    """
+
+    heat_s: float | tuple[float, float] = 2.0
+    trays: int = 3
+    until_s: float = float("inf")
+    label: str | None = option(None, "What it is called.", metavar="WORDS", shown="nothing")
+    clean: bool = option(False, "First clean it.", flag="--cleaned")
+
+    def __post_init__(self) -> None:
+        if self.trays < 1:
+            raise InputError("no trays")
+
+
+def bake(panel: Panel, *args: str) -> tuple[Given[Oven], dict[str, Any]]:
+    """Return what a command gets, and its options."""
+    got: list[Given[Oven]] = []
+
+    def command(name: str, *, oven: Annotated[Given[Oven], panel], last: int = 1) -> None:
+        got.append(oven)
+        assert (name, last) == ("bread", 1)
+
+    command.__annotations__ = {"name": str, "oven": Annotated[Given[Oven], panel], "last": int}
+    app = typer.Typer()
+    app.command()(with_options(command))
+    made: Any = typer.main.get_command(app)
+    made.main(["bread", *args], standalone_mode=False)
+    return got[0], {each.name: each for each in made.params}
+
+
+def test_options_of_a_dataclass() -> None:
+    given, options = bake(Panel("Oven"), "--trays", "4", "--cleaned")
+    assert given.values == {"heat_s": 2.0, "trays": 4, "clean": True}
+    assert given.made() == Oven(trays=4, clean=True)
+    assert list(options)[:7] == ["name", "heat_s", "trays", "until_s", "label", "clean", "last"]
+    assert options["heat_s"].help == "How long it is heated, seconds, e.g. 2.5."
+    assert [options[name].metavar for name in ("heat_s", "trays", "label", "clean")] == ["S", "N", "WORDS", None]
+    assert [options[name].default for name in ("heat_s", "trays", "until_s")] == [2.0, 3, None]
+    assert options["clean"].opts == ["--cleaned"]
+
+
+def test_a_dataclass_refuses_when_it_is_made() -> None:
+    given, _ = bake(Panel("Oven"), "--trays", "0")
+    with pytest.raises(InputError, match="no trays"):
+        given.made()
+
+
+def test_some_fields_several_times_or_only_if_given() -> None:
+    panel = Panel("Oven", only=("trays", "heat_s"), several=("trays",), only_given=True, shown={"heat_s": "a while"})
+    given, options = bake(panel, "--trays", "4", "--trays", "5")
+    assert given.values == {"trays": [4, 5]}
+    assert [field.name for field in option_fields(Oven, panel)] == ["heat_s", "trays"]
+    assert set(options) & {field.name for field in dataclasses.fields(Oven)} == {"heat_s", "trays"}
+    assert [options[name].show_default for name in ("trays", "heat_s")] == ["3", "a while"]

@@ -32,7 +32,9 @@ class ClusterOptions:
     def cluster(self) -> Cluster:
         """Return the cluster; a table of servers is read."""
         if self.server_table is not None:
-            return Cluster.read(self.server_table, topology=self.topology)
+            from ddlsched.cluster.server_tables import read_cluster
+
+            return read_cluster(self.server_table, topology=self.topology)
         return Cluster(
             num_servers=self.servers,
             gpus_per_server=self.gpus_per_server,

@@ -150,7 +150,7 @@ class CheckedPolicies:
         """Return how fast a transfer goes on a link, bytes per second."""
         about = f", job {transfer.job.job_id!r}"
         answer = self._ask("contention", about, now_s, lambda: self.contention.link_rate(transfer, link))
-        if not isinstance(answer, Real) or not 0 < answer < math.inf:
+        if not isinstance(answer, Real) or not 0 < float(answer) < math.inf:
             what = f"link_rate answered {answer!r}; expected a finite number > 0"
             raise self._nonsense("contention", about, now_s, what)
         return float(answer)
@@ -159,7 +159,7 @@ class CheckedPolicies:
         """Return the weight and the level of a transfer."""
         about = f", job {transfer.job.job_id!r}"
         weight = self._ask("contention", about, now_s, lambda: self.contention.weight(transfer))
-        if not isinstance(weight, Real) or not 0 < weight < math.inf:
+        if not isinstance(weight, Real) or not 0 < float(weight) < math.inf:
             what = f"weight answered {weight!r}; expected a finite number > 0"
             raise self._nonsense("contention", about, now_s, what)
         level = self._ask("contention", about, now_s, lambda: self.contention.level(transfer))

@@ -38,7 +38,7 @@ _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
 
 
-class _CompiledFormFailed(Exception):
+class _CompiledFormError(Exception):
     """A compiled policy could not answer what its Python form can, such as a number of more than 64 bits."""
 
     def __init__(self, kind: Kind, now_s: float) -> None:
@@ -63,7 +63,7 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
     while True:
         try:
             return Simulation(workload, settings, in_python).run()
-        except _CompiledFormFailed as failed:
+        except _CompiledFormError as failed:
             policy = label(getattr(settings, failed.kind))
             print(
                 f"ddlsched: {failed.kind} {policy} cannot answer in 64 bits at {failed.now_s} s; "
@@ -173,7 +173,7 @@ class Simulation:
             yield Part.ELASTIC
 
     def _ask_again(self) -> None:
-        """Ask the Python form of a compiled policy that failed: it raises what is wrong, or shows that it can answer."""
+        """Ask the Python form of a compiled policy that failed: it raises what is wrong, or can answer."""
         run, state = self._state.run, self._state
         door, number = Door(run.failed_door), int(run.failed_number)
         if not self._forms.of(door).has_memory:
@@ -183,7 +183,7 @@ class Simulation:
                 self._sending.ask_communication_again(number)
             else:
                 self._sending.ask_contention_again(number)
-        raise _CompiledFormFailed(DOORS[door], state.now_s)
+        raise _CompiledFormError(DOORS[door], state.now_s)
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)

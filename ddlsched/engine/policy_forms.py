@@ -16,7 +16,7 @@ from ddlsched.engine.loop.codes import Communication, Contention, Door
 from ddlsched.engine.loop.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form
-from ddlsched.policies.compiling.source import CannotCompile
+from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE
 
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
@@ -30,7 +30,7 @@ DOORS: dict[Door, Kind] = {
 
 
 def communication_form(policy: Any) -> str | None:
-    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has, or None: the form of the nearest class."""
+    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has: that of the nearest class, or None."""
     for kind in type(policy).__mro__:
         for form in ("select", "transfer_key", "admit"):
             if callable(vars(kind).get(form)):
@@ -108,11 +108,13 @@ class PolicyForms:
             return Form(policy)
         try:
             if hasattr(policy, "wake_s"):
-                raise CannotCompile(f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python")
+                raise CannotCompileError(
+                    f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python"
+                )
             compiled = {method: compile_method(policy, method) for method in methods}
             if not self._all_different and any(method.fields.changeable for method in compiled.values()):
-                raise CannotCompile(f"{kind} {label(policy)}", "one object", "is asked through two doors")
-        except CannotCompile as reason:
+                raise CannotCompileError(f"{kind} {label(policy)}", "one object", "is asked through two doors")
+        except CannotCompileError as reason:
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {reason}")

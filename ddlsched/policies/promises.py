@@ -1,14 +1,15 @@
 """What the event loop must know of a compiled policy before it takes a shortcut.
 
-A shortcut (a job that meets nobody skips its iterations; jobs that do meet jump over periods that repeat) is taken only where
-it cannot change a result. What that needs is read off the policy's own code, or the class promises it as a class variable:
+A shortcut (a job that meets nobody skips its iterations; jobs that do meet jump over periods that repeat) is taken only
+where it cannot change a result. What that needs is read off the policy's own code, or the class promises it as a class
+variable:
 
 ``refusal_lasts = True`` (on a class with ``admit``)
-    A transfer that meets nobody starts. One that is refused would be refused at any later time, until a transfer leaves one
-    of its links. So the answer depends on the transfer, on those that it shares links with, and on nothing else.
+    A transfer that meets nobody starts. One that is refused would be refused at any later time, until a transfer leaves
+    one of its links. So the answer depends on the transfer, on those that it shares links with, and on nothing else.
 ``key_falls_while_sending = True`` (with ``transfer_key``)
-    The key of a transfer that runs never rises, that of one that waits stays the same, as long as its job computes nothing.
-    Needed only by a key that reads bytes.
+    The key of a transfer that runs never rises, that of one that waits stays the same, as long as its job computes
+    nothing. Needed only by a key that reads bytes.
 ``key_is_linear = True`` (with ``key`` or ``transfer_key``)
     The first number of the key is whole, and changes by the same amount in every iteration of the job.
 

@@ -1,7 +1,7 @@
 """Compiled entries on disk, in a folder of this user's: the second process only loads them.
 
-An entry's name is a hash of its rewritten source, of the engine's and of the compiler's, so that nothing stale has a name
-that is asked for.
+An entry's name is a hash of its rewritten source, of the engine's and of the compiler's: nothing stale has a name that
+is asked for.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class _EntryCache(caching.Cache):  # type: ignore[misc]
 
 
 def kept_entry(name: str, make: Callable[[], tuple[Any, int, bool]]) -> tuple[Any, int, bool]:
-    """Return the compiled entry of a name, the words of its key and whether the first is whole, from disk or ``make``."""
+    """Return a compiled entry, the words of its key and whether the first is whole, from disk or ``make``."""
     folder = cache_folder()
     kept = None if folder is None else _EntryCache(folder, name)
     if kept is not None and (known := _described(folder, name)) is not None:
-        loaded = _load(kept, name)
+        loaded = _load(kept)
         if loaded is not None:
             return loaded, *known
     entry, words, whole_first = make()
@@ -101,7 +101,7 @@ class _Loaded:
         self.address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name)
 
 
-def _load(kept: _EntryCache, name: str) -> _Loaded | None:
+def _load(kept: _EntryCache) -> _Loaded | None:
     compiled = kept.load_overload(ENTRY_SIGNATURE, CFunc._targetdescr.target_context)
     return None if compiled is None else _Loaded(compiled)
 

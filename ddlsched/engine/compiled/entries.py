@@ -1,8 +1,8 @@
 """What the loop calls: one C function for each method of a policy, all of one signature.
 
-``entry(state, number, place, fields) -> int64``: addresses of the state and of the record of the policy's fields, a job's
-or transfer's number, and where the answer goes. It returns 0 or 1, which is the answer where that is a truth value, or
-``FAILED``: the method raised, or answered what cannot be. Whoever called then asks the Python form, which says what was wrong.
+``entry(state, number, place, fields) -> int64``: addresses of the state and of the record of the policy's fields, the
+number of a job or transfer, and where the answer goes. It returns 0 or 1, which is the answer where that is a truth
+value, or ``FAILED``: the method raised, or answered what cannot be. The Python form is then asked and says what is wrong.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
 
 
 def _order_key(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
         now_s = divide_wholes(s.run[0].now_ns, 1_000_000_000)
@@ -141,7 +141,7 @@ def _order_key(function: Any, fields_at: Any) -> Callable[..., Any]:
 
 
 def _transfer_key(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, key = _called(function, (fields_at(fields), transfer_at(s, number), network_at(s, 0)))
@@ -153,7 +153,7 @@ def _transfer_key(function: Any, fields_at: Any) -> Callable[..., Any]:
 
 
 def _admit(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, admitted = _called(function, (fields_at(fields), transfer_at(s, number), network_at(s, 0)))
@@ -165,7 +165,7 @@ def _admit(function: Any, fields_at: Any) -> Callable[..., Any]:
 
 
 def _link_rate(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, rate = _called(function, (fields_at(fields), transfer_at(s, number), link_at(s, place)))
@@ -178,7 +178,7 @@ def _link_rate(function: Any, fields_at: Any) -> Callable[..., Any]:
 
 
 def _weight(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, weight = _called(function, (fields_at(fields), transfer_at(s, number)))
@@ -191,7 +191,7 @@ def _weight(function: Any, fields_at: Any) -> Callable[..., Any]:
 
 
 def _level(function: Any, fields_at: Any) -> Callable[..., Any]:
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, level = _called(function, (fields_at(fields), transfer_at(s, number)))

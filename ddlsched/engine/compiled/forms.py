@@ -13,7 +13,7 @@ from typing import Any
 from ddlsched.engine.loop.jit import sources_stamp
 from ddlsched.policies.compiling.fields import Fields
 from ddlsched.policies.compiling.program import Program, build_program
-from ddlsched.policies.compiling.source import CannotCompile
+from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["CompiledMethod", "compile_method"]
 
@@ -55,11 +55,11 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
 
     Raises
     ------
-    CannotCompile
+    CannotCompileError
         With file, line, construct and why.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        raise CannotCompile("NUMBA_DISABLE_JIT", "1", "nothing is compiled")
+        raise CannotCompileError("NUMBA_DISABLE_JIT", "1", "nothing is compiled")
     program = build_program(policy, method)
     name = f"{method}-{_digest(program)}"
     with _lock:
@@ -115,7 +115,7 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
         allowed = (types.Integer, types.Float, types.Boolean) if expected is None else (expected,)
         if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
             what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
-            raise CannotCompile(_first_line(program), method, f"answers {answered}; {what} can be compiled")
+            raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")
         entry = entry_function(method, function, program.fields.dtype)
     except NumbaError as error:
         raise reason_of(error, program) from None

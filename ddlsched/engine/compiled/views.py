@@ -78,13 +78,13 @@ def _item(row: Any, place: Any) -> Any:
 
 @overload(operator.contains)
 @typed
-def _contains(row: Any, item: Any) -> Any:
+def _contains(row: Any, item: Any) -> Any:  # noqa: ARG001
     if not isinstance(row, ListType):
         return None
 
     @typed
     def contains(row: Any, item: Any) -> Any:
-        for other in row:
+        for other in row:  # noqa: SIM110 (generators are not compiled)
             if other == item:
                 return True
         return False
@@ -401,7 +401,7 @@ _attribute(NETWORK, "waiting", _waiting)
 
 
 def _method(name: str, function: Callable[..., Any]) -> None:
-    overload_method(ViewType, name)(lambda network, argument: function if network == NETWORK else None)
+    overload_method(ViewType, name)(lambda network, argument: function if network == NETWORK else None)  # noqa: ARG005
 
 
 _method("met_by", lambda network, argument: _met_by(network, argument))

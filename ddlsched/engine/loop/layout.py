@@ -31,7 +31,8 @@ _INTEGERS = {
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
-        "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed skipping_networked jumping elastic "
+        "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
+        "skipping_networked jumping elastic "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
@@ -67,7 +68,8 @@ _INTEGERS = {
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes penalty_ppm",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
-        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh level seen"
+        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh "
+        "level seen"
     ),
     "link": "head waiting_head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
     "entry": "link transfer next previous",
@@ -114,8 +116,9 @@ class State(NamedTuple):
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
     ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
-    components, ``key_notes`` of each job the first number of its two keys at the snapshot and now; ``keys`` holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``minor`` rates that
-    are being found; ``scratch`` the lists that a policy is given; the others are lists whose lengths are in ``run``.
+    components, and ``key_notes``, for each job, the first numbers of its two keys at the snapshot and now; ``keys``
+    holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``minor`` rates that are being found;
+    ``scratch`` the lists that a policy is given; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -159,9 +162,7 @@ class State(NamedTuple):
     penalties_ppm: np.ndarray
 
 
-_PLURALS = {
-    f"{kind}s" if kind not in ("run", "entry") else {"run": "run", "entry": "entries"}[kind]: kind for kind in _INTEGERS
-}
+_PLURALS = {{"run": "run", "entry": "entries"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
 _DTYPES = {"ready": np.uint8, "minor": np.float64, "jitter": np.float64}
 _TWO_DIMENSIONAL = ("residents", "penalties_ppm")
 

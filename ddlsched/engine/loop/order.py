@@ -1,4 +1,4 @@
-"""Who goes first: keys of up to ``KEY_WORDS`` whole numbers, then the number; numbers are unique, so the order is total."""
+"""Who goes first: keys of up to ``KEY_WORDS`` whole numbers, then the number, which makes the order total."""
 
 from __future__ import annotations
 

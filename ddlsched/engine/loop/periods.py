@@ -289,9 +289,9 @@ def keep_keys(s, root):
 def periods_in_order(s, number, other, place):
     """How often the last period may be repeated, in which two jobs keep their order.
 
-    Only for keys that change by the same amount in every period. If both change equally, every comparison comes out as it
-    did. If not, they must be so far apart that the order is the same at whatever times of a period they are taken, the last
-    one included. Only the first numbers of the keys are looked at, so these must differ.
+    Only for keys that change by the same amount in every period. If both change equally, every comparison comes out as
+    it did. If not, they must be so far apart that the order is the same at whatever times of a period they are taken,
+    the last one included. Only the first numbers of the keys are looked at, so these must differ.
     """
     first, second = 4 * number + 2 * place, 4 * other + 2 * place
     if s.key_notes[second + 1] < s.key_notes[first + 1]:

@@ -29,7 +29,7 @@ def _call(typing_context, address, state, number, place, fields):  # noqa: ARG00
 
 @njit
 def call_policy(s, door, address, number, place, fields):
-    """Return a compiled policy's answer; of the first that fails note the door and the number, and go on until asked."""
+    """Return a compiled policy's answer; note the door and the number of the first that fails."""
     answer = _call(address, s, number, place, fields)
     if answer == FAILED:
         run = s.run[0]

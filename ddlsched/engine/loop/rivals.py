@@ -1,4 +1,4 @@
-"""The jobs that an instant may have to choose between, for an order whose answers depend on what it was asked before."""
+"""The jobs that an instant may have to choose between, for an order that is asked in Python or has a memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gather_rivals(s):
 
 @called_from_python
 def rank_rivals(s):
-    """Ask a compiled order with a memory for the keys of the rivals, as one in Python is asked, and rank them by these."""
+    """Rank the rivals by a compiled order with a memory, which is asked as one in Python is."""
     run = s.run[0]
     count = gather_rivals(s)
     for place in range(count):

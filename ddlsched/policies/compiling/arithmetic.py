@@ -1,6 +1,6 @@
 """Numbers in compiled code, as in Python: overflow, division and comparison are exact or raise.
 
-Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; who called then asks the plug-in in
+Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; the plug-in is then asked in
 Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
 """
 
@@ -26,7 +26,7 @@ _MOST_EXACT = 2**53
 
 
 def typed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Take a function's annotations away: numba compares the signature that types a call with the one that answers it."""
+    """Take a function's annotations away: numba compares the signatures of what types a call and what answers it."""
     function.__annotations__ = {}
     return function
 
@@ -428,7 +428,7 @@ def _mathematics(name: str, function: Callable[..., Any], allowed: Callable[...,
 
 
 @register_jitable
-def _any_number(x: float) -> bool:
+def _any_number(x: float) -> bool:  # noqa: ARG001
     return True
 
 
@@ -488,7 +488,7 @@ def _array(dtype: Any) -> Any:
 
     @overload(make)
     @typed
-    def _make(address: Any, shape: Any) -> Any:
+    def _make(address: Any, shape: Any) -> Any:  # noqa: ARG001
         return lambda address, shape: numba.carray(_pointer(address), shape, dtype)
 
     return make

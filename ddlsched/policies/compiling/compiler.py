@@ -15,7 +15,7 @@ from numba.core.typed_passes import NopythonTypeInference
 
 from ddlsched.policies.compiling.arithmetic import NAMESPACE
 from ddlsched.policies.compiling.program import Program
-from ddlsched.policies.compiling.source import CannotCompile, short_path
+from ddlsched.policies.compiling.source import CannotCompileError, short_path
 
 __all__ = ["compiled_function", "reason_of"]
 
@@ -88,7 +88,7 @@ def compiled_function(program: Program) -> Any:
     return namespace[program.functions[-1].name]
 
 
-def reason_of(error: NumbaError, program: Program) -> CannotCompile:
+def reason_of(error: NumbaError, program: Program) -> CannotCompileError:
     """Return what numba says, in a line."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     place = None
@@ -97,8 +97,10 @@ def reason_of(error: NumbaError, program: Program) -> CannotCompile:
         if found := re.search(rf'File "[^"]*{name}", line (\d+)', text):
             place = f"{short_path(function.file)}, line {found[1]}"
     if found := re.search(r"Unknown attribute '(\w+)' of type (\S+)", text):
-        return CannotCompile(place or "?", f".{found[1]}", f"is no number of a {found[2]} in compiled code")
+        return CannotCompileError(place or "?", f".{found[1]}", f"is no number of a {found[2]} in compiled code")
     said = re.findall(r"^(?:.*?)([^\n]* (?:is not compiled|write float\(\.\.\.\)|of another kind))", text, re.MULTILINE)
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     why = said[-1].strip() if said else next((line for line in lines if "Failed in" not in line), "cannot be typed")
-    return CannotCompile(place or short_path(program.functions[-1].file), program.functions[-1].node.name, why[:120])
+    return CannotCompileError(
+        place or short_path(program.functions[-1].file), program.functions[-1].node.name, why[:120]
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.policies.compiling.source import CannotCompile
+from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["Fields"]
 
@@ -70,7 +70,7 @@ class Fields:
         shape = "".join(f"{owner}.{name}__{axis}, " for axis in range(array.ndim))
         return f"{_DTYPES[array.dtype]}_array({owner}.{name}__address, ({shape}))"
 
-    def refuse_change(self, name: str, error: Callable[[str], CannotCompile]) -> None:
+    def refuse_change(self, name: str, error: Callable[[str], CannotCompileError]) -> None:
         """Raise if code may not set a field."""
         if not self.changeable:
             raise error("changes a frozen dataclass")

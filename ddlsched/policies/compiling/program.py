@@ -1,8 +1,8 @@
 """A plug-in's method and all that it calls, rewritten so that compiled code computes exactly what Python would.
 
-Every operation that could differ (whole numbers that overflow, comparisons of whole numbers with floats, divisions) becomes
-a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; generators within ``any``, ``all``, ``sum``, ``min``,
-``max`` and ``len`` become loops; text fields of the plug-in become constants; loops hear Ctrl-C.
+Every operation that could differ (whole numbers that overflow, comparisons of whole numbers with floats, divisions)
+becomes a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; generators in ``any``, ``all``, ``sum``,
+``min``, ``max`` and ``len`` become loops; text fields of the plug-in become constants; loops hear Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.source import CannotCompile, function_node, short_path
+from ddlsched.policies.compiling.source import CannotCompileError, function_node, short_path
 
 __all__ = ["Function", "Program", "build_program"]
 
@@ -104,7 +104,7 @@ def build_program(plugin: Any, method: str) -> Program:
 
     Raises
     ------
-    CannotCompile
+    CannotCompileError
         With the file, the line, the construct and why it cannot be compiled.
     """
     fields = Fields.of(plugin)
@@ -130,7 +130,7 @@ class _Builder:
             return self._names[function]
         node = function_node(function)
         if function in self._under_way:
-            raise CannotCompile(_where(function.__code__.co_filename, node), node.name, "calls itself")
+            raise CannotCompileError(_where(function.__code__.co_filename, node), node.name, "calls itself")
         self._under_way.append(function)
         rewriter = _Rewriter(self, function, node)
         name = self.keep(node.name, rewriter.rewrite(), function.__code__.co_filename)
@@ -141,7 +141,7 @@ class _Builder:
     def keep(self, name: str, node: ast.FunctionDef, file: str) -> str:
         """Add a rewritten function under a name of its own."""
         if len(self.functions) >= MOST_FUNCTIONS:
-            raise CannotCompile(_where(file, node), name, f"calls more than {MOST_FUNCTIONS} functions")
+            raise CannotCompileError(_where(file, node), name, f"calls more than {MOST_FUNCTIONS} functions")
         unique = f"{name}_{len(self.functions)}"
         node.name = unique
         self.functions.append(Function(unique, ast.fix_missing_locations(node), file))
@@ -188,9 +188,9 @@ class _Rewriter(ast.NodeTransformer):
         is_method = function in (owner, getattr(owner, "fget", None))
         self._self = self._parameters[0] if is_method and self._parameters else None
 
-    def _no(self, node: ast.AST, why: str) -> CannotCompile:
+    def _no(self, node: ast.AST, why: str) -> CannotCompileError:
         text = ast.unparse(node).split("\n")[0]
-        return CannotCompile(_where(self._file, node), text[:60], why)
+        return CannotCompileError(_where(self._file, node), text[:60], why)
 
     def rewrite(self) -> ast.FunctionDef:
         """Return the rewritten function."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["CannotCompile", "function_node", "short_path"]
+__all__ = ["CannotCompileError", "function_node", "short_path"]
 
 
-class CannotCompile(Exception):
+class CannotCompileError(Exception):
     """A plug-in cannot be compiled.
 
     Parameters
@@ -41,6 +41,7 @@ def short_path(path: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(path: str, mtime_ns: int, size: int) -> tuple[ast.Module, CodeType]:
+    del mtime_ns, size  # another file has others
     text = Path(path).read_bytes()
     return ast.parse(text, path), compile(text, path, "exec", dont_inherit=True)
 
@@ -72,31 +73,31 @@ def function_node(function: Any) -> ast.FunctionDef:
 
     Raises
     ------
-    CannotCompile
+    CannotCompileError
         It is no plain function, is in no file, or the file has changed since it was loaded.
     """
     name = getattr(function, "__qualname__", repr(function))
     if not isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):
-        raise CannotCompile(name, type(function).__name__, "is no plain function")
+        raise CannotCompileError(name, type(function).__name__, "is no plain function")
     code = function.__code__
     where = f"{short_path(code.co_filename)}, line {code.co_firstlineno}"
     try:
         stat = Path(code.co_filename).stat()
         tree, module = _parsed(code.co_filename, stat.st_mtime_ns, stat.st_size)
     except (OSError, SyntaxError, ValueError):
-        raise CannotCompile(where, name, "its source is in no file that can be read") from None
+        raise CannotCompileError(where, name, "its source is in no file that can be read") from None
     if not any(c.co_firstlineno == code.co_firstlineno and _same(c, code) for c in _codes(module)):
-        raise CannotCompile(where, name, "its file has changed since it was loaded")
+        raise CannotCompileError(where, name, "its file has changed since it was loaded")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
                 if any(not _is_property(decorator) for decorator in node.decorator_list):
-                    raise CannotCompile(where, f"@{ast.unparse(node.decorator_list[0])}", "is a decorator")
+                    raise CannotCompileError(where, f"@{ast.unparse(node.decorator_list[0])}", "is a decorator")
                 if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-                    raise CannotCompile(where, name, "yields or awaits")
+                    raise CannotCompileError(where, name, "yields or awaits")
                 return node
-    raise CannotCompile(where, name, "its source was not found")
+    raise CannotCompileError(where, name, "its source was not found")
 
 
 def _is_property(decorator: ast.expr) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from ddlsched.plugins.names import KINDS, names, resolve, resolve_bundle
 from ddlsched.workload.workload_specs import workload_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],

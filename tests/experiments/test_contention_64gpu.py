@@ -22,7 +22,7 @@ from ddlsched.comparisons.sweeps import scripts
 from ddlsched.network.contention import Linear
 from ddlsched.network.topology import Link
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "contention_64gpu"
+FOLDER = Path(__file__).parents[2] / "experiments" / "contention_64gpu"
 LINKS = [Link(name=f"server {number}", bandwidth_bytes_per_s=1.0, relative_bandwidth=1.0) for number in range(6)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 __all__ = ["DATA", "FOLDER", "ROOT", "experiment", "needs_data"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "experiments" / "cluster_design"
 DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 

@@ -18,7 +18,7 @@ from ddlsched.cli import main
 from ddlsched.plugins.names import KINDS, names
 from ddlsched.simulation import warm_up
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 METRICS = ["average_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "gpu_utilisation"]
 METRICS += ["jobs", "unfinished_jobs", "restarts", "events", "engine_s"]
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"

@@ -18,7 +18,7 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIterat
 from ddlsched.workload.job import Job, Workload
 from topologies.star import Star
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 CASES = [f"case{i}" for i in range(1, 9)]
 PLACEMENTS = ["first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=4"]
 COMMUNICATIONS = [

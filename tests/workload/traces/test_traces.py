@@ -29,10 +29,10 @@ from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, import_trace
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
 
-SAMPLES = Path(__file__).parent / "traces"
-REAL = Path(__file__).parents[2] / "shared" / "data" / "traces"
+SAMPLES = Path(__file__).parent / "samples"
+REAL = Path(__file__).parents[4] / "shared" / "data" / "traces"
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 
 def sample(format_name: str, **options: Any) -> ImportedTrace:

@@ -10,7 +10,7 @@ import pytest
 from command_line import run
 
 SMALL = ("--layers", 2, "--hidden", 16, "--heads", 4, "--vocabulary", 50, "--positions", 8)
-STORED = Path(__file__).parent / "distributed"
+STORED = Path(__file__).parents[1] / "reconfiguration" / "distributed"
 
 
 def test_what_is_made_can_be_resharded(tmp_path: Path) -> None:

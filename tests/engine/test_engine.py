@@ -22,7 +22,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
 
-GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 
 
 def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:

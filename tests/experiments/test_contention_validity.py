@@ -16,7 +16,7 @@ from ddlsched.network.contention import ONE_GBE_MEASURED, EqualShare, Linear
 from ddlsched.performance.calibration.fit import FORMS, fit_constants, predicted_s
 from ddlsched.performance.calibration.measurements import Measurements
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "contention_validity"
+FOLDER = Path(__file__).parents[2] / "experiments" / "contention_validity"
 
 
 def load_run():

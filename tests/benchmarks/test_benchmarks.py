@@ -10,7 +10,7 @@ import pytest
 
 import ddlsched
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from benchmark_tables import Table
 from flow_rivals import heapq_loop, simpy_processes

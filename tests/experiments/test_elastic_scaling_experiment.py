@@ -13,7 +13,7 @@ from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import Interval
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "elastic_scaling"
+FOLDER = Path(__file__).parents[2] / "experiments" / "elastic_scaling"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ddlsched.results.paired_comparison import markdown
 from ddlsched.testing import cluster_view
 from ddlsched.testing.handmade import job_view
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "beyond_ada_srsf"
+FOLDER = Path(__file__).parents[2] / "experiments" / "beyond_ada_srsf"
 EXPECTED = FOLDER / "expected"
 
 

@@ -18,7 +18,7 @@ from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.network.contention import TEN_GBE
 from ddlsched.workload.generators.microsoft import MODELS
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "datacentre_traces"
+FOLDER = Path(__file__).parents[2] / "experiments" / "datacentre_traces"
 
 
 def load_run():

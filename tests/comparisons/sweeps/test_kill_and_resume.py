@@ -1,6 +1,7 @@
 """A real ``ddlsched compare`` killed with SIGKILL, all its processes at once, at random moments, until it is done.
 
-The slow form kills it many times and prints what that cost: python -m pytest -m slow tests/test_kill_and_resume.py -s
+The slow form kills it many times and prints what that cost:
+python -m pytest -m slow tests/comparisons/sweeps/test_kill_and_resume.py -s
 """
 
 from __future__ import annotations

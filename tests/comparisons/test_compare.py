@@ -23,7 +23,7 @@ from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.results.paired_comparison import ALL_METRICS, METRICS, compare_runs
 
 SMALL = "microsoft-160:scale=0.002"
-DOCS = Path(__file__).parents[1] / "docs" / "comparing.md"
+DOCS = Path(__file__).parents[2] / "docs" / "comparing.md"
 
 MINE = """
 class Greedy:

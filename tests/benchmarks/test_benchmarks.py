@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-import ddlsched
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from benchmark_tables import Table
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
+
+import ddlsched
 
 
 @pytest.fixture(scope="module")

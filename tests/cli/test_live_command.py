@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from command_line import run
 
 JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"

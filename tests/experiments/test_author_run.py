@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from training_data import experiment
+from experiment_scripts import scripts_of
 
 from ddlsched.performance.collectives import collective_s
 
-author = experiment("author_run")
+(author,) = scripts_of("cluster_design", "author_run")
 PASSES_S = 12.369744580
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,26 +19,10 @@ from ddlsched.results.paired_comparison import markdown
 from ddlsched.testing import cluster_view
 from ddlsched.testing.handmade import job_view
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "beyond_ada_srsf"
+FOLDER = EXPERIMENTS / "beyond_ada_srsf"
 EXPECTED = FOLDER / "expected"
-
-
-def load(*names: str):
-    """Return scripts of the folder as modules, and leave no trace of their short names, which others may have too."""
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    others = {name: sys.modules.pop(name) for name in own if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return [importlib.import_module(name) for name in names]
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in own & set(sys.modules):
-            del sys.modules[name]
-        sys.modules.update(others)
-
-
-run, optimality, stopping, timeline, tried, variants = load(
-    "run", "optimality", "stopping", "timeline", "tried", "variants"
+run, optimality, stopping, timeline, tried, variants = scripts_of(
+    "beyond_ada_srsf", "run", "optimality", "stopping", "timeline", "tried", "variants"
 )
 
 

@@ -6,9 +6,10 @@ import sys
 
 import pandas as pd
 import pytest
-from training_data import FOLDER, experiment
+from experiment_scripts import EXPERIMENTS, scripts_of
 
-run = experiment("run")
+FOLDER = EXPERIMENTS / "cluster_design"
+(run,) = scripts_of("cluster_design", "run")
 
 
 @pytest.fixture(scope="module")

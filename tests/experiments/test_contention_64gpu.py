@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import itertools
 import re
 import sys
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,20 +22,10 @@ from ddlsched.comparisons.sweeps import scripts
 from ddlsched.network.contention import Linear
 from ddlsched.network.topology import Link
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "contention_64gpu"
+FOLDER = EXPERIMENTS / "contention_64gpu"
 LINKS = [Link(name=f"server {number}", bandwidth_bytes_per_s=1.0, relative_bandwidth=1.0) for number in range(6)]
 
-
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(f"contention_64gpu_{name}", FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-run = load("run")
-published = load("published_accounting")
+run, published = scripts_of("contention_64gpu", "run", "published_accounting")
 RULES = {"contention": published.PublishedRates(), "communication": published.PublishedAdaDual()}
 
 

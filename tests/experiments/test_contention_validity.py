@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.errors import InputError
 from ddlsched.network.contention import ONE_GBE_MEASURED, EqualShare, Linear
 from ddlsched.performance.calibration.fit import FORMS, fit_constants, predicted_s
 from ddlsched.performance.calibration.measurements import Measurements
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "contention_validity"
-
-
-def load_run():
-    """Return run.py as a module, and leave no trace of its neighbours' short names, which others may have too."""
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    others = {name: sys.modules.pop(name) for name in own if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("contention_validity_run", FOLDER / "run.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in own & set(sys.modules):
-            del sys.modules[name]
-        sys.modules.update(others)
-
-
-run = load_run()
-pairs, latencies, placements, measured = run.pairs, run.latencies, run.placements, run.measured
+FOLDER = EXPERIMENTS / "contention_validity"
+run, pairs, latencies, placements, measured = scripts_of(
+    "contention_validity", "run", "pairs", "latencies", "placements", "measured"
+)
 Training = pairs.Training
 needs_data = pytest.mark.skipif(
     bool(measured.missing(run.DATA)), reason="needs the measurements in shared/data beside the project"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import io
 import sys
 import tarfile
@@ -12,35 +11,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
 
 import ddlsched
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.network.contention import TEN_GBE
 from ddlsched.workload.generators.microsoft import MODELS
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "datacentre_traces"
-
-
-def load_run():
-    """Return run.py as a module, and leave no trace of its neighbours' short names, which others may have too."""
-    own = {path.stem for path in FOLDER.glob("*.py")}
-    others = {name: sys.modules.pop(name) for name in own if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("datacentre_traces_run", FOLDER / "run.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module, {name: sys.modules[name] for name in own & set(sys.modules)}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in own & set(sys.modules):
-            del sys.modules[name]
-        sys.modules.update(others)
-
-
-run, neighbours = load_run()
-parts, regimes, tables = (neighbours[name] for name in ("parts", "regimes", "tables"))
-Unshared, network = (regimes.linear.__globals__[name] for name in ("Unshared", "network"))
+FOLDER = EXPERIMENTS / "datacentre_traces"
+run, parts, regimes, tables, network_file = scripts_of(
+    "datacentre_traces", "run", "parts", "regimes", "tables", "network"
+)
+Unshared, network = network_file.Unshared, network_file.network
 needs_data = pytest.mark.skipif(bool(parts.missing(run.DATA)), reason="needs the traces beside the project")
 
 

@@ -5,78 +5,59 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+from measurements import DATA, needs_data
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "experiments" / "idle_nodes"
-
-
-@pytest.fixture(scope="module")
-def parts():
-    sys.path.insert(0, str(FOLDER))
-    import inputs
-    import on_engine
-    import replay
-
-    yield inputs, on_engine, replay
-    sys.path.remove(str(FOLDER))
+FOLDER = EXPERIMENTS / "idle_nodes"
+inputs, on_engine, replay, make_trace, parts, streams, tables = scripts_of(
+    "idle_nodes", "inputs", "on_engine", "replay", "make_trace", "parts", "streams", "tables"
+)
 
 
 @pytest.mark.parametrize("policy", ["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"])
-def test_the_engine_agrees_with_the_plain_replay(parts, policy) -> None:
-    from parts import POLICIES
-
-    inputs, on_engine, replay = parts
+def test_the_engine_agrees_with_the_plain_replay(policy) -> None:
     given = inputs.load(None)
     jobs = given.hpo[:25]
     samples = sum(job.samples for job in jobs)
-    plain = replay.replay(given.idle, jobs, POLICIES[policy])
-    result, tally = on_engine.simulated(given.idle, jobs, POLICIES[policy], published=True)
+    plain = replay.replay(given.idle, jobs, parts.POLICIES[policy])
+    result, tally = on_engine.simulated(given.idle, jobs, parts.POLICIES[policy], published=True)
     assert plain.finished == len(jobs) == result.summary()["jobs"]
     assert result.summary()["makespan_s"] == pytest.approx(plain.makespan_s, rel=0.02)
     assert tally.rescale_lost / samples == pytest.approx(plain.rescale_lost / samples, abs=0.01)
     assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
 
 
-def test_the_readme_shows_the_tables_that_the_command_prints(parts) -> None:
-    from tables import ROWS, shown
-
+def test_the_readme_shows_the_tables_that_the_command_prints() -> None:
     readme = (FOLDER / "README.md").read_text()
-    for part in ROWS:
-        printed = shown(part, pd.read_csv(FOLDER / "expected" / f"{part}.csv"))
+    for part in tables.ROWS:
+        printed = tables.shown(part, pd.read_csv(FOLDER / "expected" / f"{part}.csv"))
         assert printed in readme, part
 
 
-def test_what_users_suppose_decides_what_freetrain_does(parts) -> None:
-    from streams import MAKERS, POLICIES, policy_of
-
-    inputs, on_engine, _ = parts
-    idle, jobs = inputs.load(None).idle.of_nodes(0, 128), MAKERS["architecture search"](1, 12)
+def test_what_users_suppose_decides_what_freetrain_does() -> None:
+    idle, jobs = inputs.load(None).idle.of_nodes(0, 128), streams.MAKERS["architecture search"](1, 12)
     done_s = {
-        name: on_engine.simulated(idle, jobs, policy_of(name, jobs))[0].jobs["finish_s"].mean() for name in POLICIES
+        name: on_engine.simulated(idle, jobs, streams.policy_of(name, jobs))[0].jobs["finish_s"].mean()
+        for name in streams.POLICIES
     }
     known = max(done_s["FreeTrain, true curves"], done_s["FreeTrain, 1 to 4 nodes"])
     assert known < done_s["FreeTrain, average curve"] < done_s["FreeTrain, linear"] == max(done_s.values())
 
 
-def test_the_generated_trace_is_what_its_script_makes(parts, tmp_path, monkeypatch) -> None:
-    import make_trace
-
+def test_the_generated_trace_is_what_its_script_makes(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(make_trace, "HERE", tmp_path)
     make_trace.main()
     for path in (FOLDER / "generated").iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
+@needs_data("idle_nodes")
 @pytest.mark.slow
 def test_the_reference_rows_are_reproduced_on_the_measured_trace() -> None:
-    data = ROOT.parent / "shared" / "data" / "idle_nodes"
-    if not data.is_dir():
-        pytest.skip(f"{data} is not there")
-    command = [sys.executable, str(FOLDER / "run.py"), "--reference", "--json", "--data", str(data)]
+    command = [sys.executable, str(FOLDER / "run.py"), "--reference", "--json", "--data", str(DATA / "idle_nodes")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = {row["policy"]: row for row in json.loads(done.stdout)}
     for policy, (makespan_h, u) in {

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
-from typing import Any
 
 import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
 
-FOLDER = Path(__file__).parents[2] / "experiments" / "reconfiguration"
-
-
-@pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    monkeypatch.syspath_prepend(FOLDER)
-    import published
-    import schemes
-
-    return published, schemes
+FOLDER = EXPERIMENTS / "reconfiguration"
+published, schemes = scripts_of("reconfiguration", "published", "schemes")
 
 
 def expected(name: str) -> list[dict[str, str]]:
@@ -25,8 +16,7 @@ def expected(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_checkpoints_have_the_published_sizes(modules: tuple[Any, Any]) -> None:
-    published, schemes = modules
+def test_checkpoints_have_the_published_sizes() -> None:
     for row in expected("sizes"):
         job = schemes.collection(published.tensors_of(row["model"]), published.FROM, published.GPUS_PER_HOST)
         ours_gb = sum(schemes.stored_bytes(job)) / 1e9
@@ -34,11 +24,10 @@ def test_checkpoints_have_the_published_sizes(modules: tuple[Any, Any]) -> None:
         assert ours_gb == pytest.approx(published.MODELS[row["model"]][1], rel=0.003)
 
 
-def test_the_table_of_bytes_is_what_the_plans_move(modules: tuple[Any, Any]) -> None:
+def test_the_table_of_bytes_is_what_the_plans_move() -> None:
     from ddlsched.reconfiguration.change_cost import Site
     from topologies.star import Star
 
-    published, schemes = modules
     site = Site(topology=Star(nic_gbps=100.0), host_bytes_per_s=20e9)
     change = published.RESIZES[2]
     old, new = (
@@ -54,14 +43,13 @@ def test_the_table_of_bytes_is_what_the_plans_move(modules: tuple[Any, Any]) -> 
             assert found.network_bytes == found.lower_bound_bytes
 
 
-def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable(modules: tuple[Any, Any]) -> None:
+def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable() -> None:
     from ddlsched.reconfiguration.change_cost import Site, reconfiguration_s
     from ddlsched.reconfiguration.parallelism import Parallelism
     from ddlsched.reconfiguration.plan import plan
     from ddlsched.reconfiguration.tensor_models import Transformer, job_tensors
     from topologies.star import Star
 
-    _, schemes = modules
     tensors = job_tensors(Transformer(num_layers=4, hidden=64, heads=4, vocabulary=256), dtype="F32")
     topology = Star(nic_gbps=1.0)
     for to in (Parallelism(tp=4, dp=2), Parallelism(dp=5), Parallelism(pp=4)):

@@ -129,9 +129,7 @@ def test_finished_runs_are_not_done_again(mine, tmp_path):
 
 
 KILLED = """
-import sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
 from test_sweep import run
 from ddlsched.comparisons.sweeps.sweep import sweep
 sweep([run(seed=seed, measures=({measure!r},)) for seed in range(1, 17)], Path({store!r}), processes=2)
@@ -154,8 +152,8 @@ def is_running(process: int) -> bool:
 @pytest.mark.slow
 def test_resumes_after_a_kill(mine, tmp_path):
     store, measure = tmp_path / "runs", f"{mine}:logged"
-    script = KILLED.format(tests=str(Path(__file__).parent), measure=measure, store=str(store))
-    process = subprocess.Popen([sys.executable, "-c", script])
+    script = KILLED.format(measure=measure, store=str(store))
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parent)
     deadline = time.monotonic() + 120
     while len(list(store.glob("*.parquet"))) < 3 and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)

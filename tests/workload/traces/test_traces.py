@@ -18,6 +18,8 @@ import pytest
 from command_line import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measurements import DATA, needs_data
+from trace_counts import counts
 
 import ddlsched
 from ddlsched.errors import InputError, UnknownNameError
@@ -30,9 +32,8 @@ from ddlsched.workload.traces.trace_import import ImportedTrace, Selection, impo
 from ddlsched.workload.traces.trace_models import PARAMETERS, JobRule, model_of
 
 SAMPLES = Path(__file__).parent / "samples"
-REAL = Path(__file__).parents[4] / "shared" / "data" / "traces"
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+REAL = DATA / "traces"
+real_traces = needs_data("traces")
 
 
 def sample(format_name: str, **options: Any) -> ImportedTrace:
@@ -424,19 +425,17 @@ REAL_ROWS = {
 
 @pytest.fixture(scope="module")
 def real_reports() -> dict[str, dict[str, Any]]:
-    if not REAL.is_dir():
-        pytest.skip("the real traces are not here")
-    from trace_counts import counts
-
     return {row["pattern"]: row for row in counts(REAL)}
 
 
+@real_traces
 def test_real_traces_have_their_published_numbers_of_jobs(real_reports: dict[str, dict[str, Any]]) -> None:
     assert {pattern: (row["rows"], row["refused"]) for pattern, row in real_reports.items()} == REAL_ROWS
     for row in real_reports.values():
         assert row["jobs"] == row["rows"] - sum(row["refused"].values())
 
 
+@real_traces
 def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, dict[str, Any]]) -> None:
     for pattern, row in real_reports.items():
         told = row["alone_less_duration"]
@@ -445,29 +444,26 @@ def test_real_jobs_are_off_by_half_an_iteration_at_most(real_reports: dict[str, 
         assert told["largest_iterations"] <= 0.5 + 1e-6, pattern
 
 
+@real_traces
 def test_itp_has_ten_clusters_and_the_gpu_hours_its_readme_states(real_reports: dict[str, dict[str, Any]]) -> None:
     row = real_reports["microsoft-elasticflow-traces/raw-traces.tar.gz"]
     assert len(row["files"]) == 10
     assert row["gpu_hours"] == pytest.approx(1_632_719.7, rel=1e-6)
 
 
+@real_traces
 def test_throughputs_are_those_that_gavel_measured() -> None:
-    path = REAL / "gavel-osdi20/simulation_throughputs.json.gz"
-    if not path.is_file():
-        pytest.skip("the real traces are not here")
-    with gzip.open(path, "rt") as file:
+    with gzip.open(REAL / "gavel-osdi20/simulation_throughputs.json.gz", "rt") as file:
         measured = json.load(file)["v100"]
     ours = {str((name, 1 << i)): steps for name, row in STEPS_PER_S.items() for i, steps in enumerate(row)}
     theirs = {name: row["null"] for name, row in measured.items()}
     assert ours == pytest.approx(theirs, rel=1e-4)
 
 
+@real_traces
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_step_times_are_the_line_through_polluxs_measurements_on_one_gpu(name: str) -> None:
-    path = REAL / f"pollux-osdi21/placements/{name}.csv"
-    if not path.is_file():
-        pytest.skip("the real traces are not here")
-    table = pd.read_csv(path, dtype={"placement": str})
+    table = pd.read_csv(REAL / f"pollux-osdi21/placements/{name}.csv", dtype={"placement": str})
     alone = table[table["placement"] == "1"]
     slope, intercept = np.polyfit(alone["local_bsz"], alone["step_time"], 1)
     application = APPLICATIONS[name]

@@ -326,7 +326,7 @@ def test_what_is_left_out_of_the_hash_is_imported_by_no_run(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=there, capture_output=True, text=True, check=True)
     package = Path(ddlsched.__file__).parent
     imported = {Path(name).relative_to(package) for name in done.stdout.split() if Path(name).is_relative_to(package)}
-    assert Path("engine/loop/kernel.py") in imported
+    assert Path("engine/loop/advance.py") in imported
     silent = {Path(name) for name in _PRESENTATION}
     assert not [path for path in imported if silent.intersection([path, *path.parents])]
 
@@ -388,7 +388,7 @@ def test_sources_digest_covers_framework_and_plugins_but_no_charts(monkeypatch):
     original = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or original(path))
     digest = sources_digest()
-    for part in ("ddlsched/engine/loop/kernel.py", "algorithms/placement/lwf.py", "topologies/star.py"):
+    for part in ("ddlsched/engine/loop/advance.py", "algorithms/placement/lwf.py", "topologies/star.py"):
         assert any(path.endswith(part) for path in read)
     assert not any("ddlsched/plots" in path for path in read)
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b" " * path.match("*/lwf.py"))

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from command_line import COMMAND, Run, run
+from golden_cases import golden_cases
 
 from ddlsched import Workload
 from ddlsched.cli import main
 from ddlsched.plugins.names import KINDS, names
 from ddlsched.simulation import warm_up
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 METRICS = ["average_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "gpu_utilisation"]
 METRICS += ["jobs", "unfinished_jobs", "restarts", "events", "engine_s"]
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
@@ -283,17 +283,13 @@ def test_jobs_out_keeps_nanoseconds_that_floats_of_seconds_lose() -> None:
 @pytest.mark.parametrize("case", ["case1", "case7", "case8"])
 @pytest.mark.parametrize("communication", ["bounded-overlap:limit=2", "adadual", "preemptive:by=bytes"])
 def test_jobs_out_agrees_with_the_golden_cases(case: str, communication: str) -> None:
-    if not GOLDEN.exists():
-        pytest.skip(f"no golden cases in {GOLDEN}")
-    with (GOLDEN / "expected.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["workload"], row["communication"]) == (case, communication)]
-    rows = [row for row in rows if row["placement"] == "lwf:kappa=1"]
+    golden = golden_cases()[case, "lwf:kappa=1", communication]
     policies = ("--placement", "lwf:kappa=1", "--communication", communication)
-    size = ("--servers", rows[0]["servers"], "--latency-s", rows[0]["latency_s"])
-    run("simulate", GOLDEN / f"{case}.csv", *policies, *size, "--jobs-out", "times.csv")
+    size = ("--servers", golden.servers, "--latency-s", golden.latency_s)
+    run("simulate", golden.workload, *policies, *size, "--jobs-out", "times.csv")
     with Path("times.csv").open(newline="") as file:
-        got = [(row["job_id"], row["start_s"], row["finish_s"]) for row in csv.DictReader(file)]
-    assert got == [(row["job_id"], row["start_s"], row["finish_s"]) for row in rows]
+        got = {row["job_id"]: (row["start_s"], row["finish_s"]) for row in csv.DictReader(file)}
+    assert list(got.items()) == list(golden.times_s.items())
 
 
 def test_the_defaults_are_the_experiments() -> None:

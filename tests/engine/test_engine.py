@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
 import subprocess
 import sys
-from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from reference_simulator import ReferenceRun, reference_simulate
@@ -21,8 +19,6 @@ from ddlsched.engine import build, driver
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 from ddlsched.testing import python_form
-
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 
 
 def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
@@ -98,35 +94,22 @@ def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
 
 
-def golden_runs() -> dict[tuple[str, ...], dict[str, tuple[str, str]]]:
-    if not GOLDEN.is_dir():
-        return {}
-    runs: dict[tuple[str, ...], dict[str, tuple[str, str]]] = defaultdict(dict)
-    with (GOLDEN / "expected.csv").open() as file:
-        for row in csv.DictReader(file):
-            key = tuple(row[name] for name in ("workload", "servers", "latency_s", "placement", "communication"))
-            runs[key][row["job_id"]] = (row["start_s"], row["finish_s"])
-    return dict(runs)
-
-
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden cases at {GOLDEN}")
 def test_agrees_with_every_golden_case() -> None:
-    runs = golden_runs()
-    for (workload, servers, latency_s, placement, communication), expected in runs.items():
+    for (workload, placement, communication), golden in golden_cases().items():
         result = ddlsched.simulate(
-            ddlsched.Workload.read(GOLDEN / f"{workload}.csv"),
-            ddlsched.Cluster(num_servers=int(servers)),
+            ddlsched.Workload.read(golden.workload),
+            ddlsched.Cluster(num_servers=golden.servers),
             placement=placement,
             order="srsf",
             communication=communication,
-            contention=ddlsched.Linear(latency_s=float(latency_s)),
+            contention=ddlsched.Linear(latency_s=golden.latency_s),
         )
         found = {
             job_id: (f"{start_ns / 1e9:.9f}", f"{finish_ns / 1e9:.9f}")
             for job_id, (start_ns, finish_ns, _) in outcomes(result).items()
         }
-        assert found == expected, (workload, placement, communication)
-    assert len(runs) == 224
+        assert found == golden.times_s, (workload, placement, communication)
+    assert len(golden_cases()) == 224
 
 
 def test_agrees_with_itself_without_compilation() -> None:

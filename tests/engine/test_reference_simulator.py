@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-from collections import defaultdict
 from decimal import Decimal
-from functools import cache
-from pathlib import Path
 
 import pytest
+from golden_cases import golden_cases
 from reference_simulator import ReferenceRun, reference_simulate
 
 from ddlsched.cluster.cluster import Cluster
@@ -18,7 +15,6 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIterat
 from ddlsched.workload.job import Job, Workload
 from topologies.star import Star
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 CASES = [f"case{i}" for i in range(1, 9)]
 PLACEMENTS = ["first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=4"]
 COMMUNICATIONS = [
@@ -37,30 +33,19 @@ NS_A_BYTE = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.5e-9)
 # ---- Golden cases
 
 
-@cache
-def golden_rows() -> dict[tuple[str, str, str], list[dict[str, str]]]:
-    rows = defaultdict(list)
-    with (GOLDEN / "expected.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            rows[row["workload"], row["placement"], row["communication"]].append(row)
-    return dict(rows)
-
-
 def check_golden(case: str, placement: str, communication: str) -> None:
-    if not (GOLDEN / "expected.csv").exists():
-        pytest.skip(f"no golden cases in {GOLDEN}")
-    rows = golden_rows()[case, placement, communication]
+    golden = golden_cases()[case, placement, communication]
     run = reference_simulate(
-        Workload.read(GOLDEN / f"{case}.csv"),
-        Cluster(num_servers=int(rows[0]["servers"]), gpus_per_server=4, gpu_memory_mb=32768),
+        Workload.read(golden.workload),
+        Cluster(num_servers=golden.servers, gpus_per_server=4, gpu_memory_mb=32768),
         placement=placement,
         order="srsf",
         communication=communication,
-        contention=Linear(latency_s=float(rows[0]["latency_s"]), per_byte_s=8.56e-10, penalty_per_byte_s=2.35e-10),
+        contention=Linear(latency_s=golden.latency_s, per_byte_s=8.56e-10, penalty_per_byte_s=2.35e-10),
         topology=Star(),
     )
     found = {job_id: (outcome.start_ns, outcome.finish_ns) for job_id, outcome in run.jobs.items()}
-    assert found == {row["job_id"]: (exact_ns(row["start_s"]), exact_ns(row["finish_s"])) for row in rows}
+    assert found == {job_id: (exact_ns(start), exact_ns(finish)) for job_id, (start, finish) in golden.times_s.items()}
 
 
 def exact_ns(seconds: str) -> int:

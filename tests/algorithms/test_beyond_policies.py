@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
@@ -12,18 +15,13 @@ from algorithms.ordering.tiresias import Tiresias
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
-from ddlsched import Cluster, DataParallelIteration, Job, Workload
+from ddlsched import Cluster, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.network.contention import Linear
 
 SMALL = Cluster(num_servers=4, gpus_per_server=2)
 
-
-def job(name: str, gpus: int, *, iterations: int = 1, arrival_s: float = 0.0, message: float = 1e9) -> Job:
-    iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=message)
-    return Job(
-        job_id=name, arrival_s=arrival_s, num_gpus=gpus, iterations=iterations, iteration=iteration, gpu_memory_mb=1.0
-    )
+job = functools.partial(data_parallel_job, forward_s=0.5, backward_s=0.5, message_bytes=1e9)
 
 
 def gpus_of(jobs: list[Job], placement: object, **options: object) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s, shortest_first_s
@@ -21,16 +22,14 @@ NO_OVERLAP = ("bounded-overlap:limit=1", "preemptive:by=time", "preemptive:by=by
 
 def job(name: str, gpus: int, iterations: int, units: tuple[int, int, int], arrival: int = 0) -> Job:
     forward, backward, transfer = units
-    iteration = DataParallelIteration(
-        forward_s=forward * UNIT_S, backward_s=backward * UNIT_S, message_bytes=transfer * 1e7
-    )
-    return Job(
-        job_id=name,
+    return data_parallel_job(
+        name,
+        gpus,
         arrival_s=arrival * UNIT_S,
-        num_gpus=gpus,
         iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=1.0,
+        forward_s=forward * UNIT_S,
+        backward_s=backward * UNIT_S,
+        message_bytes=transfer * 1e7,
     )
 
 

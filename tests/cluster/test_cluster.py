@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
@@ -15,16 +18,7 @@ def mixed(**fields) -> ddlsched.Cluster:
     return ddlsched.Cluster(servers=servers)
 
 
-def job(job_id="a", *, gpus=1, memory_mb=1.0, iterations=1, message_bytes=0.0) -> ddlsched.Job:
-    iteration = ddlsched.DataParallelIteration(forward_s=1.0, backward_s=0.0, message_bytes=message_bytes)
-    return ddlsched.Job(
-        job_id=job_id,
-        arrival_s=0.0,
-        num_gpus=gpus,
-        iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=memory_mb,
-    )
+job = functools.partial(data_parallel_job, forward_s=1.0)
 
 
 def simulated(*jobs, cluster, **options):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.disturbances import CapacityChange, Disturbances, Outage, jitter_factors, read_outages
@@ -20,16 +22,7 @@ def test_jitter_has_mean_one_and_nearly_its_cv(cv, found) -> None:
     assert (np.diff(factors) > 0).all()
 
 
-def job(job_id="a", *, gpus=1, iterations=1, compute_s=1.0, memory_mb=1.0, message_bytes=0.0) -> ddlsched.Job:
-    iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=compute_s, message_bytes=message_bytes)
-    return ddlsched.Job(
-        job_id=job_id,
-        arrival_s=0.0,
-        num_gpus=gpus,
-        iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=memory_mb,
-    )
+job = functools.partial(data_parallel_job, backward_s=1.0)
 
 
 def simulated(*jobs, servers=1, gpus_per_server=1, seed=0, timeline=False, **disturbances):
@@ -47,7 +40,7 @@ def simulated(*jobs, servers=1, gpus_per_server=1, seed=0, timeline=False, **dis
 def forward_times_s(seed: int) -> np.ndarray:
     """Return the compute times of 4 workers (columns) in 2000 iterations."""
     result = simulated(
-        job(gpus=4, iterations=2000, compute_s=1.0), gpus_per_server=4, seed=seed, timeline=True, jitter_cv=0.3
+        job(gpus=4, iterations=2000, backward_s=1.0), gpus_per_server=4, seed=seed, timeline=True, jitter_cv=0.3
     )
     slices = compute_slices(result).query("task == 'backward'").sort_values(["iteration", "gpu"])
     return ((slices["end_ns"] - slices["start_ns"]) / 1e9).to_numpy().reshape(2000, 4)
@@ -116,7 +109,7 @@ def test_a_job_that_ends_when_its_server_fails_has_ended() -> None:
 
 
 def test_a_transfer_of_a_failed_job_frees_its_links_for_others() -> None:
-    jobs = [job("a", gpus=2, compute_s=0.1, message_bytes=1e9), job("b", gpus=2, compute_s=0.2, message_bytes=1e9)]
+    jobs = [job("a", gpus=2, backward_s=0.1, message_bytes=1e9), job("b", gpus=2, backward_s=0.2, message_bytes=1e9)]
     undisturbed = simulated(*jobs, servers=3)
     assert undisturbed.jobs["gpus"].tolist() == [2, 2]
     result = simulated(*jobs, servers=3, outages=(Outage(server=0, from_s=0.5, to_s=0.6),))

@@ -8,26 +8,20 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.interference import InterferenceModel, PairwiseInterference, UniformInterference
 from ddlsched.comparisons.sweeps.fingerprint import fingerprint
 from ddlsched.errors import InputError, PluginError, UnknownNameError
 from ddlsched.plugins.names import resolve
-from ddlsched.workload.dag import DataParallelIteration
 
 ONE_GPU = ddlsched.Cluster(num_servers=1, gpus_per_server=1, gpu_memory_mb=1000.0)
 
 
 def job(job_id: str, iterations: int, arrival_s: float = 0.0, model: str | None = None) -> ddlsched.Job:
-    return ddlsched.Job(
-        job_id=job_id,
-        arrival_s=arrival_s,
-        num_gpus=1,
-        iterations=iterations,
-        iteration=DataParallelIteration(forward_s=1.0, backward_s=0.0, message_bytes=0.0),
-        gpu_memory_mb=100.0,
-        model=model,
+    return data_parallel_job(
+        job_id, arrival_s=arrival_s, iterations=iterations, forward_s=1.0, memory_mb=100.0, model=model
     )
 
 

@@ -8,64 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from reference_simulator import ReferenceRun, reference_simulate
+from jobs_by_hand import elastic_job
+from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import ElasticSetting, elastic_settings, examples
 
 import ddlsched
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.engine import build, driver
-from ddlsched.engine.loop.codes import JobState
-from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.timeline import compute_slices
-from ddlsched.testing import python_form
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.scaling_curves import LinearCurve
-
-
-def run_engine(setting: ElasticSetting, *, python: bool = False, timeline: bool = False) -> Result:
-    plugins = {kind: resolve(kind, getattr(setting, kind)) for kind in ("placement", "order", "communication")}
-    plugins["contention"] = setting.contention
-    if python:
-        plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
-    return ddlsched.simulate(
-        setting.workload,
-        dataclasses.replace(setting.cluster, topology=setting.topology),
-        interference=setting.interference,
-        load_per_byte_s=setting.load_per_byte_s,
-        disturbances=setting.disturbances,
-        until_s=setting.until_s,
-        seed=setting.seed,
-        timeline=timeline,
-        allocation=setting.allocation,
-        rescale_cost=setting.rescale_cost,
-        capacity=setting.capacity,
-        **plugins,
-    )
-
-
-def run_reference(setting: ElasticSetting) -> ReferenceRun:
-    return reference_simulate(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)})
-
-
-def assert_agrees(result: Result, reference: ReferenceRun) -> None:
-    assert list(result.finished.rescales) == reference.changes
-    for number, (job_id, expected) in enumerate(reference.jobs.items()):
-        record = result.finished.state.jobs[number]
-        phases_ns = ["queueing", "computing", "gpu_wait", "communicating", "network_wait", "restarting"]
-        assert tuple(int(record[f"{name}_ns"]) for name in phases_ns) == expected.phases_ns
-        assert (record.start_ns, record.finish_ns) == (expected.start_ns, expected.finish_ns)
-        assert result.gpus_of(job_id) == expected.gpus
-        assert (record.busy_ns, record.lost_ns, record.restarts) == (
-            expected.busy_ns,
-            expected.lost_ns,
-            expected.restarts,
-        )
-        samples_left = 0 if record.state == JobState.FINISHED else record.samples_left
-        assert samples_left == expected.samples_left
-    assert result.summary()["events"] == reference.events
 
 
 @given(elastic_settings())
@@ -133,19 +87,6 @@ class At:
 
     def wake_s(self, now_s):
         return min((time_s for time_s in self.times_s if time_s > now_s), default=None)
-
-
-def elastic_job(job_id: str = "a", **changes) -> ElasticJob:
-    """One GPU takes 10 ms a sample; the share of a GPU is what counts."""
-    fields = {
-        "job_id": job_id,
-        "arrival_s": 0.0,
-        "samples": 1000,
-        "curve": LinearCurve(fixed_s=0.0, sample_s=0.01),
-        "gpu_batch": 10,
-        "max_gpus": 4,
-    }
-    return ElasticJob(**fields | changes)
 
 
 def run_by_hand(*jobs, at, servers=4, gpus_per_server=1, **options) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,38 +10,12 @@ import pytest
 from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from reference_simulator import ReferenceRun, reference_simulate
+from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched.engine import build, driver
-from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
-from ddlsched.testing import python_form
-
-
-def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
-    """Run the engine, by its compiled rules or by calling every policy and model in Python."""
-    plugins = {kind: resolve(kind, getattr(setting, kind)) for kind in ("placement", "order", "communication")}
-    plugins["contention"] = setting.contention
-    if python:
-        plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
-    cluster = dataclasses.replace(setting.cluster, topology=setting.topology)
-    return ddlsched.simulate(
-        setting.workload,
-        cluster,
-        interference=setting.interference,
-        load_per_byte_s=setting.load_per_byte_s,
-        disturbances=setting.disturbances,
-        until_s=setting.until_s,
-        seed=setting.seed,
-        timeline=timeline,
-        **plugins,
-    )
-
-
-def run_reference(setting: Setting) -> ReferenceRun:
-    return reference_simulate(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)})
 
 
 def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
@@ -51,19 +24,6 @@ def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
         job.job_id: (int(records[n].start_ns), int(records[n].finish_ns), result.gpus_of(job.job_id))
         for n, job in enumerate(result.workload)
     }
-
-
-def assert_agrees(result: Result, reference: ReferenceRun) -> None:
-    assert outcomes(result) == {job_id: (o.start_ns, o.finish_ns, o.gpus) for job_id, o in reference.jobs.items()}
-    assert result.summary()["events"] == reference.events
-    for record, expected in zip(result.finished.state.jobs, reference.jobs.values(), strict=True):
-        phases_ns = ["queueing", "computing", "gpu_wait", "communicating", "network_wait", "restarting"]
-        assert tuple(int(record[f"{name}_ns"]) for name in phases_ns) == expected.phases_ns
-        assert (record.busy_ns, record.lost_ns, record.restarts) == (
-            expected.busy_ns,
-            expected.lost_ns,
-            expected.restarts,
-        )
 
 
 @given(settings())

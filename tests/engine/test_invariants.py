@@ -10,28 +10,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from runs_of_settings import run_engine
 from strategies import Setting, examples, settings
 
-import ddlsched
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.timeline import compute_slices, transfer_slices
 
 
 def recorded(setting: Setting) -> Result:
-    return ddlsched.simulate(
-        setting.workload,
-        dataclasses.replace(setting.cluster, topology=setting.topology),
-        placement=setting.placement,
-        order=setting.order,
-        communication=setting.communication,
-        contention=setting.contention,
-        load_per_byte_s=setting.load_per_byte_s,
-        disturbances=setting.disturbances,
-        until_s=setting.until_s,
-        seed=setting.seed,
-        timeline=True,
-    )
+    """Run the engine without interference, which changes how long a task takes."""
+    return run_engine(dataclasses.replace(setting, interference=None), timeline=True)
 
 
 def each_instant(slices: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:

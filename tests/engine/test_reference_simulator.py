@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from decimal import Decimal
 
 import pytest
 from golden_cases import golden_cases
+from jobs_by_hand import data_parallel_job
 from reference_simulator import ReferenceRun, reference_simulate
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.contention import Linear
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 from topologies.star import Star
 
@@ -65,26 +67,10 @@ def test_golden_rest(case: str, placement: str, communication: str) -> None:
 
 # ---- Cases worked out by hand
 
-
-def job(
-    job_id: str,
-    *,
-    gpus: int = 2,
-    iterations: int = 1,
-    message_bytes: float = 20e6,
-    buckets: int = 1,
-    arrival_s: float = 0,
-) -> Job:
-    """4 ms forward, 6 ms backward; by default 20 MB, which is 20 ms alone."""
-    iteration = DataParallelIteration(forward_s=0.004, backward_s=0.006, message_bytes=message_bytes, buckets=buckets)
-    return Job(
-        job_id=job_id,
-        arrival_s=arrival_s,
-        num_gpus=gpus,
-        iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=1000,
-    )
+job = functools.partial(
+    data_parallel_job, gpus=2, forward_s=0.004, backward_s=0.006, message_bytes=20e6, memory_mb=1000
+)
+"""By default 20 MB, which is 20 ms alone."""
 
 
 def run_on_two_gpus(

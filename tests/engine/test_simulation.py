@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
-from ddlsched import Cluster, DataParallelIteration, InputError, Job, Workload
+from ddlsched import Cluster, InputError, Workload
 from ddlsched.errors import InvalidDecisionError, PluginError, SimulationError, UnknownNameError
 
 SMALL = Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=1000.0)
 
-
-def job(job_id="a", *, arrival_s=0.0, num_gpus=1, iterations=10, message_bytes=1e8, memory=400.0):
-    iteration = DataParallelIteration(forward_s=0.04, backward_s=0.06, message_bytes=message_bytes)
-    return Job(
-        job_id=job_id,
-        arrival_s=arrival_s,
-        num_gpus=num_gpus,
-        iterations=iterations,
-        iteration=iteration,
-        gpu_memory_mb=memory,
-    )
+job = functools.partial(
+    data_parallel_job, forward_s=0.04, backward_s=0.06, message_bytes=1e8, iterations=10, memory_mb=400.0
+)
 
 
 def simulate(*jobs, cluster=SMALL, **given):
@@ -36,7 +30,7 @@ def simulate(*jobs, cluster=SMALL, **given):
 
 def test_the_parts_of_a_jobs_time():
     # Alone on two servers: 10 x (0.1 s compute + 0.1 s all-reduce at 1 ns a byte).
-    result = simulate(job(num_gpus=4), contention=ddlsched.Linear(per_byte_s=1e-9, penalty_per_byte_s=0.0))
+    result = simulate(job(gpus=4), contention=ddlsched.Linear(per_byte_s=1e-9, penalty_per_byte_s=0.0))
     (row,) = result.jobs.to_dict("records")
     assert row["jct_s"] == pytest.approx(2.0)
     assert row["compute_s"] == pytest.approx(1.0)
@@ -51,7 +45,7 @@ def test_the_parts_of_a_jobs_time():
 
 def test_waiting_for_the_network_is_counted_apart():
     model = ddlsched.Linear(per_byte_s=1e-9, penalty_per_byte_s=0.0)
-    jobs = [job("a", num_gpus=2, iterations=1), job("b", num_gpus=2, iterations=1)]
+    jobs = [job("a", gpus=2, iterations=1), job("b", gpus=2, iterations=1)]
     spread = {"placement": Fixed(gpus={"a": (0, 2), "b": (1, 3)}), "communication": "bounded-overlap:limit=1"}
     result = simulate(*jobs, contention=model, **spread)
     assert result.jobs["network_wait_s"].tolist() == pytest.approx([0.0, 0.1])
@@ -59,7 +53,7 @@ def test_waiting_for_the_network_is_counted_apart():
 
 
 def test_queueing_is_the_time_before_placement():
-    result = simulate(job("a", memory=900.0, num_gpus=4), job("b", memory=900.0, arrival_s=0.5), scheduler="srsf-1")
+    result = simulate(job("a", memory_mb=900.0, gpus=4), job("b", memory_mb=900.0, arrival_s=0.5), scheduler="srsf-1")
     finish_s = result.jobs["finish_s"][0]
     assert result.jobs["start_s"][1] == finish_s
     assert result.jobs["queueing_s"][1] == pytest.approx(finish_s - 0.5)
@@ -67,16 +61,16 @@ def test_queueing_is_the_time_before_placement():
 
 def test_a_job_that_does_not_fit_is_skipped_not_waited_for():
     jobs = [
-        job("long", memory=900.0, iterations=50),
-        job("wide", memory=900.0, num_gpus=4, arrival_s=0.1, iterations=1),
-        job("late", memory=900.0, arrival_s=0.2, iterations=30),
+        job("long", memory_mb=900.0, iterations=50),
+        job("wide", memory_mb=900.0, gpus=4, arrival_s=0.1, iterations=1),
+        job("late", memory_mb=900.0, arrival_s=0.2, iterations=30),
     ]
     result = simulate(*jobs, order="fifo")
     assert result.jobs["start_s"].tolist() == [0.0, 5.0, 0.2]
 
 
 def test_summary_uses_the_linear_quantile_rule():
-    result = simulate(*(job(str(n), iterations=n + 1, memory=100.0) for n in range(5)))
+    result = simulate(*(job(str(n), iterations=n + 1, memory_mb=100.0) for n in range(5)))
     jct_s = result.jobs["jct_s"].to_numpy()
     summary = result.summary()
     assert summary["average_jct_s"] == pytest.approx(jct_s.mean())
@@ -99,16 +93,6 @@ def test_the_64_gpu_mix_is_as_published():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
-    """Places each job on given GPUs."""
-
-    gpus: dict
-
-    def place(self, job, cluster):
-        return self.gpus[job.job_id]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LongestFirst:
     """An order of a user's, with a tuple for a key."""
 
@@ -117,8 +101,8 @@ class LongestFirst:
 
 
 def test_a_users_order_decides_who_goes_first():
-    result = simulate(job("short", iterations=1, memory=900.0), job("long", memory=900.0), job("x", memory=900.0),
-                      job("y", memory=900.0), job("z", memory=900.0), order=LongestFirst())  # fmt: skip
+    longer = [job(name, memory_mb=900.0) for name in ("long", "x", "y", "z")]
+    result = simulate(job("short", iterations=1, memory_mb=900.0), *longer, order=LongestFirst())
     assert result.jobs["start_s"].tolist()[0] > 0.0
     assert result.jobs["start_s"].tolist()[1:] == [0.0] * 4
 
@@ -152,7 +136,7 @@ class Gate:
 
 
 def test_a_communication_policy_that_waits_is_woken_when_it_asks():
-    result = simulate(job(num_gpus=4, iterations=1), communication=Gate())
+    result = simulate(job(gpus=4, iterations=1), communication=Gate())
     assert result.jobs["network_wait_s"].tolist() == pytest.approx([4.9])
 
 
@@ -200,7 +184,7 @@ def placement_answering(answer):
 )
 def test_a_placement_that_cannot_be_is_refused(answer, fault):
     with pytest.raises(InvalidDecisionError, match=f"placement Answers at 0.5 s, job 'a': .*{fault}"):
-        simulate(job(num_gpus=2, arrival_s=0.5), placement=placement_answering(answer))
+        simulate(job(gpus=2, arrival_s=0.5), placement=placement_answering(answer))
 
 
 def test_a_placement_without_memory_is_refused():
@@ -223,7 +207,7 @@ def test_a_placement_without_memory_is_refused():
 )
 def test_a_policy_that_answers_nonsense_is_named(plugins, fault):
     with pytest.raises(PluginError, match=fault):
-        simulate(job("a", num_gpus=4), job("b", num_gpus=4), **plugins)
+        simulate(job("a", gpus=4), job("b", gpus=4), **plugins)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +223,7 @@ class Rates(ddlsched.Linear):
 @pytest.mark.parametrize("answer", [(0.0,), (-1.0,), (math.nan,), (math.inf,), (), (1.0, 1.0), ("x",)])
 def test_rates_that_cannot_be_are_refused(answer):
     with pytest.raises(PluginError, match=r"contention Rates\(.*\) at 0.1 s, 1 transfers: rates answered"):
-        simulate(job(num_gpus=4), contention=Rates(answer=answer))
+        simulate(job(gpus=4), contention=Rates(answer=answer))
 
 
 def test_the_plugins_own_exception_is_kept():
@@ -279,7 +263,7 @@ def raising(method):
 )
 def test_a_plugin_that_breaks_the_run_is_named(plugins, fault):
     with pytest.raises(PluginError, match=fault):
-        simulate(job(num_gpus=4), **plugins)
+        simulate(job(gpus=4), **plugins)
 
 
 # ---- Runs that cannot go on
@@ -288,7 +272,7 @@ def test_a_plugin_that_breaks_the_run_is_named(plugins, fault):
 def test_a_network_that_stands_still_is_an_error():
     never = type("Never", (), {"admit": lambda self, transfer, network: False})()
     with pytest.raises(SimulationError, match="communication Never starts none of the transfers of jobs a"):
-        simulate(job(num_gpus=4), communication=never)
+        simulate(job(gpus=4), communication=never)
 
 
 def test_a_placement_that_never_places_is_an_error():
@@ -315,8 +299,8 @@ def test_waking_for_ever_is_an_error(monkeypatch):
 def test_a_clock_that_would_overflow_is_an_error():
     slow = ddlsched.Linear(per_byte_s=1.0)
     with pytest.raises(InputError, match="more compute and communication"):
-        simulate(job(num_gpus=4, message_bytes=1e10), contention=slow)
-    late = job(arrival_s=9.2e9, num_gpus=4, iterations=1, message_bytes=1e8)
+        simulate(job(gpus=4, message_bytes=1e10), contention=slow)
+    late = job(arrival_s=9.2e9, gpus=4, iterations=1, message_bytes=1e8)
     with pytest.raises(SimulationError, match="beyond the clock"):
         simulate(late, contention=slow)
 
@@ -324,9 +308,9 @@ def test_a_clock_that_would_overflow_is_an_error():
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"num_gpus": 5}, "row 1, column gpus: job 'a' needs 5 GPUs, so it can never fit; expected at most .* 4"),
+        ({"gpus": 5}, "row 1, column gpus: job 'a' needs 5 GPUs, so it can never fit; expected at most .* 4"),
         (
-            {"memory": 1000.5},
+            {"memory_mb": 1000.5},
             r"row 1, column gpu_memory_mb: job 'a' needs 1000.5 MB on each of 1 GPUs, .* at most the cluster's 1000",
         ),
     ],
@@ -368,4 +352,4 @@ def test_misspelt_names_suggest_the_near_ones(given, fault):
 )
 def test_bad_arguments_are_refused(given):
     with pytest.raises(InputError):
-        simulate(job(num_gpus=4), **given)
+        simulate(job(gpus=4), **given)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
-from test_engine import assert_agrees, run_engine, run_reference
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage

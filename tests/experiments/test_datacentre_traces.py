@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.comparisons.sweeps.sweep import sweep
@@ -51,10 +52,8 @@ def data(tmp_path) -> Path:
 
 def job(name: str, gpus: int) -> ddlsched.Job:
     """One iteration: 1 s of compute, 1 s of all-reduce alone on 10 Gbit/s."""
-    passes = ddlsched.DataParallelIteration(forward_s=0.4, backward_s=0.6, message_bytes=1.0 / TEN_GBE["per_byte_s"])
-    return ddlsched.Job(
-        job_id=name, arrival_s=0.0, num_gpus=gpus, iterations=1, iteration=passes, gpu_memory_mb=1_000.0
-    )
+    message_bytes = 1.0 / TEN_GBE["per_byte_s"]
+    return data_parallel_job(name, gpus, forward_s=0.4, backward_s=0.6, message_bytes=message_bytes, memory_mb=1_000.0)
 
 
 THREE_JOBS = ddlsched.Workload.of([job("one", 1), job("left", 2), job("right", 2)])

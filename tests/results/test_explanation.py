@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from jobs_by_hand import data_parallel_job
 from strategies import Setting, examples, settings
 
 import ddlsched
@@ -36,11 +38,7 @@ def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
             assert seconds.get(phase, 0.0) == pytest.approx(getattr(row, f"{phase}_s"), abs=1e-8)
 
 
-def job(job_id: str, *, gpus: int, memory_mb: float = 600.0, compute_s: float = 1.0, arrival_s: float = 0.0):
-    iteration = ddlsched.DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=1e9)
-    return ddlsched.Job(
-        job_id=job_id, arrival_s=arrival_s, num_gpus=gpus, iterations=1, iteration=iteration, gpu_memory_mb=memory_mb
-    )
+job = functools.partial(data_parallel_job, forward_s=1.0, message_bytes=1e9, memory_mb=600.0)
 
 
 def simulated(jobs, *, servers=1, gpus_per_server=1, **options) -> Result:
@@ -66,7 +64,7 @@ def test_a_job_waits_for_its_gpu_that_computes_for_another() -> None:
 
 
 def test_a_job_waits_for_a_link_that_carries_anothers_transfer() -> None:
-    jobs = [job("a", gpus=2, memory_mb=1), job("b", gpus=2, memory_mb=1, compute_s=0.5)]
+    jobs = [job("a", gpus=2, memory_mb=1), job("b", gpus=2, memory_mb=1, forward_s=0.5)]
     result = simulated(jobs, servers=2, communication="bounded-overlap:limit=1")
     # a computes until 1 and sends until 1.856; b computes until 1.5 and waits for both servers' links.
     found = rows(result, "b")

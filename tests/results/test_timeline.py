@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -18,10 +19,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from jobs_by_hand import Fixed, data_parallel_job
 from strategies import Setting, examples, settings
 
 import ddlsched
-from ddlsched import AllReduceTask, Cluster, ComputeTask, DataParallelIteration, InputError, IterationDag, Job, Workload
+from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -34,30 +36,7 @@ NS_A_BYTE = Linear(per_byte_s=1e-9, penalty_per_byte_s=0.5e-9)
 """1 ns a byte alone, 2.5 ns for each of two that share a server."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fixed:
-    """Places each job on given GPUs."""
-
-    gpus: dict[str, list[int]]
-
-    def place(self, job: Any, cluster: Any) -> list[int]:
-        return self.gpus[job.job_id]
-
-
-def job(job_id: str, num_gpus: int = 1, *, message_bytes: float = 1e6, arrival_s: float = 0.0, **options: Any) -> Job:
-    """Return a job of 10 ms forward and 20 ms backward."""
-    options = {"iterations": 1, "buckets": 1, "forward_s": 0.01, "model": None} | options
-    return Job(
-        job_id=job_id,
-        arrival_s=arrival_s,
-        num_gpus=num_gpus,
-        iterations=options["iterations"],
-        iteration=DataParallelIteration(
-            forward_s=options["forward_s"], backward_s=0.02, message_bytes=message_bytes, buckets=options["buckets"]
-        ),
-        gpu_memory_mb=1.0,
-        model=options["model"],
-    )
+job = functools.partial(data_parallel_job, forward_s=0.01, backward_s=0.02, message_bytes=1e6)
 
 
 def run(*jobs: Job, gpus: dict[str, list[int]], timeline: Any = True, **options: Any) -> Result:

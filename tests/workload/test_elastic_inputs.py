@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from math import inf
 
 import pytest
+from jobs_by_hand import elastic_job
 
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.disturbances import CapacityChange
@@ -15,7 +17,6 @@ from ddlsched.performance.elastic_estimates import elastic_job_of
 from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.parallel_layout import Parallelism
 from ddlsched.performance.presets import MODELS
-from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.elastic_job_files import read_curve
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.job import Workload
@@ -23,18 +24,7 @@ from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ThroughputCurve
 
 S = 1_000_000_000
-
-
-def job(**changes) -> ElasticJob:
-    fields = {
-        "job_id": "a",
-        "arrival_s": 0.0,
-        "samples": 100,
-        "curve": LinearCurve(fixed_s=0.0, sample_s=0.01),
-        "gpu_batch": 8,
-        "max_gpus": 4,
-    }
-    return ElasticJob(**fields | changes)
+job = functools.partial(elastic_job, samples=100, gpu_batch=8)
 
 
 def test_curves_between_and_beyond_their_points():

@@ -31,3 +31,9 @@ def folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         yield Path(name)
+
+
+@pytest.fixture
+def in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is an empty folder."""
+    monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import COMMAND, Run, run
+from command_line import COMMAND, Run, refused, run
 from golden_cases import golden_cases
 
 from ddlsched import Workload
@@ -148,8 +148,7 @@ def _compiled() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(in_a_new_folder: None) -> None:
     Path("jobs.csv").write_text(HEADER + ROWS)
     Path("mine.py").write_text(POLICIES)
 
@@ -163,15 +162,6 @@ def times(*args: object) -> str:
     result = simulate("--jobs-out", "times.csv", *args)
     assert result.exit_code == 0, result.stderr
     return Path("times.csv").read_text()
-
-
-def refused(result: Run, *parts: str, exit_code: int = 2) -> None:
-    """Check that a command ended with one line, with these parts, and with nothing on stdout."""
-    first, *rest = result.stderr.splitlines()
-    assert first.startswith("ddlsched: error: ")
-    for part in parts:
-        assert part in first
-    assert (result.exit_code, result.stdout, rest) == (exit_code, "", [])
 
 
 def usage_error(result: Run, *parts: str) -> None:

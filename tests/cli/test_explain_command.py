@@ -15,8 +15,7 @@ from ddlsched.simulation import warm_up
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(in_a_new_folder: None) -> None:
     warm_up()
     ddlsched.microsoft_160(seed=1, scale=0.002).write("jobs.csv")
     Path("outages.csv").write_text("server,from_s,to_s\n3,0.5,1.5\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from command_line import run
+from command_line import refused, run
 
 from ddlsched.performance.rows import COLUMNS
 
@@ -18,16 +18,8 @@ ROWS = f"""{",".join(COLUMNS)},iteration_ms
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _files(in_a_new_folder) -> None:
     Path("rows.csv").write_text(ROWS)
-
-
-def refused(*args: object, message: str) -> None:
-    result = run(*args)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert len(result.stderr.splitlines()) == 1
 
 
 def test_an_estimate_for_a_reader() -> None:
@@ -132,7 +124,7 @@ def test_a_job_for_the_simulator() -> None:
     ],
 )
 def test_refused(args, message) -> None:
-    refused(*args.split(), message=message)
+    refused(run(*args.split()), message)
 
 
 def test_a_design_prints_the_best_first() -> None:

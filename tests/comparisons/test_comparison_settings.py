@@ -20,10 +20,7 @@ from ddlsched.errors import FaultyInputError, InputError, PluginError
 
 SMALL = "microsoft-160:scale=0.002"
 
-
-@pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_a_new_folder")
 
 
 def plan(**given) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +13,10 @@ from ddlsched.plugins.user_files import class_in_file, files_named, substituted,
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("from helper import limit\nclass Mine:\n    limit = limit\n")
-    (tmp_path / "helper.py").write_text("limit = 1\n")
-    (tmp_path / "jobs.csv").write_text("")
+def _files(in_a_new_folder):
+    Path("mine.py").write_text("from helper import limit\nclass Mine:\n    limit = limit\n")
+    Path("helper.py").write_text("limit = 1\n")
+    Path("jobs.csv").write_text("")
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,7 @@ DAG_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 WHOLE = ("gpus", "iterations")
 REAL = [column for column in COLUMNS[1:] if column not in WHOLE]
 
-
-@pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_a_new_folder")
 
 
 def write_csv(*rows: dict[str, Any], columns: list[str] | None = None) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import ddlsched
@@ -26,9 +28,8 @@ def broken(seed):
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gen.py").write_text(GENERATORS)
+def _files(in_a_new_folder):
+    Path("gen.py").write_text(GENERATORS)
 
 
 def test_a_file():

@@ -98,10 +98,9 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def _in_a_new_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "helper.py").write_text("limit = 2\n")
+def _files(in_a_new_folder):
+    Path("mine.py").write_text(MINE)
+    Path("helper.py").write_text("limit = 2\n")
 
 
 def test_the_same_comes_out_as_on_this_machine(cluster, tmp_path):

@@ -1,4 +1,4 @@
-"""Runs the command line in this process."""
+"""Runs the command line in this process, and checks how it refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer.main
 
 from ddlsched.cli import app
 
-__all__ = ["COMMAND", "Run", "run"]
+__all__ = ["COMMAND", "Run", "refused", "run"]
 
 COMMAND: Any = typer.main.get_command(app)
 """Built once: typer's own test runner builds it for every call, which takes longer than most calls."""
@@ -31,3 +31,13 @@ def run(*args: object) -> Run:
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         COMMAND.main([str(arg) for arg in args], prog_name="ddlsched")
     return Run(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def refused(result: Run, *parts: str, exit_code: int = 2, lines: int | None = 1) -> None:
+    """Check that a command ended with lines of faults only, so many of them, that have these parts."""
+    said = result.stderr.splitlines()
+    assert all(line.startswith("ddlsched: error: ") for line in said), result.stderr
+    for part in parts:
+        assert part in result.stderr
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert len(said) == lines or (lines is None and said), result.stderr

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
+import pytest
 
 # The same examples at every run, so that a failure is there for everybody; FUZZ=N tries N new ones.
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
@@ -19,3 +23,17 @@ def pytest_configure(config) -> None:
         from ddlsched.simulation import warm_up
 
         warm_up()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder in memory, where waiting for the disk costs nothing."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is an empty folder."""
+    monkeypatch.chdir(tmp_path)

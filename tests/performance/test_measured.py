@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from training_data import DATA, experiment, needs_data
+from experiment_scripts import scripts_of
+from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
 from ddlsched.performance.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error
@@ -17,7 +18,7 @@ from ddlsched.performance.hardware import Efficiency
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES
 from ddlsched.performance.rows import COLUMNS, predicted_ms, read_rows
 
-megatron, fit = experiment("megatron"), experiment("fit")
+megatron, fit = scripts_of("cluster_design", "megatron", "fit")
 
 
 # ---- Megatron's eight published times
@@ -46,7 +47,7 @@ def test_the_shipped_efficiency_is_the_fitted_one() -> None:
 # ---- Measured rows
 
 
-@needs_data
+@needs_data("training_times")
 def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
     frames = fit.read(DATA)
     fitted, drawn = fit.fit(frames, fit.SEED)
@@ -61,7 +62,7 @@ def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
     assert fitted.network_bytes_per_s == pytest.approx(A100_NODE_TIERS[1].bytes_per_s, rel=5e-3)
 
 
-@needs_data
+@needs_data("training_times")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_so_do_other_tenths(seed) -> None:
     frames = fit.read(DATA)
@@ -70,7 +71,7 @@ def test_so_do_other_tenths(seed) -> None:
     assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.08
 
 
-@needs_data
+@needs_data("allreduce_times")
 @pytest.mark.parametrize("machine", ["a100", "v100"])
 def test_all_reduces_with_one_latency_and_one_bandwidth(machine) -> None:
     message_bytes, seconds = fit.all_reduces(DATA, machine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +10,6 @@ from ddlsched.reconfiguration.dataset_state import DatasetState
 from ddlsched.reconfiguration.making import make_checkpoint
 from ddlsched.reconfiguration.parallelism import parse_parallelism
 from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "reconfiguration" / "training"))
 
 GPT = Transformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
 START = "tp=2,pp=1,dp=2"

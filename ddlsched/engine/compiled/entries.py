@@ -2,7 +2,7 @@
 
 ``entry(state, number, place, fields) -> int64``: addresses of the state and of the record of the policy's fields, the
 number of a job or transfer, and where the answer goes. It returns 0 or 1, which is the answer where that is a truth
-value, or ``FAILED``: the method raised, or answered what cannot be. The Python form is then asked and says what is wrong.
+value, or ``FAILED``: the method raised, or answered what cannot be. The Python form then says what is wrong.
 """
 
 from __future__ import annotations

@@ -494,7 +494,7 @@ class _Rewriter(ast.NodeTransformer):
             raise self._no(node, f"calls {name}, which cannot be compiled")
         arguments = [self.visit(argument) for argument in node.args]
         if name in ("min", "max") and len(arguments) > 1:
-            result = arguments[0]
+            result: ast.expr = arguments[0]
             for argument in arguments[1:]:
                 result = self._call(f"{name}_of_two", node, result, argument)
             return result

@@ -1,0 +1,111 @@
+"""What the benchmarks compare does the same work, and gives the same answers; nothing here is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmark_tables import Table
+from flow_rivals import heapq_loop, simpy_processes
+from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
+from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
+from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
+
+import ddlsched
+
+
+@pytest.fixture(scope="module")
+def event_loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = compile_event_loop(tmp_path_factory.mktemp("event_loop"))
+    if program is None:
+        pytest.skip("no g++")
+    return program
+
+
+@pytest.mark.parametrize("scheduler", OVERLAP_LIMIT)
+def test_event_loop_in_cpp_has_the_finish_times_of_the_engine(event_loop: Path, scheduler: str) -> None:
+    workload = ddlsched.microsoft_160(seed=1, scale=0.005)
+    ours = ddlsched.simulate(workload, scheduler=scheduler)
+    theirs = run_event_loop(event_loop, workload, scheduler)
+    assert theirs.finish_ns == ours.finished.state.jobs.finish_ns.tolist()
+    assert theirs.events == ours.summary()["events"]
+
+
+def all_answers(flows: list[Flow], *, num_servers: int, iterations: int) -> dict[str, FlowTimes]:
+    return {
+        "ddlsched": simulate_flows(flows, num_servers=num_servers, iterations=iterations, contention="equal-share"),
+        "heapq": heapq_loop(flows, iterations=iterations),
+        "simpy": simpy_processes(flows, iterations=iterations),
+    }
+
+
+@pytest.mark.parametrize(("num_jobs", "num_servers"), [(12, 16), (192, 256)])
+def test_flow_simulators_agree_before_chaos_sets_in(num_jobs: int, num_servers: int) -> None:
+    pytest.importorskip("simpy")
+    flows = draw_flows(num_jobs=num_jobs, num_servers=num_servers)
+    answers = all_answers(flows, num_servers=num_servers, iterations=3)
+    assert answers["simpy"].finish_s == pytest.approx(answers["heapq"].finish_s, rel=1e-12)
+    assert answers["ddlsched"].finish_s == pytest.approx(answers["heapq"].finish_s, rel=1e-6)
+
+
+def test_two_jobs_that_share_a_card_by_hand() -> None:
+    pytest.importorskip("simpy")
+    # Rings over 2 servers carry the whole message: 1 s alone. Both send from 1 s at half speed until 3 s.
+    flows = [Flow(servers=servers, compute_s=1.0, message_bytes=1.25e9) for servers in ((0, 1), (1, 2))]
+    for times in all_answers(flows, num_servers=3, iterations=1).values():
+        assert times.finish_s == pytest.approx([3.0, 3.0])
+        assert times.average_jct_s == pytest.approx(3.0)
+        assert times.makespan_s == pytest.approx(3.0)
+
+
+def test_flows_fill_servers_without_sharing_gpus() -> None:
+    flows = draw_flows(num_jobs=12, num_servers=16)
+    used = [sum(server in flow.servers for flow in flows) for server in range(16)]
+    assert max(used) <= GPUS_PER_SERVER
+    assert {len(flow.servers) for flow in flows} <= {2, 3, 4}
+    assert all(0.040 <= flow.compute_s <= 0.100 and 25e6 <= flow.message_bytes <= 500e6 for flow in flows)
+
+
+def test_ring_of_four_carries_one_and_a_half_messages() -> None:
+    assert wire_bytes(Flow(servers=(0, 1, 2, 3), compute_s=1.0, message_bytes=100.0)) == pytest.approx(150.0)
+
+
+def test_perturbed_compute_times_stay_close() -> None:
+    flows = draw_flows(num_jobs=12, num_servers=16)
+    changed = perturbed(flows, relative=1e-9, seed=1)
+    assert changed != flows
+    assert [flow.compute_s for flow in changed] == pytest.approx([flow.compute_s for flow in flows], rel=1e-9)
+
+
+def test_table_aligns_numbers() -> None:
+    table = Table(title="T", columns=("", "n"), rows=[("one", 1), ("many", 1234), ("none", None)], notes=["N"])
+    assert str(table).splitlines() == [
+        "T",
+        "",
+        "          n",
+        "----  -----",
+        "one       1",
+        "many  1,234",
+        "none      -",
+        "N",
+    ]
+
+
+def test_coverage_of_our_intervals_beats_the_plain_bootstrap() -> None:
+    ours, bca, percentiles, student = coverage(POPULATIONS[0], 6, 200)
+    assert max(bca, percentiles) < 91.0 < ours <= 100.0
+    assert ours == student  # with fewer than ten seeds
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_families_have_no_difference_but_their_effects(family) -> None:
+    drawn = np.mean([family.changes(np.random.default_rng(seed), 50) for seed in range(200)], axis=(0, 2))
+    assert drawn == pytest.approx(np.zeros(len(family.effects)), abs=0.05)
+
+
+def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
+    wrong, tables, tables_holm, found, found_holm = errors(FAMILIES[1], 8, 30)
+    assert wrong < 12.0 < tables
+    assert tables_holm < tables
+    assert found_holm < found

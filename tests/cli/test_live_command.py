@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"
+IDLE = "node,idle_from_s,idle_to_s\n0,0,600\n1,30,600\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "idle.csv").write_text(IDLE)
+    return tmp_path
+
+
+def live(folder: Path, *more: object):
+    return run(
+        "live", folder / "jobs.csv", "--state", folder / "state", "--trace", folder / "idle.csv", "--hold-s", 0.1, *more
+    )
+
+
+def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -> None:
+    done = live(files, "--speed", 60, "--json", "--chart", files / "timeline")
+    assert done.exit_code == 0, done.stderr
+    assert "2 finished, 0 failed, 0 queued" in done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {event["what"] for event in events} >= {"nodes", "started", "step", "finished"}
+    lines = (files / "state" / "timeline.csv").read_text().splitlines()
+    assert lines[0] == "time_s,what,job,step,nodes,loss"
+    assert len(lines) == len(events) + 1
+    assert (files / "timeline.png").stat().st_size > 5000
+    again = live(files)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert "2 finished" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected one of count, mlp"),
+        ("a,count,12,2", "../a,count,12,2", "column job_id: '../a'"),
+        ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
+        ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
+        ("a,count,12,2", "a,count,12,65", "column max_nodes: '65'"),
+    ],
+)
+def test_faults_in_the_table_of_jobs_are_named(files, old, new, said) -> None:
+    (files / "jobs.csv").write_text(JOBS.replace(old, new))
+    done = live(files)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not (files / "state").exists()
+
+
+def test_other_faults_are_one_line(files) -> None:
+    assert "either --trace FILE or --slurm" in live(files, "--slurm").stderr
+    assert "speed is 0" in live(files, "--speed", 0).stderr
+    assert "shares no nodes out by counts" in live(files, "--allocation", "malletrain").stderr
+    (files / "state").write_text("")
+    assert "expected a folder for jobs' state" in live(files).stderr

@@ -1,0 +1,107 @@
+"""The engine against the reference simulator, to the nanosecond, and against the golden cases."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from golden_cases import golden_cases
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from runs_of_settings import assert_agrees, run_engine, run_reference
+from strategies import Setting, examples, settings
+
+import ddlsched
+from ddlsched.engine import build, driver
+from ddlsched.results.result import Result
+
+
+def outcomes(result: Result) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+    records = result.finished.state.jobs
+    return {
+        job.job_id: (int(records[n].start_ns), int(records[n].finish_ns), result.gpus_of(job.job_id))
+        for n, job in enumerate(result.workload)
+    }
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(150))
+def test_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(50))
+def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
+    assert_agrees(run_engine(setting, python=True), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(25))
+def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FIRST_RESIDENTS", 1)
+        patch.setattr(build, "_FIRST_ENTRIES", 1)
+        patch.setattr(driver, "_SLICES", 8)
+        assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(25))
+def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
+    assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
+
+
+def test_agrees_with_every_golden_case() -> None:
+    for (workload, placement, communication), golden in golden_cases().items():
+        result = ddlsched.simulate(
+            ddlsched.read_workload(golden.workload),
+            ddlsched.Cluster(num_servers=golden.servers),
+            placement=placement,
+            order="srsf",
+            communication=communication,
+            contention=ddlsched.Linear(latency_s=golden.latency_s),
+        )
+        found = {
+            job_id: (f"{start_ns / 1e9:.9f}", f"{finish_ns / 1e9:.9f}")
+            for job_id, (start_ns, finish_ns, _) in outcomes(result).items()
+        }
+        assert found == golden.times_s, (workload, placement, communication)
+    assert len(golden_cases()) == 224
+
+
+def test_agrees_with_itself_without_compilation() -> None:
+    """NUMBA_DISABLE_JIT=1 runs the same code as plain Python."""
+    program = (
+        "import ddlsched\n"
+        "workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=3, scale=0.001).jobs[:40])\n"
+        "for scheduler in ('srsf-1', 'ada-srsf'):\n"
+        "    result = ddlsched.simulate(workload, scheduler=scheduler)\n"
+        "    print(result.finished.state.jobs.finish_ns.tolist())\n"
+    )
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"NUMBA_DISABLE_JIT": disable},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for disable in ("0", "1")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0]) > 500
+
+
+def test_events_of_workers_in_lockstep_are_all_counted() -> None:
+    """A job alone on its GPUs takes the shortcut of simulating one worker; the ends of all still count."""
+    iteration = ddlsched.DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e6)
+    jobs = [
+        ddlsched.Job(job_id=str(n), arrival_s=0.005 * n, num_gpus=3, iterations=4, iteration=iteration, gpu_memory_mb=1)
+        for n in range(2)
+    ]
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=1)
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, placement="first-fit", timeline=True)
+    assert result.finished.state.run[0].events == 2 * 4 * (2 * 3 + 1)

@@ -1,0 +1,294 @@
+"""Iterations and periods that are skipped over: nothing that a run reports depends on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import product
+from typing import cast
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from runs_of_settings import assert_agrees, run_engine, run_reference
+from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
+
+import ddlsched
+from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.cluster.interference import UniformInterference
+from ddlsched.engine import build
+from ddlsched.network.contention import Linear, ten_gigabit_ethernet
+from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.results.result import Result
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.job import Job, Workload
+from topologies.star import Star
+
+
+def assert_equal_tables(result: Result, expected: Result) -> None:
+    for table in ("jobs", "gpus", "links", "samples", "placements"):
+        pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, rtol=1e-12)
+    assert result.summary()["events"] == expected.summary()["events"]
+    counts = [run.finished.state.run[0].contended_iterations for run in (result, expected)]
+    assert counts[0] == counts[1]
+
+
+def stretched(setting: Setting, factor: int) -> Setting:
+    """Return a run with so many times the iterations, and as much more time between whatever comes from outside."""
+    jobs = [
+        dataclasses.replace(job, iterations=job.iterations * factor, arrival_s=job.arrival_s * factor)
+        for job in setting.workload
+    ]
+    outages = tuple(
+        dataclasses.replace(outage, from_s=outage.from_s * factor, to_s=outage.to_s * factor)
+        for outage in setting.disturbances.outages
+        if isinstance(outage, Outage)
+    )
+    return dataclasses.replace(
+        setting,
+        workload=ddlsched.Workload(tuple(jobs)),
+        disturbances=dataclasses.replace(setting.disturbances, outages=outages),
+        until_s=setting.until_s and setting.until_s * factor,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_samples() -> Iterator[None]:
+    """Let samples of the whole cluster's state, which end a jump, be rare from the beginning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FIRST_SAMPLE_NS", 16_000_000_000)
+        yield
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(30))
+def test_every_table_is_as_without_skipping(setting: Setting) -> None:
+    assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
+
+
+def long_jobs(*sizes: int) -> Workload:
+    iteration = DataParallelIteration(forward_s=0.01, backward_s=0.02, message_bytes=1e6)
+    return Workload.of(
+        [
+            Job(
+                job_id=str(n),
+                arrival_s=5.0 * n,
+                num_gpus=gpus,
+                iterations=1000,
+                iteration=iteration,
+                gpu_memory_mb=1,
+            )
+            for n, gpus in enumerate(sizes)
+        ]
+    )
+
+
+def simulated(workload: Workload, **options: object) -> Result:
+    cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=2, gpu_memory_mb=1)
+    return ddlsched.simulate(workload, cluster, scheduler="srsf-1", placement="first-fit", **options)
+
+
+def test_jobs_that_meet_nobody_cost_a_few_rounds() -> None:
+    result = simulated(long_jobs(1, 1, 4))
+    assert result.skipped_iterations == 3 * 999
+    assert result.contended_iterations == 0
+    assert result.finished.state.run[0].rounds < 30
+    assert_equal_tables(result, simulated(long_jobs(1, 1, 4), timeline=True))
+
+
+def test_two_rings_on_one_server_are_contended_while_both_are_there() -> None:
+    result = simulated(long_jobs(3, 3))
+    expected = simulated(long_jobs(3, 3), timeline=True)
+    assert_equal_tables(result, expected)
+    assert 0 < result.skipped_iterations < 2000
+    assert result.skipped_iterations + result.contended_iterations <= 2000
+    assert result.contended_iterations == expected.contended_iterations
+
+
+def test_what_ends_at_one_instant_ends_before_the_next_task_begins() -> None:
+    # All take 10 ms. At 10 ms "first" and "a" end: "after-a" goes before "other", since its number is smaller, so that
+    # "b" and "other" overlap and an iteration takes 30 ms.
+    dag = IterationDag(
+        (
+            ComputeTask(name="after-a", duration_ns=10_000_000, after=("a",)),
+            AllReduceTask(name="a", message_bytes=1e7),
+            ComputeTask(name="first", duration_ns=10_000_000),
+            ComputeTask(name="other", duration_ns=10_000_000),
+            AllReduceTask(name="b", message_bytes=1e7, after=("after-a",)),
+        )
+    )
+    job = Job(job_id="j", arrival_s=0, num_gpus=4, iterations=100, iteration=dag, gpu_memory_mb=1)
+    contention = Linear(latency_s=0.0, per_byte_s=1e-9, penalty_per_byte_s=0.0)
+    result = simulated(Workload.of([job]), contention=contention)
+    assert result.skipped_iterations == 99
+    assert result.jobs.loc[0, "finish_s"] == 3.0
+    assert_equal_tables(result, simulated(Workload.of([job]), contention=contention, timeline=True))
+
+
+def test_only_the_recorded_window_is_simulated_one_by_one() -> None:
+    workload = long_jobs(1, 4)
+    window, whole = simulated(workload, timeline=(20.0, 21.0)), simulated(workload, timeline=True)
+    assert window.skipped_iterations > 1500
+    kept = [s.tolist() for s in whole.finished.slices if s.end_ns > 20e9 and s.start_ns < 21e9]
+    assert sorted(s.tolist() for s in window.finished.slices) == sorted(kept)
+
+
+def test_policies_see_a_dormant_job_as_it_is() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Curious:
+        def place(self, job: JobView, cluster: ClusterView) -> list[int]:
+            jobs = [resident for gpu in range(cluster.num_gpus) for resident in cluster.residents(gpu)]
+            seen.append(tuple(r.iterations_left for r in jobs) + tuple(cluster.loads_ns()))
+            return cluster.eligible_gpus(job)[: job.num_gpus]
+
+    workload = long_jobs(1, 3, 1)
+    cluster = ddlsched.Cluster(num_servers=4, gpus_per_server=2, gpu_memory_mb=1)
+    ddlsched.simulate(workload, cluster, scheduler="srsf-1", placement=Curious())
+    skipping, seen = seen, []
+    ddlsched.simulate(workload, cluster, scheduler="srsf-1", placement=Curious(), timeline=True)
+    assert skipping == seen
+    assert skipping[1][0] == 1000 - 166  # 5 s of 30 ms each
+
+
+@given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))
+@hypothesis_settings(max_examples=examples(50))
+def test_every_table_of_a_long_run_is_as_without_skipping(setting: Setting) -> None:
+    assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
+
+
+@given(st.builds(stretched, settings(), st.just(8)))
+@hypothesis_settings(max_examples=examples(20))
+def test_a_long_run_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+SENDS = (AllReduceTask(name="r", message_bytes=100e6),)
+SENDS_THEN_COMPUTES = (
+    AllReduceTask(name="r", message_bytes=20e6),
+    ComputeTask(name="c", duration_ns=12_345_678, after=("r",)),
+)
+COMPUTES_THEN_SENDS = (
+    ComputeTask(name="c", duration_ns=30_000_000),
+    AllReduceTask(name="r", message_bytes=5e6, after=("c",)),
+)
+BOTH_AT_ONCE = (ComputeTask(name="c", duration_ns=30_000_000), AllReduceTask(name="r", message_bytes=10e6))
+
+
+@st.composite
+def rivals(draw: st.DrawFn) -> Setting:
+    """Return a few jobs that meet for long enough to recur, and whose order changes in the meantime."""
+    tasks = st.sampled_from((SENDS, SENDS_THEN_COMPUTES, COMPUTES_THEN_SENDS, BOTH_AT_ONCE))
+    jobs = [
+        Job(
+            job_id=str(number),
+            arrival_s=draw(st.sampled_from((0.0, 0.1, 1.0))),
+            num_gpus=draw(st.integers(2, 3)),
+            iterations=draw(st.integers(5, 40)),
+            iteration=IterationDag(draw(tasks)),
+            gpu_memory_mb=1.0,
+        )
+        for number in range(draw(st.integers(2, 3)))
+    ]
+    return dataclasses.replace(
+        draw(settings(disturbed=False)),
+        workload=Workload.of(jobs),
+        cluster=ddlsched.Cluster(num_servers=4, gpus_per_server=draw(st.integers(1, 2)), gpu_memory_mb=1000.0),
+    )
+
+
+@given(rivals())
+@hypothesis_settings(max_examples=examples(2))
+def test_jumps_end_where_the_order_of_jobs_changes(setting: Setting) -> None:
+    for order, communication in product(ORDERS, COMMUNICATIONS):
+        ordered = dataclasses.replace(setting, order=order, communication=communication)
+        assert_equal_tables(run_engine(ordered), run_engine(ordered, timeline=True))
+
+
+@pytest.mark.parametrize("communication", COMMUNICATIONS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_jump_ends_before_two_jobs_change_places(order: str, communication: str) -> None:
+    # One that mostly sends and one that mostly computes, whose keys fall at different speeds and cross sooner or later.
+    sends = IterationDag((AllReduceTask(name="r", message_bytes=123e6),))
+    computes = IterationDag(SENDS_THEN_COMPUTES)
+    for first, second in product((6, 9), (5, 7, 12, 20)):
+        jobs = [
+            Job(job_id=id_, arrival_s=at_s, num_gpus=3, iterations=iterations, iteration=iteration, gpu_memory_mb=0.0)
+            for id_, at_s, iterations, iteration in (("a", 0.1, first, sends), ("b", 0.333, second, computes))
+        ]
+        setting = dataclasses.replace(contending(2, 0.0, order, communication), workload=Workload.of(jobs))
+        setting = dataclasses.replace(setting, placement="first-fit")
+        assert_equal_tables(run_engine(setting), run_engine(setting, timeline=True))
+
+
+class OneAServer:
+    """A worker on the first eligible GPU of each server."""
+
+    def place(self, job: ddlsched.JobView, cluster: ddlsched.ClusterView) -> list[int]:
+        first = {cluster.server_of(gpu): gpu for gpu in reversed(cluster.eligible_gpus(job))}
+        return [first[server] for server in sorted(first)]
+
+
+def contending(num_jobs: int, gpu_memory_mb: float, order: str, communication: str) -> Setting:
+    """Return long jobs of the 64-GPU experiment's models, whose rings all use the same network cards."""
+    models = list(dict.fromkeys(job.iteration for job in ddlsched.microsoft_160(seed=1)))
+    jobs = [
+        ddlsched.Job(
+            job_id=str(n),
+            arrival_s=0.1 * n,
+            num_gpus=2,
+            iterations=400 + 70 * n,
+            iteration=models[n % len(models)],
+            gpu_memory_mb=gpu_memory_mb,
+        )
+        for n in range(num_jobs)
+    ]
+    return Setting(
+        workload=ddlsched.Workload.of(jobs),
+        cluster=ddlsched.Cluster(num_servers=2, gpus_per_server=num_jobs, gpu_memory_mb=1000.0),
+        topology=Star(),
+        contention=ten_gigabit_ethernet(),
+        placement=cast(str, OneAServer()),
+        order=order,
+        communication=communication,
+        load_per_byte_s=None,
+        disturbances=Disturbances(),
+        until_s=None,
+        seed=0,
+    )
+
+
+@pytest.mark.parametrize("shared_gpus", [False, True])
+@pytest.mark.parametrize(
+    ("communication", "num_jobs"),
+    [
+        ("bounded-overlap:limit=1", 3),
+        ("bounded-overlap:limit=2", 5),
+        ("adadual", 3),
+        ("preemptive:by=bytes", 3),
+        ("preemptive:by=service", 3),
+    ],
+)
+@pytest.mark.parametrize("order", ["srsf", "srtf", "fifo"])
+def test_iterations_of_contending_jobs_are_jumped_over(
+    order: str, communication: str, num_jobs: int, shared_gpus: bool
+) -> None:
+    setting = contending(num_jobs, 100.0 if shared_gpus else 1000.0, order, communication)
+    if shared_gpus:
+        setting = dataclasses.replace(setting, interference=UniformInterference(share=0.25))
+    result = run_engine(setting)
+    assert_equal_tables(result, run_engine(setting, timeline=True))
+    run = result.finished.state.run[0]
+    assert run.jumped_iterations > run.contended_iterations / 10
+
+
+@pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", "adadual"])
+def test_a_run_that_jumps_agrees_with_the_reference(communication: str) -> None:
+    setting = contending(5, 100.0, "srsf", communication)
+    one_gpu_a_server = ddlsched.Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=1000.0)
+    setting = dataclasses.replace(setting, cluster=one_gpu_a_server, placement="first-fit")
+    result = run_engine(setting)
+    assert result.finished.state.run[0].jumped_iterations > 0
+    assert_agrees(result, run_reference(setting))

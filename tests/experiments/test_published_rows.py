@@ -1,0 +1,59 @@
+"""The experiment's tables: sizes that were published, and bytes at the lower bound."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+
+FOLDER = EXPERIMENTS / "reconfiguration"
+published, schemes = scripts_of("reconfiguration", "published", "schemes")
+
+
+def expected(name: str) -> list[dict[str, str]]:
+    with (FOLDER / "expected" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_checkpoints_have_the_published_sizes() -> None:
+    for row in expected("sizes"):
+        job = schemes.collection(published.tensors_of(row["model"]), published.FROM, published.GPUS_PER_HOST)
+        ours_gb = sum(schemes.stored_bytes(job)) / 1e9
+        assert ours_gb == pytest.approx(float(row["ours_gb"]), rel=1e-5)
+        assert ours_gb == pytest.approx(published.MODELS[row["model"]][1], rel=0.003)
+
+
+def test_the_table_of_bytes_is_what_the_plans_move() -> None:
+    from ddlsched.reconfiguration.change_cost import Site
+    from topologies.star import Star
+
+    site = Site(topology=Star(nic_gbps=100.0), host_bytes_per_s=20e9)
+    change = published.RESIZES[2]
+    old, new = (
+        schemes.collection(published.tensors_of("XL"), to, published.GPUS_PER_HOST)
+        for to in (published.FROM, change.to)
+    )
+    rows = [row for row in expected("published") if (row["model"], row["change"]) == ("XL", "PP")]
+    for found, row in zip(schemes.moved(old, new, site), rows, strict=True):
+        assert found.scheme == row["scheme"]
+        assert found.network_bytes / 1e9 == pytest.approx(float(row["network_gb"]), rel=1e-5)
+        assert found.transfer_s == pytest.approx(float(row["transfer_s"]), rel=1e-5)
+        if found.scheme != "published":
+            assert found.network_bytes == found.lower_bound_bytes
+
+
+def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable() -> None:
+    from ddlsched.reconfiguration.change_cost import Site, reconfiguration_s
+    from ddlsched.reconfiguration.parallelism import Parallelism
+    from ddlsched.reconfiguration.plan import plan
+    from ddlsched.reconfiguration.tensor_models import Transformer, job_tensors
+    from topologies.star import Star
+
+    tensors = job_tensors(Transformer(num_layers=4, hidden=64, heads=4, vocabulary=256), dtype="F32")
+    topology = Star(nic_gbps=1.0)
+    for to in (Parallelism(tp=4, dp=2), Parallelism(dp=5), Parallelism(pp=4)):
+        old, new = schemes.collection(tensors, Parallelism(tp=2), 1), schemes.collection(tensors, to, 1)
+        change = plan(old, new)
+        busiest_s = reconfiguration_s(change, Site(topology=topology, host_bytes_per_s=1e12)).network_s
+        assert busiest_s * (1 - 1e-4) <= schemes.fair_sharing_s(change, topology) <= 2 * busiest_s

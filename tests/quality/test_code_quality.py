@@ -1,0 +1,100 @@
+"""The linter, the type checker, the import contracts and the names promised in the documents."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddlsched.plugins.names import KINDS, names, resolve, resolve_bundle
+from ddlsched.workload.workload_specs import workload_of
+
+ROOT = Path(__file__).parents[2]
+
+CHECKS = {
+    "ruff": ["-m", "ruff", "check", "."],
+    "ruff format": ["-m", "ruff", "format", "--check", "."],
+    "mypy": ["-m", "mypy"],
+    "import contracts": ["-c", "from importlinter.cli import lint_imports_command as check; check()"],
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_check_passes(check: str) -> None:
+    done = subprocess.run([sys.executable, *CHECKS[check]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PROMISED = {
+    "placement": {"random", "first-fit", "list-scheduling", "lwf", "blocks", "delay", "sjf-bsbf"},
+    "order": {"srsf", "srtf", "fifo", "las", "tiresias", "themis", "qssf"},
+    "communication": {"bounded-overlap", "adadual", "preemptive"},
+    "allocation": {
+        "elastic-scaling",
+        "malleable",
+        "malleable-equal-share",
+        "malleable-links",
+        "malleable-milp",
+        "malleable-survival",
+        "malletrain",
+        "tiresias",
+    },
+    "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
+    "interference": {"uniform", "pairs"},
+    "topology": {"star", "leaf-spine", "fat-tree"},
+    "workload": {"elastic-mix", "microsoft-160"},
+    "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_promised_names_are_registered_and_can_be_made(kind: str) -> None:
+    assert PROMISED[kind] <= set(names(kind))
+    for name in names(kind):
+        if kind == "bundle":
+            for door, given in resolve_bundle(name).items():
+                resolve(door, given)
+        elif kind == "workload":
+            assert len(workload_of(name, seed=1)) > 0
+        elif name != "pairs":  # which needs a file
+            resolve(kind, name)
+
+
+def test_listing_names_imports_no_plugin() -> None:
+    program = (
+        "import sys, ddlsched.plugins.names as p\n"
+        "[p.names(kind) for kind in p.KINDS]\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('algorithms', 'topologies', 'numba')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    program = "import sys, ddlsched; print([m for m in ('numpy', 'pandas', 'numba', 'networkx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_imported() -> None:
+    import ddlsched
+
+    for name in ddlsched.__all__:
+        assert getattr(ddlsched, name).__doc__, name
+
+
+def test_what_python_calls_of_the_event_loop_can_be_called() -> None:
+    """A function without a wrapper for Python ends the process when it is called."""
+    loop = ROOT / "ddlsched" / "engine" / "loop"
+    outside = [path for path in (ROOT / "ddlsched").rglob("*.py") if loop not in path.parents]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in [*outside, loop / "compilation.py"])
+    imported = re.findall(r"from ddlsched\.engine\.loop\.(\w+) import (\([^)]*\)|[^\n]*)", sources)
+    called = {(module, name) for module, names in imported for name in re.findall(r"\w+", names)}
+    assert {("advance", "advance"), ("placement", "place_job")} <= called
+    for module, name in called:
+        function = getattr(importlib.import_module(f"ddlsched.engine.loop.{module}"), name)
+        assert not getattr(function, "targetoptions", {}).get("no_cpython_wrapper"), (module, name)

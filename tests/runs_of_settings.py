@@ -1,0 +1,49 @@
+"""Runs of drawn settings, by the engine and by the reference simulator, and that both agree."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from reference_simulator import ReferenceRun, reference_simulate
+from strategies import Setting
+
+import ddlsched
+from ddlsched.engine.loop.codes import JobState
+from ddlsched.plugins.names import resolve
+from ddlsched.results.result import Result
+from ddlsched.testing import python_form
+
+__all__ = ["assert_agrees", "run_engine", "run_reference"]
+
+
+def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
+    """Run the engine, by its compiled rules or by calling every policy and model in Python."""
+    given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
+    cluster = dataclasses.replace(given.pop("cluster"), topology=given.pop("topology"))
+    plugins = {kind: resolve(kind, given.pop(kind)) for kind in ("placement", "order", "communication")}
+    plugins["contention"] = given.pop("contention")
+    if python:
+        plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
+    return ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
+
+
+def run_reference(setting: Setting) -> ReferenceRun:
+    return reference_simulate(**{field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)})
+
+
+def assert_agrees(result: Result, reference: ReferenceRun) -> None:
+    """Assert that the same happened, to the nanosecond."""
+    assert list(result.finished.rescales) == reference.changes
+    assert result.summary()["events"] == reference.events
+    for record, (job_id, expected) in zip(result.finished.state.jobs, reference.jobs.items(), strict=True):
+        assert (record.start_ns, record.finish_ns) == (expected.start_ns, expected.finish_ns)
+        assert result.gpus_of(job_id) == expected.gpus
+        phases_ns = ["queueing", "computing", "gpu_wait", "communicating", "network_wait", "restarting"]
+        assert tuple(int(record[f"{name}_ns"]) for name in phases_ns) == expected.phases_ns
+        assert (record.busy_ns, record.lost_ns, record.restarts) == (
+            expected.busy_ns,
+            expected.lost_ns,
+            expected.restarts,
+        )
+        samples_left = 0 if record.state == JobState.FINISHED else record.samples_left
+        assert samples_left == expected.samples_left

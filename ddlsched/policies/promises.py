@@ -36,8 +36,8 @@ PROGRESS = frozenset(
 BYTES = frozenset({"bytes_left", "bytes_sent", "is_active"})
 """Attributes of a transfer that change as it runs."""
 
-CLOCK = frozenset({"now_s", "now_ns", "last argument"})
-"""Reads of the simulated time; an order gets it as its last argument."""
+CLOCK = frozenset({"now_s", "now_ns"})
+"""The simulated time; an order is given it."""
 
 WIDE = frozenset({"active", "waiting", "num_on", "transfers_on"})
 """What shows transfers that a transfer does not meet."""

@@ -80,7 +80,7 @@ class Program:
     functions
         The last is the method.
     reads
-        Names of the attributes that the code may read of what it is given, and ``now_s`` if it uses its last argument.
+        Names of the attributes that the code may read of what it is given; ``now_s`` if an order's key uses the time.
     fields
         The plug-in's fields.
     changes_itself
@@ -108,8 +108,11 @@ def build_program(plugin: Any, method: str) -> Program:
         With the file, the line, the construct and why it cannot be compiled.
     """
     fields = Fields.of(plugin)
+    function = getattr(type(plugin), method)
     builder = _Builder(plugin, fields)
-    builder.add(getattr(type(plugin), method))
+    if method == "key":
+        builder.clock = list(inspect.signature(function).parameters)[-1]
+    builder.add(function)
     return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself)
 
 
@@ -121,20 +124,21 @@ class _Builder:
         self.functions: list[Function] = []
         self.reads: set[str] = set()
         self.changes_itself = False
+        self.clock: str | None = None  # the parameter that is the simulated time
         self._names: dict[Any, str] = {}
-        self._under_way: list[Any] = []
+        self.under_way: list[Any] = []
 
     def add(self, function: Any) -> str:
         """Rewrite a function, unless that is done, and return its name in the program."""
         if function in self._names:
             return self._names[function]
         node = function_node(function)
-        if function in self._under_way:
+        if function in self.under_way:
             raise CannotCompileError(_where(function.__code__.co_filename, node), node.name, "calls itself")
-        self._under_way.append(function)
+        self.under_way.append(function)
         rewriter = _Rewriter(self, function, node)
         name = self.keep(node.name, rewriter.rewrite(), function.__code__.co_filename)
-        self._under_way.pop()
+        self.under_way.pop()
         self._names[function] = name
         return name
 
@@ -300,8 +304,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._locals:
-            if self._parameters and node.id == self._parameters[-1] and not self._builder._under_way[1:]:
-                self._builder.reads.add("last argument")
+            if node.id == self._builder.clock and len(self._builder.under_way) == 1:
+                self._builder.reads.add("now_s")
             return node
         constant = _constant(self._global(node), node)
         if constant is None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
 from ddlsched.engine.loop import state  # noqa: F401 (numba learns the type of the state)
 
@@ -75,10 +77,51 @@ def called_from_python(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+class _PartLibrary(JITCodeLibrary):
+    """The code of a function that is only ever part of another: neither optimised by itself nor made machine code.
+
+    Otherwise each function would be both once more with all that it calls, which takes a quarter of the compiler's time.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002 (numba's signature)
+        """Return what stands for no code."""
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """What made this library, for which numba keeps no environment of a function that has no code."""
+        return _WithoutEnvironments(self._codegen)
+
+
+class _WithoutEnvironments:
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Forget it."""
+
+
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        state = self.state
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return [DefaultPassBuilder.define_nopython_pipeline(state)]
+
+
 def njit(function: Callable[..., Any]) -> Any:
     """Compile a function that only compiled code calls.
 
     Such have no wrapper for Python, which takes a third of the compiler's time: a call from Python ends the process.
     They are part of what calls them, on disk too.
     """
-    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True)(function)
+    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True, pipeline_class=_PartCompiler)(function)

@@ -24,9 +24,7 @@ from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
 from ddlsched.engine.loop.state import state_at
 from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
 
-__all__ = ["ENTRY_SIGNATURE", "METHODS", "entry_function", "key_types"]
-
-ENTRY_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+__all__ = ["METHODS", "entry_function", "key_types"]
 
 
 @intrinsic

@@ -25,6 +25,7 @@ __all__ = [
     "state_of",
 ]
 
+
 class ViewType(types.Type):
     """A view of one thing."""
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
-from ddlsched.engine.loop import state  # noqa: F401 (numba learns the type of the state)
+from ddlsched.engine.loop.state import ENTRY_SIGNATURE, call_address, state_at
 
 __all__ = ["ENGINE_OPTIONS", "called_from_python", "njit", "sources_stamp"]
 
@@ -90,7 +91,7 @@ class _PartLibrary(JITCodeLibrary):
         self._finalize_dynamic_globals()
         self._finalized = True
 
-    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002 (numba's signature)
+    def get_pointer_to_function(self, name: str) -> int:
         """Return what stands for no code."""
         return 0
 
@@ -125,3 +126,58 @@ def njit(function: Callable[..., Any]) -> Any:
     They are part of what calls them, on disk too.
     """
     return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True, pipeline_class=_PartCompiler)(function)
+
+
+PARTS: dict[str, Callable[..., Any]] = {}
+"""What is called by address: the function of each field of the run's record that holds one."""
+
+
+def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function of the state and a number apart from those that call it.
+
+    So it is compiled once, not with each of its callers, only where a run needs it, and beside others. ``field`` of the
+    run's record holds its address. Python may call it too.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if numba.config.DISABLE_JIT:
+            return function
+        PARTS[field] = function
+        space: dict[str, Any] = {"call_address": call_address}
+        text = f"def {function.__name__}(s, number):\n    call_address(s.run[0].{field}, s, number, 0, 0)"
+        exec(text, space)
+        caller = space[function.__name__]
+        caller.__doc__ = function.__doc__
+        return _compiler(**ENGINE_OPTIONS)(caller)
+
+    return decorate
+
+
+@functools.cache
+def compiled_part(field: str) -> CFunc[Any]:
+    """Return the compiled function of a field; keep it, its address is what the loop calls."""
+    body = njit(PARTS[field])
+
+    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:  # noqa: ARG001 (all have one signature)
+        body(state_at(state), number)
+        return 0
+
+    part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
+    entry.__qualname__ = field
+    with suppress(RuntimeError):  # no writable place
+        part._cache = _EngineCache(entry)
+    part.compile()
+    compiled: CFunc[Any] = part
+    return compiled
+
+
+def is_kept(function: Any, signature: tuple[Any, ...]) -> bool | None:
+    """Return whether a function that Python calls is on disk as it would be compiled; None if nothing can be kept."""
+    cache = function._cache
+    if not isinstance(cache, _EngineCache):
+        return None
+    try:
+        codegen = function.targetctx.codegen()
+        return cache._index_key(signature, codegen) in cache._cache_file._load_index()
+    except Exception:  # a file that cannot be read is written anew
+        return False

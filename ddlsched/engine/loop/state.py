@@ -27,7 +27,7 @@ from numba.extending import (
 
 from ddlsched.engine.loop import layout
 
-__all__ = ["STATE", "RowsType", "StateType", "state_at"]
+__all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at"]
 
 _DATA, _SHAPE = 4, 5
 """Where numba's arrays hold their address and their shape."""
@@ -134,14 +134,14 @@ def _indices(kind, index):
 
 @infer_global(operator.getitem)
 class _GetItem(AbstractTemplate):
-    def generic(self, arguments, keywords):  # noqa: ARG002 (numba's signature)
+    def generic(self, arguments, keywords):
         indices = _indices(*arguments)
         return None if indices is None else signature(arguments[0].item, arguments[0], indices)
 
 
 @infer_global(operator.setitem)
 class _SetItem(AbstractTemplate):
-    def generic(self, arguments, keywords):  # noqa: ARG002 (numba's signature)
+    def generic(self, arguments, keywords):
         kind, index, _ = arguments
         indices = _indices(kind, index)
         return None if indices is None else signature(types.none, kind, indices, kind.item)
@@ -149,7 +149,7 @@ class _SetItem(AbstractTemplate):
 
 @infer_global(len)
 class _Length(AbstractTemplate):
-    def generic(self, arguments, keywords):  # noqa: ARG002 (numba's signature)
+    def generic(self, arguments, keywords):
         (kind,) = arguments
         return signature(types.intp, kind) if isinstance(kind, RowsType) else None
 
@@ -198,3 +198,20 @@ def state_at(typing_context, address):  # noqa: ARG001 (numba's signature)
         return builder.inttoptr(arguments[0], context.get_value_type(STATE))
 
     return signature(STATE, types.int64), generate
+
+
+@intrinsic
+def call_address(typing_context, address, state, number, place, fields):  # noqa: ARG001 (numba's signature)
+    """Call what is at an address: ``int64(state, number, place, fields)``, all of them 64-bit whole numbers."""
+
+    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
+        i64 = ir.IntType(64)
+        address, state, number, place, fields = arguments
+        entry = builder.inttoptr(address, ir.FunctionType(i64, [i64] * 4).as_pointer())
+        return builder.call(entry, [builder.ptrtoint(state, i64), number, place, fields])
+
+    return signature(types.int64, types.int64, state, types.int64, types.int64, types.int64), generate
+
+
+ENTRY_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+"""Of what is called by address."""

@@ -20,10 +20,11 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["build_state", "num_large_enough"]
+__all__ = ["build_state", "make_steps", "num_large_enough"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
+_PRIORITY_LEVELS = 1
 _SAMPLES = 256
 _FIRST_SAMPLE_NS = 1_000_000
 _SEEDS = 2**32
@@ -69,6 +70,8 @@ def build_state(
         transfers=transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
+        steps=make_steps(len(network.links), _PRIORITY_LEVELS),
+        filling=_filling(_PRIORITY_LEVELS),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
         successors=successors,
@@ -92,6 +95,8 @@ def build_state(
         open_gpus=np.zeros(num_gpus, np.int64),
         touched_gpus=np.zeros(num_gpus, np.int64),
         touched_links=np.zeros(len(network.links), np.int64),
+        due_links=np.zeros(len(network.links), np.int64),
+        stale_links=np.zeros(len(network.links), np.int64),
         fresh=np.zeros(len(transfers), np.int64),
         items=np.zeros(longest, np.int64),
         major=np.zeros(longest, np.int64),
@@ -255,6 +260,8 @@ def _transfers(workload: Workload, jobs: Records) -> Records:
     ]
     if owners:
         transfers["job"], transfers["task"] = np.array(owners, np.int64).T
+    transfers.weight = 1.0
+    transfers.step = -1
     return transfers
 
 
@@ -285,6 +292,19 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
 
 def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
-    links.head = links.waiting_head = -1
+    links.head = links.waiting_head = links.first_filled = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     return links
+
+
+def make_steps(num_links: int, num_levels: int) -> Records:
+    """Return the steps of a filling in which transfers have priority levels below ``num_levels``."""
+    steps = make_records("step", num_links * num_levels)
+    steps.level = np.repeat(np.arange(num_levels), num_links)
+    return steps
+
+
+def _filling(num_levels: int) -> Records:
+    filling = make_records("filling", 1)
+    filling.num_levels = num_levels
+    return filling

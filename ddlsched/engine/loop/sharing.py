@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import called_from_python, njit
-from ddlsched.engine.loop.rules import LINEAR
+from ddlsched.engine.loop.rules import LINEAR, MAX_MIN
+from ddlsched.engine.loop.sharing_solver import fill
 from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
 
 
@@ -21,7 +22,8 @@ def local_rate(s, transfer):
             value = (count * run.per_byte_s + (count - 1) * run.penalty_per_byte_s) / link.relative_bandwidth
             worst = value if first else max(worst, value)
         else:
-            value = 1.0 / run.per_byte_s * link.relative_bandwidth / count
+            weight = transfer.weight if run.contention_rule == MAX_MIN else 1.0  # rounded as the filling does
+            value = weight * (1.0 / run.per_byte_s * link.relative_bandwidth / (weight * count))
             worst = value if first else min(worst, value)
         first = False
     return 1.0 / worst if run.contention_rule == LINEAR else worst
@@ -44,72 +46,24 @@ def rerate_neighbours(s):
 
 
 @njit
-def collect_component(s):
-    """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
+def rerate_max_min(s):
+    """Fill the links anew that a change reaches, and rate the transfers on them, and those on the changed links."""
     run = s.run[0]
+    count = fill(s)
     run.stamp += 1
-    count = ZERO
-    place = 0
-    while place < run.num_touched_links:
+    for place in range(run.num_touched_links):
         e = s.links[s.touched_links[place]].head
         while e >= 0:
             entry = s.entries[e]
             transfer = s.transfers[entry.transfer]
             if transfer.stamp != run.stamp:
                 transfer.stamp = run.stamp
-                s.items[count] = entry.transfer
-                count += 1
-                for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                    touch_link(s, s.entries[other].link)
+                set_rate(s, entry.transfer, transfer.new_rate, most_sharing(s, transfer))
             e = entry.next
-        place += 1
-    return count
-
-
-@njit
-def rerate_max_min(s):
-    """Progressive filling over the touched component; ``minor`` holds the rates found."""
-    run = s.run[0]
-    count = collect_component(s)
-    for place in range(count):
-        s.minor[place] = 0.0
-        s.transfers[s.items[place]].fill_index = place
-    for place in range(run.num_touched_links):
-        link = s.links[s.touched_links[place]]
-        link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
-        link.unfilled = link.count
-    left = count
-    while left > 0:
-        left -= fill_tightest_link(s)
     for place in range(count):
         transfer = s.transfers[s.items[place]]
-        set_rate(s, s.items[place], s.minor[place], most_sharing(s, transfer))
-
-
-@njit
-def fill_tightest_link(s):
-    """Freeze the transfers on the link with the least share (ties: lower number); return how many."""
-    tightest, least = -1, 0.0
-    for place in range(s.run[0].num_touched_links):
-        number = s.touched_links[place]
-        link = s.links[number]
-        if link.unfilled > 0:
-            share = link.free / link.unfilled
-            if tightest < 0 or share < least or (share == least and number < tightest):
-                tightest, least = number, share
-    frozen = 0
-    e = s.links[tightest].head
-    while e >= 0:
-        transfer = s.transfers[s.entries[e].transfer]
-        if s.minor[transfer.fill_index] == 0.0:
-            s.minor[transfer.fill_index] = least
-            frozen += 1
-            for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                link = s.links[s.entries[other].link]
-                link.free = max(link.free - least, 0.0)
-                link.unfilled -= 1
-        e = s.entries[e].next
-    return frozen
+        if transfer.stamp != run.stamp:
+            set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
 
 
 @njit

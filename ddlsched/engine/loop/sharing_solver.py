@@ -1,0 +1,178 @@
+"""Weighted max-min shares in strict levels, by progressive filling that is done again only where it changes."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.sharing_forecast import catch_up, entry_after_cursor, forecast_stale, is_past, wake
+
+
+@njit
+def fill(s):
+    """List in ``items`` the transfers that are filled anew, with their ``new_rate``; return how many."""
+    now = s.filling[0]
+    now.stamp += 1
+    now.level = now.lead = now.index = -1
+    now.num_due = now.num_stale = now.num_rated = 0
+    for place in range(s.run[0].num_touched_links):
+        wake(s, s.touched_links[place])
+    forecast_stale(s)
+    while now.num_due > 0:
+        go_on(s, s.due_links[0])
+        forecast_stale(s)
+    return now.num_rated
+
+
+@njit
+def go_on(s, number):
+    """Do what is due at a link: its step, or that it has none any more where it had one, or another level."""
+    now, link = s.filling[0], s.links[number]
+    wake(s, number)
+    if link.due_follower == 1:
+        if now.open == 1 and (now.level, now.lead_share, now.lead) == (link.due_level, link.due_share, link.due_lead):
+            now.index += 1
+            take_step(s, number)
+            return
+        now.level, now.lead_share, now.lead = link.due_level, link.due_share, link.due_lead
+        now.index, now.open = 0, 1
+        withdraw_followers(s, now.level * len(s.links) + now.lead)
+        return
+    now.level, now.lead_share, now.lead = link.due_level, link.due_share, link.due_lead
+    now.index, now.open = 0, 1
+    if link.own_share >= 0.0:
+        take_step(s, number)
+    elif s.steps[now.level * len(s.links) + number].chosen == 1:
+        now.index = -1
+        withdraw(s, now.level * len(s.links) + number)
+
+
+@njit
+def take_step(s, number):
+    """Fill the transfers of this level that cross a link and are not filled yet."""
+    now, link = s.filling[0], s.links[number]
+    own = now.level * len(s.links) + number
+    step = s.steps[own]
+    if step.chosen == 1:
+        if is_unchanged(s, link, step):
+            now.open = 0
+            return
+        withdraw(s, own)
+    step.chosen, step.share, step.next_follower = 1, link.own_share, -1
+    step.lead_share, step.lead, step.index = now.lead_share, now.lead, now.index
+    if now.index > 0:
+        first = s.steps[now.level * len(s.links) + now.lead]
+        step.next_follower = first.next_follower
+        first.next_follower = own
+    e = link.head
+    while e >= 0:
+        number = s.entries[e].transfer
+        if is_unfilled(s, s.transfers[number]):
+            give_rate(s, number, own)
+        e = s.entries[e].next
+
+
+@njit
+def is_unfilled(s, transfer):
+    return transfer.level == s.filling[0].level and (transfer.step < 0 or not is_past(s, transfer.step))
+
+
+@njit
+def is_unchanged(s, link, step):
+    """Whether a step comes when it came in the last filling, and fills the same transfers alike."""
+    now = s.filling[0]
+    if now.index > 0 or step.index > 0 or step.lead_share != now.lead_share:
+        return False
+    e = link.head
+    while e >= 0:
+        if is_unfilled(s, s.transfers[s.entries[e].transfer]):
+            return False
+        e = s.entries[e].next
+    return True
+
+
+@njit
+def give_rate(s, number, step):
+    now, transfer = s.filling[0], s.transfers[number]
+    if transfer.step >= 0:
+        unfill(s, number)
+    transfer.step = step
+    transfer.new_rate = transfer.weight * s.steps[step].share
+    s.items[now.num_rated] = number
+    now.num_rated += 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        link = s.links[s.entries[e].link]
+        wake(s, s.entries[e].link)
+        catch_up(s, link)
+        insert_filled(s, link, e)
+
+
+@njit
+def insert_filled(s, link, e):
+    entry, following = s.entries[e], entry_after_cursor(s, link)
+    entry.previous_filled, entry.next_filled = link.cursor, following
+    if following >= 0:
+        s.entries[following].previous_filled = e
+    if link.cursor >= 0:
+        s.entries[link.cursor].next_filled = e
+    else:
+        link.first_filled = e
+
+
+@njit
+def unfill(s, number):
+    """Take back a transfer's rate, which its links have not come to yet."""
+    transfer = s.transfers[number]
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        wake(s, s.entries[e].link)
+    leave_filling(s, transfer)
+
+
+@njit
+def leave_filling(s, transfer):
+    """Take a transfer out of the filling; if it has stopped, its links count as touched."""
+    if transfer.step < 0:
+        return
+    transfer.step = -1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        if entry.previous_filled >= 0:
+            s.entries[entry.previous_filled].next_filled = entry.next_filled
+        else:
+            s.links[entry.link].first_filled = entry.next_filled
+        if entry.next_filled >= 0:
+            s.entries[entry.next_filled].previous_filled = entry.previous_filled
+
+
+@njit
+def withdraw(s, number):
+    """Take back a step of the last filling, and those that it brought forth in its batch."""
+    step = s.steps[number]
+    if step.index == 0:
+        withdraw_followers(s, number)
+    else:
+        before = s.steps[step.level * len(s.links) + step.lead]
+        while before.next_follower != number:
+            before = s.steps[before.next_follower]
+        before.next_follower = step.next_follower
+    withdraw_one(s, number)
+
+
+@njit
+def withdraw_followers(s, first):
+    number = s.steps[first].next_follower
+    s.steps[first].next_follower = -1
+    while number >= 0:
+        withdraw_one(s, number)
+        number = s.steps[number].next_follower
+
+
+@njit
+def withdraw_one(s, number):
+    step = s.steps[number]
+    step.chosen = 0
+    link = number - step.level * len(s.links)
+    wake(s, link)
+    e = s.links[link].head
+    while e >= 0:
+        if s.transfers[s.entries[e].transfer].step == number:
+            unfill(s, s.entries[e].transfer)
+        e = s.entries[e].next

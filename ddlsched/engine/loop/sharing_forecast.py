@@ -29,14 +29,21 @@ def is_pending(s, number):
 
 
 @njit
-def wake(s, number):
-    """Let a link take part in this filling, and note that its forecast is stale."""
+def join(s, number):
+    """Let a link take part in this filling, if it does not yet."""
     now, link = s.filling[0], s.links[number]
     if link.fill_stamp != now.stamp:
         link.fill_stamp = now.stamp
         link.cursor = link.last_step = link.fill_level = link.due_place = -1
         link.num_unfilled = 0
         link.free = 1.0 / s.run[0].per_byte_s * link.relative_bandwidth
+
+
+@njit
+def wake(s, number):
+    """Let a link take part in this filling, and note that its forecast is stale."""
+    join(s, number)
+    now, link = s.filling[0], s.links[number]
     if link.stale == 0:
         link.stale = 1
         s.stale_links[now.num_stale] = number
@@ -74,11 +81,16 @@ def catch_up(s, link):
             return
         if transfer.level != link.fill_level:
             enter_level(s, link, transfer.level)
-        link.free = max(link.free - transfer.new_rate, 0.0)
-        link.unfilled -= transfer.weight
-        link.num_unfilled -= 1
-        link.cursor, link.last_step = e, transfer.step
+        subtract(link, e, transfer)
         e = s.entries[e].next_filled
+
+
+@njit
+def subtract(link, e, transfer):
+    link.free = max(link.free - transfer.new_rate, 0.0)
+    link.unfilled -= transfer.weight
+    link.num_unfilled -= 1
+    link.cursor, link.last_step = e, transfer.step
 
 
 @njit

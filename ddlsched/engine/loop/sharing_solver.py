@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import catch_up, entry_after_cursor, forecast_stale, is_past, wake
+from ddlsched.engine.loop.sharing_forecast import (
+    catch_up,
+    enter_level,
+    entry_after_cursor,
+    forecast_stale,
+    is_past,
+    join,
+    subtract,
+    wake,
+)
+from ddlsched.engine.loop.sharing_heap import drop_due
 
 
 @njit
@@ -14,7 +24,11 @@ def fill(s):
     now.level = now.lead = now.index = -1
     now.num_due = now.num_stale = now.num_rated = 0
     for place in range(s.run[0].num_touched_links):
-        wake(s, s.touched_links[place])
+        number = s.touched_links[place]
+        if s.links[number].head < 0:
+            withdraw_all(s, number)
+        else:
+            wake(s, number)
     forecast_stale(s)
     while now.num_due > 0:
         go_on(s, s.due_links[0])
@@ -99,10 +113,18 @@ def give_rate(s, number, step):
     s.items[now.num_rated] = number
     now.num_rated += 1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        link = s.links[s.entries[e].link]
-        wake(s, s.entries[e].link)
+        number = s.entries[e].link
+        link = s.links[number]
+        join(s, number)
         catch_up(s, link)
+        if link.fill_level != transfer.level:
+            enter_level(s, link, transfer.level)
         insert_filled(s, link, e)
+        subtract(link, e, transfer)
+        if link.num_unfilled == 0 and now.num_levels == 1 and s.steps[number].chosen == 0:
+            drop_due(s, number)
+        else:
+            wake(s, number)
 
 
 @njit
@@ -145,15 +167,31 @@ def leave_filling(s, transfer):
 @njit
 def withdraw(s, number):
     """Take back a step of the last filling, and those that it brought forth in its batch."""
+    leave_batch(s, number)
+    withdraw_one(s, number)
+
+
+@njit
+def leave_batch(s, number):
+    """Take a step out of its batch; without its first, the others are taken back."""
     step = s.steps[number]
     if step.index == 0:
         withdraw_followers(s, number)
-    else:
-        before = s.steps[step.level * len(s.links) + step.lead]
-        while before.next_follower != number:
-            before = s.steps[before.next_follower]
-        before.next_follower = step.next_follower
-    withdraw_one(s, number)
+        return
+    before = s.steps[step.level * len(s.links) + step.lead]
+    while before.next_follower != number:
+        before = s.steps[before.next_follower]
+    before.next_follower = step.next_follower
+
+
+@njit
+def withdraw_all(s, link):
+    """Take back the steps of a link that all transfers have left; it takes no part in the filling."""
+    for level in range(s.filling[0].num_levels):
+        number = level * len(s.links) + link
+        if s.steps[number].chosen == 1:
+            leave_batch(s, number)
+            s.steps[number].chosen = 0
 
 
 @njit

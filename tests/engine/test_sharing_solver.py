@@ -9,11 +9,16 @@ import numba
 import numpy as np
 import pytest
 
+import ddlsched
+from ddlsched.engine import driver
 from ddlsched.engine.build import make_steps
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
 from ddlsched.engine.loop.layout import State, make_records
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
+from ddlsched.network.contention import MaxMin
+from ddlsched.network.topology import Link
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 
 @numba.njit(**ENGINE_OPTIONS)
@@ -234,9 +239,7 @@ WEIGHTS = (1.0, 1.0, 2.0, 3.0, 0.1)
 def test_the_rates_are_those_of_a_full_filling_to_the_bit(topology, bandwidths, weights, num_levels):
     for seed in range(25):
         rng = random.Random(seed)
-        rings = [
-            Ring(links, rng.choice(weights), int(rng.random() ** 2 * num_levels)) for links in topology(rng)
-        ]
+        rings = [Ring(links, rng.choice(weights), int(rng.random() ** 2 * num_levels)) for links in topology(rng)]
         num_links = 1 + max(max(ring.links) for ring in rings)
         capacities = [rng.choice(bandwidths) if bandwidths else rng.uniform(1, 9) for _ in range(num_links)]
         solver = Solver(capacities, rings)
@@ -249,3 +252,72 @@ def test_the_rates_are_those_of_a_full_filling_to_the_bit(topology, bandwidths, 
                 if rng.random() < 0.1:  # a transfer may stop and start at one instant
                     (solver.stop if n in solver.active else solver.start)(n)
             assert solver.rates() == solver.full()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_equal_weights_and_one_level_it_is_the_contention_model(seed):
+    rng = random.Random(seed)
+    rings = [Ring(links) for links in crossing(rng)]
+    num_links = 1 + max(max(ring.links) for ring in rings)
+    links = [
+        Link(name=str(n), bandwidth_bytes_per_s=1.0, relative_bandwidth=rng.choice((1.0, 0.4)))
+        for n in range(num_links)
+    ]
+    rates = MaxMin(per_byte_s=1.0).rates(rings, [], links)
+    assert solved([link.relative_bandwidth for link in links], *rings) == rates
+
+
+def finish_s(monkeypatch, compute_s: list[float], send_s: list[float], **run) -> list[float]:
+    """Run jobs that compute, then send over the same two servers, each of a lower level than the one before."""
+    build = driver.build_state
+
+    def build_with_levels(*args):
+        state = build(*args)
+        state.transfers.level = range(len(state.transfers))
+        state.filling.num_levels = len(state.transfers)
+        return state._replace(steps=make_steps(len(state.links), len(state.transfers)))
+
+    monkeypatch.setattr(driver, "build_state", build_with_levels)
+    jobs = [
+        ddlsched.Job(
+            job_id=str(n),
+            arrival_s=0.0,
+            num_gpus=2,
+            iterations=1,
+            iteration=IterationDag(
+                (
+                    ComputeTask(name="compute", duration_ns=round(1e9 * compute)),
+                    AllReduceTask(name="send", message_bytes=1.25e9 * send, after=("compute",)),
+                )
+            ),
+            gpu_memory_mb=1.0,
+        )
+        for n, (compute, send) in enumerate(zip(compute_s, send_s, strict=True))
+    ]
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=len(jobs))
+    result = ddlsched.simulate(
+        ddlsched.Workload.of(jobs),
+        cluster,
+        placement=OnePerServer(len(jobs)),
+        communication="bounded-overlap:limit=9",
+        contention="max-min",
+        **run,
+    )
+    return result.jobs["finish_s"].tolist()
+
+
+@dataclass
+class OnePerServer:
+    num_jobs: int
+
+    def place(self, job, cluster):
+        return [job.number, self.num_jobs + job.number]
+
+
+def test_a_starved_transfer_stands_still_in_a_run(monkeypatch):
+    # The second sends from 0.5 to 1, waits for the first, and has 2.5 of 3 seconds left at 3.
+    assert finish_s(monkeypatch, [1.0, 0.5], [2.0, 3.0]) == [3.0, 5.5]
+
+
+def test_a_transfer_may_be_starved_from_its_start(monkeypatch):
+    assert finish_s(monkeypatch, [1.0, 1.5, 0.5], [2.0, 3.0, 1.0], timeline=True) == [3.0, 6.0, 6.5]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.rules import LINEAR, MAX_MIN
 from ddlsched.engine.loop.sharing_solver import fill
-from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
+from ddlsched.engine.loop.transfers import most_sharing, set_rate
 
 
 @njit

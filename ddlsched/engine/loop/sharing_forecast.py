@@ -119,7 +119,7 @@ def set_due(link, level, lead_share, lead, follower, own_share):
 
 
 @njit
-def set_due_pending(s, link, step):
+def set_due_pending(link, step):
     """Due is the step of the last filling, which no longer is one; -1 is no share that a link can have."""
     set_due(link, step.level, step.lead_share, step.lead, 0 if step.index == 0 else 1, -1.0)
 
@@ -160,7 +160,7 @@ def look_ahead(s, number):
                 return True
             if following < 0 or leads_before(share, number, s.steps[following]):
                 if pending and not leads_before(share, number, s.steps[own]) and share != s.steps[own].lead_share:
-                    set_due_pending(s, link, s.steps[own])
+                    set_due_pending(link, s.steps[own])
                 else:
                     set_due(link, level, share, number, 0, share)
                 return True
@@ -168,7 +168,7 @@ def look_ahead(s, number):
             if s.steps[own].index == 0 and share == s.steps[own].lead_share:
                 set_due(link, level, share, number, 0, share)
             else:
-                set_due_pending(s, link, s.steps[own])
+                set_due_pending(link, s.steps[own])
             return True
         if following < 0:
             above = next_level(s, number, level)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import njit
 
 
@@ -81,5 +80,5 @@ def drop_due(s, number):
     if last != number:
         s.due_links[place] = last
         s.links[last].due_place = place
-        sift_due_up(s, place + ZERO)
+        sift_due_up(s, place)
         sift_due_down(s, s.links[last].due_place)

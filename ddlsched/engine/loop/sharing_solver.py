@@ -1,4 +1,26 @@
-"""Weighted max-min shares in strict levels, by progressive filling that is done again only where it changes."""
+"""Weighted max-min shares in strict levels, by progressive filling that is done again only where it changes.
+
+It knows links and the transfers that cross them, neither jobs nor time. A link's share is what is free on it over the
+weights not yet filled. Level by level, the link with the least (share, number) takes a step: each transfer of the level
+that crosses it and is not filled gets its weight times the share, which is subtracted at each of its crossings. What a
+level leaves, a lower one shares; rounding aside it may be nothing.
+
+**Order.** Were numbers exact, the pairs (share, number) of successive steps would ascend. Rounding, or an equal share,
+may bring a link below the pair of the step that touched it: then it is next. So steps come in batches. The first of a
+batch, its lead, has a pair above all before it; the others, its followers, have come below the lead's pair within the
+batch, and are taken the least first. As leads ascend, (level, lead's pair, index in the batch) orders all steps.
+
+**Exactness.** A step depends on its link alone, on what is free and who is unfilled there, and touches only the links
+that its transfers cross. By induction over that order: as long as no step has touched a link that the last filling did
+not have, and none is missing that it had, the link has had the same subtractions in the same order, so its values are
+the same to the bit, and its own step comes in the same place with the same share and transfers. Therefore only links
+wake whose transfers have changed, or that a changed step touches: one taken, or one that was due and is withdrawn. An
+awake link subtracts anew, from all its bandwidth, what its list of filled entries holds, which is in the order of the
+steps. Its step is due at its own pair, as soon as that is below the lead of the next step in the list; if that is below
+the lead of the step before, in that batch. Only the order of followers depends on other links than their own: if an
+awake link is one, all that the batch had are withdrawn, and the batch goes on from its lead. To withdraw a step too
+early, or to wake too many links, costs time only: what is filled anew is filled by the same rule.
+"""
 
 from __future__ import annotations
 

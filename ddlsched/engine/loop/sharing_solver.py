@@ -88,7 +88,7 @@ def take_step(s, number):
     own = now.level * len(s.links) + number
     step = s.steps[own]
     if step.chosen == 1:
-        if is_unchanged(s, link, step):
+        if is_unchanged(s, link):
             now.open = 0
             return
         withdraw(s, own)
@@ -112,11 +112,8 @@ def is_unfilled(s, transfer):
 
 
 @njit
-def is_unchanged(s, link, step):
-    """Whether a step comes when it came in the last filling, and fills the same transfers alike."""
-    now = s.filling[0]
-    if now.index > 0 or step.index > 0 or step.lead_share != now.lead_share:
-        return False
+def is_unchanged(s, link):
+    """Whether a step is where it was in the last filling: it then has filled all already."""
     e = link.head
     while e >= 0:
         if is_unfilled(s, s.transfers[s.entries[e].transfer]):

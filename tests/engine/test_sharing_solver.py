@@ -15,6 +15,7 @@ from ddlsched.engine.build import make_steps
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
 from ddlsched.engine.loop.layout import State, make_records
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
+from ddlsched.engine.loop.sharing_small import fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Link
@@ -24,6 +25,11 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 @numba.njit(**ENGINE_OPTIONS)
 def _fill(s):
     return fill(s)
+
+
+@numba.njit(**ENGINE_OPTIONS)
+def _fill_component(s):
+    return fill_component(s)
 
 
 @numba.njit(**ENGINE_OPTIONS)
@@ -142,9 +148,19 @@ class Solver:
         self.touched.clear()
         filled = s.items[: _fill(s)].tolist()
         assert len(set(filled)) == len(filled)
+        self.check_component()
         for n in filled:
             s.transfers.rate[n] = s.transfers.new_rate[n]  # what is not listed keeps the rate that it had
         return {n: float(s.transfers.rate[n]) for n in self.active}
+
+    def check_component(self) -> None:
+        """The filling for small networks gives the same rates."""
+        s = self.state
+        found = s.transfers.new_rate.copy()
+        s.links.touched[s.touched_links[: s.run.num_touched_links[0]]] = 1
+        component = s.items[: _fill_component(s)]
+        assert (s.transfers.new_rate[component] == found[component]).all()
+        s.links.touched = 0
 
     def full(self) -> dict[int, float]:
         """The rates that a full filling gives."""

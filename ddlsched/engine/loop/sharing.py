@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.rules import LINEAR, MAX_MIN
+from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill
 from ddlsched.engine.loop.transfers import most_sharing, set_rate
 
@@ -48,7 +49,7 @@ def rerate_neighbours(s):
 def rerate_max_min(s):
     """Fill the links anew that a change reaches, and rate the transfers on them, and those on the changed links."""
     run = s.run[0]
-    count = fill(s)
+    count = fill_component(s) if len(s.links) <= MOST_LINKS else fill(s)
     run.stamp += 1
     for place in range(run.num_touched_links):
         e = s.links[s.touched_links[place]].head

@@ -15,7 +15,7 @@ from ddlsched.engine.build import make_steps
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
 from ddlsched.engine.loop.layout import State, make_records
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
-from ddlsched.engine.loop.sharing_small import fill_component
+from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Link
@@ -301,7 +301,7 @@ def test_with_equal_weights_and_one_level_it_is_the_contention_model(seed):
     assert solved([link.relative_bandwidth for link in links], *rings) == rates
 
 
-def finish_s(monkeypatch, compute_s: list[float], send_s: list[float], **run) -> list[float]:
+def finish_s(monkeypatch, num_servers: int, compute_s: list[float], send_s: list[float], **run) -> list[float]:
     """Run jobs that compute, then send over the same two servers, each of a lower level than the one before."""
     build = driver.build_state
 
@@ -328,7 +328,7 @@ def finish_s(monkeypatch, compute_s: list[float], send_s: list[float], **run) ->
         )
         for n, (compute, send) in enumerate(zip(compute_s, send_s, strict=True))
     ]
-    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=len(jobs))
+    cluster = ddlsched.Cluster(num_servers=num_servers, gpus_per_server=len(jobs))
     result = ddlsched.simulate(
         ddlsched.Workload.of(jobs),
         cluster,
@@ -348,10 +348,15 @@ class OnePerServer:
         return [job.number, self.num_jobs + job.number]
 
 
-def test_a_starved_transfer_stands_still_in_a_run(monkeypatch):
+SIZES = pytest.mark.parametrize("num_servers", [2, MOST_LINKS + 1], ids=["small", "large"])
+
+
+@SIZES
+def test_a_starved_transfer_stands_still_in_a_run(monkeypatch, num_servers):
     # The second sends from 0.5 to 1, waits for the first, and has 2.5 of 3 seconds left at 3.
-    assert finish_s(monkeypatch, [1.0, 0.5], [2.0, 3.0]) == [3.0, 5.5]
+    assert finish_s(monkeypatch, num_servers, [1.0, 0.5], [2.0, 3.0]) == [3.0, 5.5]
 
 
-def test_a_transfer_may_be_starved_from_its_start(monkeypatch):
-    assert finish_s(monkeypatch, [1.0, 1.5, 0.5], [2.0, 3.0, 1.0], timeline=True) == [3.0, 6.0, 6.5]
+@SIZES
+def test_a_transfer_may_be_starved_from_its_start(monkeypatch, num_servers):
+    assert finish_s(monkeypatch, num_servers, [1.0, 1.5, 0.5], [2.0, 3.0, 1.0], timeline=True) == [3.0, 6.0, 6.5]

@@ -27,7 +27,7 @@ from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.loop.samples import take_sample, take_samples
-from ddlsched.engine.loop.sharing import apply_rates, collect_component, rerate_max_min
+from ddlsched.engine.loop.sharing import apply_rates, change_share, list_component, rerate_max_min
 from ddlsched.engine.loop.state import STATE
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
@@ -71,8 +71,9 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
             (start_transfer, (STATE, number)),
             (pause_transfer, (STATE, number)),
             (apply_rates, (STATE, numbers, floats)),
-            (collect_component, (STATE,)),
-            (rerate_max_min, (STATE, number)),
+            (list_component, (STATE,)),
+            (change_share, (STATE, number, numba.float64, number)),
+            (rerate_max_min, (STATE,)),
         ],
         Part.ELASTIC: [(stop_job, (STATE, number, number))],
         Part.PERIODS: [],
@@ -105,7 +106,7 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
 
 
 def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
-    """Compile those parts of the event loop, or load them; write addresses into the run; say so on stderr if it lasts."""
+    """Compile those parts of the loop, or load them, and write addresses into the run; say so on stderr if it lasts."""
     if config.DISABLE_JIT:
         return
     other = start_compiling()

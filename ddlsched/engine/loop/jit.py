@@ -81,7 +81,7 @@ def called_from_python(function: Callable[..., Any]) -> Any:
 class _PartLibrary(JITCodeLibrary):
     """The code of a function that is only ever part of another: neither optimised by itself nor made machine code.
 
-    Otherwise each function would be both once more with all that it calls, which takes a quarter of the compiler's time.
+    Otherwise each would be both once more with all that it calls, which takes a quarter of the compiler's time.
     """
 
     def _optimize_final_module(self) -> None:

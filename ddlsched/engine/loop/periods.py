@@ -49,9 +49,9 @@ def join_neighbours(s, number):
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
             link = s.links[s.entries[e].link]
             if link.stamp == run.stamp:
-                join_components(s, number, link.unfilled)
+                join_components(s, number, link.first_job)
             else:
-                link.stamp, link.unfilled = run.stamp, number
+                link.stamp, link.first_job = run.stamp, number
 
 
 @njit

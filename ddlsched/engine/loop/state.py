@@ -1,7 +1,7 @@
 """The state as compiled code gets it: the address of its arrays, which are 260 words.
 
-An array of the state is read without what arrays in general need: its address does not change while a call runs, which the
-compiler is told, and its indices are never negative.
+An array of the state is read without what arrays in general need: its address does not change while a call runs, which
+the compiler is told, and its indices are never negative.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ register_model(StateType)(models.PointerModel)
 def _unbox_state(state_type, state, c):
     """Put the arrays on the caller's stack, where they stay while the called function runs.
 
-    Their address goes through memory that the compiler must not think about: so it cannot move a read of what it takes for
-    unchanging before the place where that is written.
+    Their address goes through memory that the compiler must not think about: so it cannot move a read of what it takes
+    for unchanging before the place where that is written.
     """
     arrays = c.unbox(state_type.dtype, state)
     address = cgutils.alloca_once_value(c.builder, cgutils.alloca_once_value(c.builder, arrays.value))

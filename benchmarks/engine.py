@@ -13,7 +13,7 @@ from pathlib import Path
 
 import flow_speed
 import full_size
-import python_policies
+import users_policies
 import start_time
 from benchmark_tables import Table
 
@@ -21,7 +21,7 @@ PARTS: dict[str, Callable[[], Iterator[Table]]] = {
     "a": full_size.tables,
     "b": flow_speed.tables,
     "c": start_time.tables,
-    "d": python_policies.tables,
+    "d": users_policies.tables,
 }
 
 

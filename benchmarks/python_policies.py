@@ -1,4 +1,4 @@
-"""What it costs that the engine calls a policy or a model in Python instead of by its compiled rule."""
+"""What it costs that the engine calls a policy or a model in Python instead of compiled."""
 
 from __future__ import annotations
 

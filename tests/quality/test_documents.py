@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -14,8 +15,12 @@ from command_line import run
 
 from ddlsched.engine import policy_forms
 from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.network.contention import SharedLink
 from ddlsched.plugins.names import resolve
+from ddlsched.policies import doors
 from ddlsched.policies.compiling.source import CannotCompileError
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
 
 ROOT = Path(__file__).parents[2]
 POLICIES = (ROOT / "docs" / "writing_policies.md").read_text(encoding="utf-8")
@@ -118,6 +123,21 @@ def test_example_of_the_readme_is_compiled(folder: Path) -> None:
     assert "ddlsched simulate jobs.csv --communication mine.py:SmallerFirst:limit=3" in README
     done = run("simulate", "small.csv", "--communication", "mine.py:SmallerFirst:limit=3")
     assert (done.exit_code, "in Python" in done.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "view", [JobView, TransferView, NetworkView, SharedLink, ClusterView, ElasticJobView, CapacityView]
+)
+def test_page_of_doors_lists_what_a_view_offers(view: type) -> None:
+    listed = re.search(rf":class:`~[\w.]*\.{view.__name__}`.*\n((?:    .*\n)+)", doors.__doc__ or "")
+    assert listed
+    texts = ", ".join(re.findall(r"``(.*?)``", listed[1], re.DOTALL))
+    names = set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", texts)))
+    set_in_init = re.findall(r"self\.([a-z]\w*)(?:: \w+)? = ", inspect.getsource(view))
+    offered = {*dir(view), *getattr(view, "__dataclass_fields__", {}), *set_in_init} - {
+        "all_reduce"
+    }  # for all_reduce_s
+    assert names == {name for name in offered if not name.startswith("_")}
 
 
 def anchors(page: Path) -> set[str]:

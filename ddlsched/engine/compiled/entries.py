@@ -19,14 +19,12 @@ from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-from ddlsched.engine.compiled.view_types import state_at
 from ddlsched.engine.compiled.views import job_at, link_at, network_at, transfer_at
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
+from ddlsched.engine.loop.state import state_at
 from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
 
-__all__ = ["ENTRY_SIGNATURE", "METHODS", "entry_function", "key_types"]
-
-ENTRY_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+__all__ = ["METHODS", "entry_function", "key_types"]
 
 
 @intrinsic

@@ -38,7 +38,9 @@ _INTEGERS = {
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
         "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
-        "scratch_used seen failed_door failed_number"
+        "scratch_used seen failed_door failed_number "
+        # addresses of parts of the loop that are compiled apart
+        "wake_address examine_address"
     ),
     "job": (
         # what every event reads, together in the processor's cache

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, ZERO, Door, TransferState
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.order import goes_before, write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.tasks import uneven_ns
@@ -114,11 +114,11 @@ def snapshot_words(s, job):
     return words
 
 
-@njit
-def examine_components(s):
-    """Between two instants: examine each component whose anchor has begun an iteration."""
+@called_by_address("examine_address")
+def examine_components(s, number):
+    """Between two instants: examine each component whose anchor has begun an iteration; ``number`` means nothing."""
     run = s.run[0]
-    if run.jumping == 0 or (run.record == 1 and run.now_ns >= run.record_from_ns):
+    if run.record == 1 and run.now_ns >= run.record_from_ns:
         run.components_changed, run.first_due = 0, -1
         return
     if run.components_changed == 1:

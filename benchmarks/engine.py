@@ -13,8 +13,8 @@ from pathlib import Path
 
 import flow_speed
 import full_size
-import users_policies
 import start_time
+import users_policies
 from benchmark_tables import Table
 
 PARTS: dict[str, Callable[[], Iterator[Table]]] = {

@@ -35,7 +35,9 @@ def tables() -> Iterator[Table]:
     rows = [row(name, *pair) for name, pair in PAIRS.items()]
     title = f"(d) a user's class: microsoft_160(seed=1, scale={SCALE}) under ada-srsf, least of {RUNS} runs in turn"
     columns = ("", "built in, s", "compiled class, s", "ratio", "in Python, s", "ratio", "same finish times")
-    notes = ["SmallerFirst decides differently and promises nothing, so that its times need not be those of bounded overlap."]
+    notes = [
+        "SmallerFirst decides differently and promises nothing, so that its times need not be those of bounded overlap."
+    ]
     yield Table(title=title, columns=columns, rows=rows, notes=notes)
 
 

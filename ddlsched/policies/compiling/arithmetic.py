@@ -19,6 +19,7 @@ from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import populate_array
 
 __all__ = ["NAMESPACE", "divide_wholes", "typed"]
 
@@ -483,23 +484,25 @@ def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
 def _array(dtype: Any) -> Any:
     """Return the function that makes an array of numbers from its address and shape."""
 
-    def make(address: Any, shape: Any) -> Any:
-        raise NotImplementedError
+    @intrinsic
+    def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
+        array = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
 
-    @overload(make)
-    @typed
-    def _make(address: Any, shape: Any) -> Any:  # noqa: ARG001
-        return lambda address, shape: numba.carray(_pointer(address), shape, dtype)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            made = context.make_array(array)(context, builder)
+            lengths = cgutils.unpack_tuple(builder, arguments[1], array.ndim)
+            data = builder.inttoptr(arguments[0], made.data.type)
+            width = context.get_abi_sizeof(context.get_data_type(array.dtype))
+            stride, strides = ir.Constant(ir.IntType(64), width), []
+            for length in reversed(lengths):
+                strides.insert(0, stride)
+                stride = builder.mul(stride, length)
+            populate_array(made, data, lengths, strides, ir.Constant(ir.IntType(64), width), None)
+            return made._getvalue()
+
+        return signature(array, types.int64, shape), generate
 
     return make
-
-
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return signature(types.voidptr, types.int64), generate
 
 
 NAMESPACE: dict[str, Any] = {

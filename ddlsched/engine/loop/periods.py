@@ -298,7 +298,7 @@ def keep_keys(s, root):
 def periods_in_order(s, number, other, place):
     """How often the last period may be repeated, in which two jobs keep their order.
 
-    Only for keys whose first number changes by the same amount in every period, and no other number does. If both change
+    Only for keys whose first number changes by the same amount in every period, and no other does. If both change
     equally, every comparison comes out as it did. If not, they must be so far apart that the order is the same at
     whatever times of a period they are taken, the last one included.
     """

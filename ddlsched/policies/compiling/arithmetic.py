@@ -488,7 +488,7 @@ def _array(dtype: Any) -> Any:
     def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
         array = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
 
-        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
             made = context.make_array(array)(context, builder)
             lengths = cgutils.unpack_tuple(builder, arguments[1], array.ndim)
             data = builder.inttoptr(arguments[0], made.data.type)

@@ -59,6 +59,7 @@ _STATEMENTS = (
     ast.Continue,
 )
 _TICKS = "ticks__"
+_BEST = "if first__:\n    best__ = value__\n    first__ = False\nelif {}(value__, best__):\n    best__ = value__"
 MOST_FUNCTIONS = 100
 
 
@@ -562,8 +563,8 @@ class _Rewriter(ast.NodeTransformer):
             "all": "if not value__:\n    return False",
             "sum": "total__ = sum_step(total__, value__)",
             "len": "total__ = add(total__, 1)",
-            "min": "if first__:\n    best__ = value__\n    first__ = False\nelif less(value__, best__):\n    best__ = value__",
-            "max": "if first__:\n    best__ = value__\n    first__ = False\nelif greater(value__, best__):\n    best__ = value__",
+            "min": _BEST.format("less"),
+            "max": _BEST.format("greater"),
         }
         value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
         body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ddlsched.engine.loop.jit import sources_stamp
+from ddlsched.engine.loop.jit import no_collection, sources_stamp
 from ddlsched.policies.compiling.fields import Fields
 from ddlsched.policies.compiling.program import Program, build_program
 from ddlsched.policies.compiling.source import CannotCompileError
@@ -61,7 +61,8 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
     name = f"{method}-{_digest(program)}"
     with _lock:
         if name not in _compiled:
-            _compiled[name] = _entry(program, method, name)
+            with no_collection():
+                _compiled[name] = _entry(program, method, name)
     function, words, whole_first = _compiled[name]
     memory = program.changes_itself or bool(program.fields.arrays)
     return CompiledMethod(function.address, program.fields, words, whole_first, program.reads, memory)

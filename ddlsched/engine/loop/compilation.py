@@ -19,7 +19,7 @@ from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
-from ddlsched.engine.loop.jit import compiled_part, is_kept
+from ddlsched.engine.loop.jit import compiled_part, is_kept, no_collection
 from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
@@ -93,7 +93,8 @@ def _compile(part: Part) -> None:
 
 def compile_loop() -> None:
     """Compile the loop itself, or load it from disk."""
-    advance.compile((STATE,))
+    with no_collection():
+        advance.compile((STATE,))
 
 
 @functools.cache
@@ -118,16 +119,21 @@ def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     if other is None:
         notice.start()
     try:
-        run.wake_address = compiled_part("wake_address").address
-        for part in parts:
-            if part is Part.PERIODS:
-                run.examine_address = compiled_part("examine_address").address
-            _compile(part)
+        _compile_parts(run, parts)
         if other is not None:
             other.wait()
         compile_loop()
     finally:
         notice.cancel()
+
+
+def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
+    with no_collection():
+        run.wake_address = compiled_part("wake_address").address
+        for part in parts:
+            if part is Part.PERIODS:
+                run.examine_address = compiled_part("examine_address").address
+            _compile(part)
 
 
 def _notice() -> threading.Timer:

@@ -70,6 +70,12 @@ class _EngineCache(caching.FunctionCache):
             return None
 
 
+class _PartCache(_EngineCache):
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Return what tells this part from others; numba's own key holds what the entry calls, as it is in this process."""
+        return sig, codegen.magic_tuple(), self._py_func.__name__
+
+
 def called_from_python(function: Callable[..., Any]) -> Any:
     """Compile a function that Python calls; the result is kept on disk, if there is a place to write."""
     compiled = _compiler(**ENGINE_OPTIONS)(function)
@@ -175,10 +181,10 @@ def compiled_part(field: str) -> CFunc[Any]:
         body(state_at(state), number)
         return 0
 
+    entry.__name__ = entry.__qualname__ = field
     part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
-    entry.__qualname__ = field
     with suppress(RuntimeError):  # no writable place
-        part._cache = _EngineCache(entry)
+        part._cache = _PartCache(entry)
     part.compile()
     compiled: CFunc[Any] = part
     return compiled

@@ -19,6 +19,7 @@ from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import populate_array
 
 __all__ = ["NAMESPACE", "divide_wholes", "typed"]
 
@@ -481,25 +482,29 @@ def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
 
 
 def _array(dtype: Any) -> Any:
-    """Return the function that makes an array of numbers from its address and shape."""
+    """Return the function that makes an array of numbers from its address and shape.
 
-    def make(address: Any, shape: Any) -> Any:
-        raise NotImplementedError
+    It is an intrinsic: without reference counts, numba lets no function return an array.
+    """
 
-    @overload(make)
-    @typed
-    def _make(address: Any, shape: Any) -> Any:  # noqa: ARG001
-        return lambda address, shape: numba.carray(_pointer(address), shape, dtype)
+    @intrinsic
+    def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
+        kind = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            array = context.make_array(kind)(context, builder)
+            lengths = cgutils.unpack_tuple(builder, arguments[1])
+            size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+            strides = [size]
+            for length in lengths[:0:-1]:
+                strides.insert(0, builder.mul(strides[0], length))
+            data = builder.inttoptr(arguments[0], array.data.type)
+            populate_array(array, data=data, shape=lengths, strides=strides, itemsize=size, meminfo=None)
+            return array._getvalue()
+
+        return signature(kind, types.int64, shape), generate
 
     return make
-
-
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return signature(types.voidptr, types.int64), generate
 
 
 NAMESPACE: dict[str, Any] = {

@@ -29,7 +29,7 @@ class PreemptiveShortestFirst:
 
     by: Literal["service-per-gpu", "time", "service", "bytes"] = "service-per-gpu"
     key_is_linear: ClassVar[bool] = True
-    key_keeps_order: ClassVar[bool] = True
+    key_falls_while_sending: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.by not in _KEYS:

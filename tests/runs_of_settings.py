@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 
 from reference_simulator import ReferenceRun, reference_simulate
 from strategies import Setting
@@ -17,14 +19,17 @@ __all__ = ["assert_agrees", "run_engine", "run_reference"]
 
 
 def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
-    """Run the engine, by its compiled rules or by calling every policy and model in Python."""
+    """Run the engine, by its compiled policies or by calling every policy and model in Python."""
     given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
     cluster = dataclasses.replace(given.pop("cluster"), topology=given.pop("topology"))
     plugins = {kind: resolve(kind, given.pop(kind)) for kind in ("placement", "order", "communication")}
     plugins["contention"] = given.pop("contention")
     if python:
         plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
-    return ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        result = ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
+    assert "in Python" not in said.getvalue(), said.getvalue()  # where a policy that is not compiled is told
+    return result
 
 
 def run_reference(setting: Setting) -> ReferenceRun:

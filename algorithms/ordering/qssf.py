@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ class QuasiShortestServiceFirst:
 
     The prediction is the mean of what jobs of the same user and model have been seen to attain for each of
     their GPUs, x the job's own GPUs; where no other job of the kind has been seen, of all jobs.
+
+    It is asked in Python: what it answers depends on what it has seen, by the names of users and models.
 
     References
     ----------
@@ -36,6 +39,8 @@ class QuasiShortestServiceFirst:
 
 
 class _Predicting:
+    compiled: ClassVar[bool] = False  # its history is kept by user and model, which are texts
+
     def __init__(self) -> None:
         self._seen_ns: dict[int, float] = {}
         self._kinds: dict[tuple[str | None, str | None], set[int]] = defaultdict(set)

@@ -15,12 +15,13 @@ from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
+from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["build_state", "num_large_enough"]
+__all__ = ["build_state", "make_steps", "num_large_enough"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
@@ -70,6 +71,8 @@ def build_state(
         transfers=transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
+        steps=make_steps(len(network.links), LEVELS),
+        filling=_filling(1),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
         successors=successors,
@@ -93,11 +96,12 @@ def build_state(
         open_gpus=np.zeros(num_gpus, np.int64),
         touched_gpus=np.zeros(num_gpus, np.int64),
         touched_links=np.zeros(len(network.links), np.int64),
+        due_links=np.zeros(len(network.links), np.int64),
+        stale_links=np.zeros(len(network.links), np.int64),
         fresh=np.zeros(len(transfers), np.int64),
         items=np.zeros(longest, np.int64),
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
         key_notes=np.zeros(4 * len(workload), np.int64),
-        minor=np.zeros(longest, np.float64),
         scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
@@ -263,6 +267,8 @@ def _transfers(workload: Workload, jobs: Records) -> Records:
     ]
     if owners:
         transfers["job"], transfers["task"] = np.array(owners, np.int64).T
+    transfers.weight = 1.0
+    transfers.step = -1
     return transfers
 
 
@@ -293,7 +299,20 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
 
 def _links(network: Network) -> Records:
     links = make_records("link", len(network.links))
-    links.head = links.waiting_head = -1
+    links.head = links.waiting_head = links.first_filled = -1
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]
     return links
+
+
+def make_steps(num_links: int, num_levels: int) -> Records:
+    """Return the steps of a filling in which transfers have priority levels below ``num_levels``."""
+    steps = make_records("step", num_links * num_levels)
+    steps.level = np.repeat(np.arange(num_levels), num_links)
+    return steps
+
+
+def _filling(num_levels: int) -> Records:
+    filling = make_records("filling", 1)
+    filling.num_levels = num_levels
+    return filling

@@ -14,6 +14,7 @@ import numpy as np
 from ddlsched.engine.allocation_checks import what_is_wrong_with
 from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
+from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Link
 from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
@@ -163,8 +164,8 @@ class CheckedPolicies:
             what = f"weight answered {weight!r}; expected a finite number > 0"
             raise self._nonsense("contention", about, now_s, what)
         level = self._ask("contention", about, now_s, lambda: self.contention.level(transfer))
-        if not is_whole(level, 0):
-            what = f"level answered {level!r}; expected a whole number from 0"
+        if not is_whole(level, 0, LEVELS - 1):
+            what = f"level answered {level!r}; expected a whole number from 0 to {LEVELS - 1}"
             raise self._nonsense("contention", about, now_s, what)
         return float(weight), int(level)
 

@@ -17,7 +17,7 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
 from ddlsched.engine.loop.codes import NEVER, Door, Question
-from ddlsched.engine.loop.compilation import Part, ensure_compiled
+from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
 from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_sample, take_samples
@@ -59,6 +59,7 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
     SimulationError
         Jobs remain and nothing will ever happen, or the clock would overflow.
     """
+    start_compiling()
     in_python: frozenset[Kind] = frozenset()
     while True:
         try:
@@ -134,7 +135,7 @@ class Simulation:
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
         state = self._state
-        ensure_compiled(state.arrays, self._parts())
+        ensure_compiled(state.run, self._parts())
         state.run.pause_ns = self._settings.span.warmup_ns or self._pause_at_end()
         answers = {
             Question.KEYS: self._rank,
@@ -171,6 +172,8 @@ class Simulation:
             yield Part.PYTHON
         if run.elastic:
             yield Part.ELASTIC
+        if run.jumping:
+            yield Part.PERIODS
 
     def _ask_again(self) -> None:
         """Ask the Python form of a compiled policy that failed: it raises what is wrong, or can answer."""

@@ -7,10 +7,11 @@ import numpy as np
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.codes import Contention
-from ddlsched.engine.loop.sharing import apply_rates, collect_component, rerate_max_min
+from ddlsched.engine.loop.sharing import apply_rates, change_share, list_component, rerate_max_min
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
+from ddlsched.network.rates import counted_weight
 from ddlsched.policies.views import NetworkView, TransferView
 
 __all__ = ["TransferDecisions"]
@@ -103,12 +104,11 @@ class TransferDecisions:
     def _share(self) -> None:
         """Ask the weights and levels of the transfers that a change can reach, and let the loop share."""
         state = self._state
-        count = collect_component(state.arrays)
+        count = list_component(state.arrays)
         for transfer in self._views(np.sort(state.arrays.items[:count])):
             weight, level = self._policies.share(transfer, state.now_s)
-            state.transfers.weight[transfer.number] = weight
-            state.transfers.level[transfer.number] = level
-        rerate_max_min(state.arrays, count)
+            change_share(state.arrays, transfer.number, counted_weight(weight), level)
+        rerate_max_min(state.arrays)
         apply_rates(state.arrays, np.zeros(0, np.int64), np.zeros(0))
 
     def _views(self, numbers: np.ndarray) -> list[TransferView]:

@@ -11,7 +11,16 @@ from typing import Any, Literal
 from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
 from ddlsched.network.topology import Link
 
-__all__ = ["contention_form", "rates_of", "shared_links"]
+__all__ = ["LEVELS", "contention_form", "counted_weight", "rates_of", "shared_links"]
+
+LEVELS = 8
+"""How many strict levels there are, as many as Ethernet has priorities."""
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights count in whole multiples of this, so that their sums are exact."""
+
+NEGLIGIBLE = 1e-9
+"""A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
 
 _FORMS: tuple[Literal["rates", "link_rate", "weight"], ...] = ("rates", "link_rate", "weight")
 
@@ -34,6 +43,11 @@ def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, Shar
     }
 
 
+def counted_weight(weight: float) -> float:
+    """Return a weight as it counts: the nearest multiple of 2**-20, at least one, at most 2**20."""
+    return min(max(round(weight / WEIGHT_UNIT), 1), 2**40) * WEIGHT_UNIT
+
+
 def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
     """Return the rate of each active transfer, bytes per second."""
     form = contention_form(model)
@@ -51,10 +65,16 @@ def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[fl
     free = {link: alone_bytes_per_s * links[link].relative_bandwidth for link in count_per_link(active)}
     result = [0.0] * len(active)
     levels = [model.level(flow) for flow in active]
-    weights = [float(model.weight(flow)) for flow in active]
+    weights = [counted_weight(model.weight(flow)) for flow in active]
     for level in sorted(set(levels)):
+        if level > 0:
+            free = {link: _left(free[link], alone_bytes_per_s * links[link].relative_bandwidth) for link in free}
         _fill([i for i, own in enumerate(levels) if own == level], active, weights, free, result)
     return result
+
+
+def _left(free: float, bandwidth: float) -> float:
+    return 0.0 if free < NEGLIGIBLE * bandwidth else free
 
 
 def _fill(

@@ -20,7 +20,7 @@ from typing import Any
 from numba.core import caching
 from numba.core.ccallback import CFunc
 
-from ddlsched.engine.compiled.entries import ENTRY_SIGNATURE
+from ddlsched.engine.loop.state import ENTRY_SIGNATURE
 
 __all__ = ["cache_folder", "kept_entry"]
 

@@ -19,14 +19,13 @@ from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-from ddlsched.engine.compiled.view_types import state_at
 from ddlsched.engine.compiled.views import job_at, link_at, network_at, transfer_at
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
+from ddlsched.engine.loop.state import state_at
+from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
 from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
 
-__all__ = ["ENTRY_SIGNATURE", "METHODS", "entry_function", "key_types"]
-
-ENTRY_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+__all__ = ["METHODS", "entry_function", "key_types"]
 
 
 @intrinsic
@@ -184,7 +183,7 @@ def _weight(function: Any, fields_at: Any) -> Callable[..., Any]:
         returned, weight = _called(function, (fields_at(fields), transfer_at(s, number)))
         if not returned or not 0.0 < weight < np.inf:
             return FAILED
-        s.transfers[number].weight = weight
+        s.run[0].answer = min(max(np.rint(weight / WEIGHT_UNIT), 1.0), 2.0**40) * WEIGHT_UNIT
         return 0
 
     return entry
@@ -195,9 +194,9 @@ def _level(function: Any, fields_at: Any) -> Callable[..., Any]:
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, level = _called(function, (fields_at(fields), transfer_at(s, number)))
-        if not returned or level < 0:
+        if not returned or level < 0 or level >= LEVELS:
             return FAILED
-        s.transfers[number].level = level
+        s.run[0].answer = level
         return 0
 
     return entry

@@ -5,31 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import typeof
 from numba.core import cgutils, types
 from numba.core.imputils import RefType, impl_ret_untracked, iternext_impl, lower_builtin
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer
 from numba.extending import intrinsic, models, register_model
 
-from ddlsched.engine.loop.layout import example_state
-from ddlsched.engine.loop.state import StateType
+from ddlsched.engine.loop.state import STATE
 
 __all__ = [
     "JOB",
     "LINK",
     "NETWORK",
-    "STATE",
     "TRANSFER",
     "ListType",
     "ViewType",
     "make_view",
     "number_of",
-    "state_at",
     "state_of",
 ]
-
-STATE: StateType = typeof(example_state())
 
 
 class ViewType(types.Type):
@@ -80,16 +74,6 @@ class _IteratorModel(models.StructModel):  # type: ignore[misc]
 
 
 # --- views and lists are made and taken apart
-
-
-@intrinsic
-def state_at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-    """Return the state at an address."""
-
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.inttoptr(arguments[0], context.get_value_type(STATE))
-
-    return STATE(types.int64), generate
 
 
 def make_view(view: ViewType) -> Any:

@@ -6,6 +6,7 @@ from ddlsched.engine.loop.admission import admit_transfers, select_transfers
 from ddlsched.engine.loop.codes import (
     NEVER,
     ROUNDS_BETWEEN_SIGNALS,
+    ZERO,
     Communication,
     Contention,
     JobState,
@@ -96,8 +97,8 @@ def advance(s):
             if run.num_jobs_left == 0:
                 return Question.DONE.value
             instant = next_instant_ns(s)
-            if (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
-                examine_components(s)
+            if run.jumping == 1 and (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
+                examine_components(s, ZERO)
                 instant = next_instant_ns(s)
             if instant > run.pause_ns:
                 run.now_ns = run.pause_ns

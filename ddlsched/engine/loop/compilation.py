@@ -1,29 +1,37 @@
-"""Compiles the event loop once after installation; later processes load it from numba's disk cache."""
+"""Compiles the event loop once after installation; later processes load it from disk.
+
+The loop itself is compiled by a process of its own, while this one compiles the rest.
+"""
 
 from __future__ import annotations
 
 import functools
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
+import numba
+from numba import config
+
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
-from ddlsched.engine.loop.layout import State
+from ddlsched.engine.loop.jit import compiled_part, is_kept
+from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.loop.samples import take_sample, take_samples
-from ddlsched.engine.loop.sharing import apply_rates, collect_component, rerate_max_min
+from ddlsched.engine.loop.sharing import apply_rates, change_share, list_component, rerate_max_min
+from ddlsched.engine.loop.state import STATE
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
-__all__ = ["Part", "ensure_compiled"]
+__all__ = ["Part", "compile_loop", "ensure_compiled", "start_compiling"]
 
 _SILENT_S = 2.0
 
@@ -36,62 +44,95 @@ class Part(Enum):
     CAPACITY = "whose servers come and go"
     PYTHON = "with a policy or model that is asked in Python, or has a memory"
     ELASTIC = "with elastic jobs"
+    PERIODS = "that may jump over periods"
+
+
+def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
+    number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
+    chosen = (STATE, number, number, numbers, number, numbers, floats, floats, numbers, number)
+    signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
+        Part.ALL: [
+            (place_job, chosen),
+            (fill_loads, (STATE, numbers, numbers)),
+            (next_fitting, (STATE, numbers, number)),
+            (close_books, (STATE,)),
+            (take_samples, (STATE, number)),
+            (take_sample, (STATE, number)),
+        ],
+        Part.WARM_UP: [(add_busy_ns, (STATE, numbers))],
+        Part.CAPACITY: [
+            (fail_gpus, (STATE, numbers, number)),
+            (restore_gpus, (STATE, numbers)),
+        ],
+        Part.PYTHON: [
+            (gather_transfers, (STATE,)),
+            (gather_rivals, (STATE,)),
+            (rank_rivals, (STATE,)),
+            (start_transfer, (STATE, number)),
+            (pause_transfer, (STATE, number)),
+            (apply_rates, (STATE, numbers, floats)),
+            (list_component, (STATE,)),
+            (change_share, (STATE, number, numba.float64, number)),
+            (rerate_max_min, (STATE,)),
+        ],
+        Part.ELASTIC: [(stop_job, (STATE, number, number))],
+        Part.PERIODS: [],
+    }
+    return signatures[part]
 
 
 @functools.cache
-def _compile(state_type: Any, part: Part) -> None:
-    import numba
-
-    number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
-    chosen = (state_type, number, number, numbers, number, numbers, floats, floats, numbers, number)
-    signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
-        Part.ALL: [
-            (advance, (state_type,)),
-            (place_job, chosen),
-            (fill_loads, (state_type, numbers, numbers)),
-            (next_fitting, (state_type, numbers, number)),
-            (wake, (state_type, number)),
-            (close_books, (state_type,)),
-            (take_samples, (state_type, number)),
-            (take_sample, (state_type, number)),
-        ],
-        Part.WARM_UP: [(add_busy_ns, (state_type, numbers))],
-        Part.CAPACITY: [
-            (fail_gpus, (state_type, numbers, number)),
-            (restore_gpus, (state_type, numbers)),
-        ],
-        Part.PYTHON: [
-            (gather_transfers, (state_type,)),
-            (gather_rivals, (state_type,)),
-            (rank_rivals, (state_type,)),
-            (start_transfer, (state_type, number)),
-            (pause_transfer, (state_type, number)),
-            (apply_rates, (state_type, numbers, floats)),
-            (collect_component, (state_type,)),
-            (rerate_max_min, (state_type, number)),
-        ],
-        Part.ELASTIC: [(stop_job, (state_type, number, number))],
-    }
-    for function, signature in signatures[part]:
+def _compile(part: Part) -> None:
+    for function, signature in _signatures(part):
         function.compile(signature)
 
 
-def ensure_compiled(state: State, parts: Iterable[Part]) -> None:
-    """Compile those parts of the event loop, or load them from the cache; say so on stderr if that takes long."""
-    from numba import typeof
+def compile_loop() -> None:
+    """Compile the loop itself, or load it from disk."""
+    advance.compile((STATE,))
 
-    if not hasattr(advance, "compile"):  # NUMBA_DISABLE_JIT=1
-        return
-    notice = threading.Timer(_SILENT_S, _say_compiling)
-    notice.daemon = True
-    notice.start()
+
+@functools.cache
+def start_compiling() -> subprocess.Popen[bytes] | None:
+    """Let another process compile the loop, unless that was done or its work could not be kept; return that process."""
+    if config.DISABLE_JIT or is_kept(advance, (STATE,)) is not False:
+        return None
+    _notice().start()
+    program = "from ddlsched.engine.loop.compilation import compile_loop; compile_loop()"
     try:
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+
+
+def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
+    """Compile those parts of the loop, or load them, and write addresses into the run; say so on stderr if it lasts."""
+    if config.DISABLE_JIT:
+        return
+    other = start_compiling()
+    notice = _notice()
+    if other is None:
+        notice.start()
+    try:
+        run.wake_address = compiled_part("wake_address").address
         for part in parts:
-            _compile(typeof(state), part)
+            if part is Part.PERIODS:
+                run.examine_address = compiled_part("examine_address").address
+            _compile(part)
+        if other is not None:
+            other.wait()
+        compile_loop()
     finally:
         notice.cancel()
 
 
+def _notice() -> threading.Timer:
+    notice = threading.Timer(_SILENT_S, _say_compiling)
+    notice.daemon = True
+    return notice
+
+
+@functools.cache
 def _say_compiling() -> None:
     print(
         "ddlsched: preparing the event loop (compiled once after installation, up to a minute) ...",

@@ -7,7 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.codes import ONE
 from ddlsched.engine.loop.dormant_progress import dormant_busy_ns
 from ddlsched.engine.loop.heap import schedule, unschedule
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.sharing import alone_rate_now
 from ddlsched.engine.loop.tasks import make_ready
 from ddlsched.engine.loop.time_accounts import count_time
@@ -35,7 +35,7 @@ def fall_dormant(s, job):
     return True
 
 
-@called_from_python
+@called_by_address("wake_address")
 def wake(s, number):
     """Give a dormant job the state that it would have now."""
     run = s.run[0]

@@ -11,8 +11,11 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 
-from ddlsched.engine.loop import state  # noqa: F401 (numba learns the type of the state)
+from ddlsched.engine.loop.state import ENTRY_SIGNATURE, call_address, state_at
 
 __all__ = ["ENGINE_OPTIONS", "called_from_python", "njit", "sources_stamp"]
 
@@ -75,10 +78,106 @@ def called_from_python(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+class _PartLibrary(JITCodeLibrary):
+    """The code of a function that is only ever part of another: neither optimised by itself nor made machine code.
+
+    Otherwise each would be both once more with all that it calls, which takes a quarter of the compiler's time.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return what stands for no code."""
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """What made this library, for which numba keeps no environment of a function that has no code."""
+        return _WithoutEnvironments(self._codegen)
+
+
+class _WithoutEnvironments:
+    def __init__(self, codegen: Any) -> None:
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Forget it."""
+
+
+class _PartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        state = self.state
+        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        return [DefaultPassBuilder.define_nopython_pipeline(state)]
+
+
 def njit(function: Callable[..., Any]) -> Any:
     """Compile a function that only compiled code calls.
 
     Such have no wrapper for Python, which takes a third of the compiler's time: a call from Python ends the process.
     They are part of what calls them, on disk too.
     """
-    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True)(function)
+    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True, pipeline_class=_PartCompiler)(function)
+
+
+PARTS: dict[str, Callable[..., Any]] = {}
+"""What is called by address: the function of each field of the run's record that holds one."""
+
+
+def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function of the state and a number apart from those that call it.
+
+    So it is compiled once, not with each of its callers, only where a run needs it, and beside others. ``field`` of the
+    run's record holds its address. Python may call it too.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        if numba.config.DISABLE_JIT:
+            return function
+        PARTS[field] = function
+        space: dict[str, Any] = {"call_address": call_address}
+        text = f"def {function.__name__}(s, number):\n    call_address(s.run[0].{field}, s, number, 0, 0)"
+        exec(text, space)
+        caller = space[function.__name__]
+        caller.__doc__ = function.__doc__
+        return _compiler(**ENGINE_OPTIONS)(caller)
+
+    return decorate
+
+
+@functools.cache
+def compiled_part(field: str) -> CFunc[Any]:
+    """Return the compiled function of a field; keep it, its address is what the loop calls."""
+    body = njit(PARTS[field])
+
+    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:  # noqa: ARG001 (all have one signature)
+        body(state_at(state), number)
+        return 0
+
+    part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
+    entry.__qualname__ = field
+    with suppress(RuntimeError):  # no writable place
+        part._cache = _EngineCache(entry)
+    part.compile()
+    compiled: CFunc[Any] = part
+    return compiled
+
+
+def is_kept(function: Any, signature: tuple[Any, ...]) -> bool | None:
+    """Return whether a function that Python calls is on disk as it would be compiled; None if nothing can be kept."""
+    cache = function._cache
+    if not isinstance(cache, _EngineCache):
+        return None
+    try:
+        codegen = function.targetctx.codegen()
+        return cache._index_key(signature, codegen) in cache._cache_file._load_index()
+    except Exception:  # a file that cannot be read is written anew
+        return False

@@ -38,7 +38,9 @@ _INTEGERS = {
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
         "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
-        "scratch_used seen failed_door failed_number"
+        "scratch_used seen failed_door failed_number "
+        # addresses of parts of the loop that are compiled apart
+        "wake_address examine_address"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -68,11 +70,21 @@ _INTEGERS = {
     "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes penalty_ppm",
     "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
-        "job task state since_ns first_entry num_entries stamp position fill_index segment_ns sharing times_sent fresh "
-        "level seen"
+        "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "
+        # its strict priority, 0 the first, and the step of the filling that gave it its rate, or -1
+        "level step seen"
     ),
-    "link": "head waiting_head count touched stamp busy_since_ns busy_ns unfilled rings ring_jobs",
-    "entry": "link transfer next previous",
+    "link": (
+        "head waiting_head count touched stamp busy_since_ns busy_ns first_job rings ring_jobs "
+        # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
+        # how far it has come in that list, what is left to fill of a level, and when its next step is due
+        "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
+        "due_place due_level due_lead due_follower"
+    ),
+    "entry": "link transfer next previous next_filled previous_filled",
+    # a link's step in the filling of a level: whether it has one, when in the filling, and the next of its batch
+    "step": "level chosen lead index next_follower",
+    "filling": "level lead index open num_levels num_due num_stale num_rated stamp",
     "slice": "kind owner stay task iteration start_ns end_ns sharing",
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
 }
@@ -81,8 +93,10 @@ _FLOATS = {
     "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
-    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight",
-    "link": "relative_bandwidth bandwidth_bytes_per_s free bytes",
+    "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
+    "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",
+    "step": "lead_share share",
+    "filling": "lead_share",
     "slice": "rate",
 }
 
@@ -117,8 +131,10 @@ class State(NamedTuple):
     ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
     components, and ``key_notes``, for each job, the first numbers of its two keys at the snapshot and now; ``keys``
-    holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``minor`` rates that are being found;
-    ``scratch`` the lists that a policy is given; the others are lists whose lengths are in ``run``.
+    holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy
+    is given; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one record of where
+    the filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose lengths
+    are in ``run``.
     """
 
     run: Records
@@ -129,6 +145,8 @@ class State(NamedTuple):
     transfers: Records
     links: Records
     entries: Records
+    steps: Records
+    filling: Records
     slices: Records
     samples: Records
     successors: np.ndarray
@@ -152,18 +170,19 @@ class State(NamedTuple):
     open_gpus: np.ndarray
     touched_gpus: np.ndarray
     touched_links: np.ndarray
+    due_links: np.ndarray
+    stale_links: np.ndarray
     fresh: np.ndarray
     items: np.ndarray
     keys: np.ndarray
     key_notes: np.ndarray
-    minor: np.ndarray
     scratch: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
 
 
-_PLURALS = {{"run": "run", "entry": "entries"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
-_DTYPES = {"ready": np.uint8, "minor": np.float64, "jitter": np.float64}
+_PLURALS = {{"run": "run", "entry": "entries", "filling": "filling"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
+_DTYPES = {"ready": np.uint8, "jitter": np.float64}
 _TWO_DIMENSIONAL = ("residents", "penalties_ppm")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, ZERO, Door, TransferState
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.order import goes_before, write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.tasks import uneven_ns
@@ -49,9 +49,9 @@ def join_neighbours(s, number):
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
             link = s.links[s.entries[e].link]
             if link.stamp == run.stamp:
-                join_components(s, number, link.unfilled)
+                join_components(s, number, link.first_job)
             else:
-                link.stamp, link.unfilled = run.stamp, number
+                link.stamp, link.first_job = run.stamp, number
 
 
 @njit
@@ -114,11 +114,11 @@ def snapshot_words(s, job):
     return words
 
 
-@njit
-def examine_components(s):
-    """Between two instants: examine each component whose anchor has begun an iteration."""
+@called_by_address("examine_address")
+def examine_components(s, number):
+    """Between two instants: examine each component whose anchor has begun an iteration; ``number`` means nothing."""
     run = s.run[0]
-    if run.jumping == 0 or (run.record == 1 and run.now_ns >= run.record_from_ns):
+    if run.record == 1 and run.now_ns >= run.record_from_ns:
         run.components_changed, run.first_due = 0, -1
         return
     if run.components_changed == 1:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import ZERO, Contention, Door
+from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
+from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
 
 
@@ -26,14 +28,6 @@ def local_rate(s, number):
 
 
 @njit
-def weigh(s, number):
-    """Ask the weight and the level of a transfer."""
-    run = s.run[0]
-    call_policy(s, Door.CONTENTION.value, run.rate_address, number, ZERO, run.contention_fields)
-    call_policy(s, Door.CONTENTION.value, run.level_address, number, ZERO, run.contention_fields)
-
-
-@njit
 def alone_rate_now(s, number):
     """Rate of a transfer that runs and meets nobody."""
     run = s.run[0]
@@ -44,10 +38,7 @@ def alone_rate_now(s, number):
     least = np.inf
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link = s.links[s.entries[e].link]
-        units = 0.0
-        for _ in range(link.count):
-            units += transfer.weight
-        least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / units)
+        least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / (transfer.weight * link.count))
     return transfer.weight * least
 
 
@@ -79,90 +70,121 @@ def rerate_neighbours(s):
             e = entry.next
 
 
+# --- weighted max-min
+
+
+@njit
+def weigh(s, number):
+    """Ask the weight and the level of a transfer."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    call_policy(s, Door.CONTENTION.value, run.rate_address, number, ZERO, run.contention_fields)
+    weight = run.answer
+    call_policy(s, Door.CONTENTION.value, run.level_address, number, ZERO, run.contention_fields)
+    if run.failed_door < 0:
+        change_share(s, number, weight, np.int64(run.answer))
+    elif transfer.weight == 0.0:
+        transfer.weight = 1.0
+
+
 @called_from_python
-def collect_component(s):
-    """List in ``items`` the transfers joined by links to a touched link; let ``touched_links`` be all their links."""
+def change_share(s, number, weight, level):
+    """Give a transfer its weight and level; if these are others than before, it is filled anew."""
+    transfer = s.transfers[number]
+    s.filling[0].num_levels = max(s.filling[0].num_levels, level + 1)
+    if weight == transfer.weight and level == transfer.level:
+        return
+    if transfer.state == TransferState.ACTIVE:
+        leave_filling(s, transfer)
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            touch_link(s, s.entries[e].link)
+    transfer.weight, transfer.level = weight, level
+
+
+@called_from_python
+def list_component(s):
+    """List in ``items`` the transfers that links connect to a touched link; return how many."""
     run = s.run[0]
     run.stamp += 1
+    run.seen += 1
     count = ZERO
-    place = 0
-    while place < run.num_touched_links:
+    for place in range(run.num_touched_links):
+        count = list_transfers(s, s.touched_links[place], count)
+    place = ZERO
+    while place < count:
+        transfer = s.transfers[s.items[place]]
+        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+            count = list_transfers(s, s.entries[e].link, count)
+        place += 1
+    return count
+
+
+@njit
+def list_transfers(s, number, count):
+    """Add those of a link that are not listed yet."""
+    run, link = s.run[0], s.links[number]
+    if link.stamp == run.stamp:
+        return count
+    link.stamp = run.stamp
+    e = link.head
+    while e >= 0:
+        transfer = s.transfers[s.entries[e].transfer]
+        if transfer.seen != run.seen:
+            transfer.seen = run.seen
+            s.items[count] = s.entries[e].transfer
+            count += 1
+        e = s.entries[e].next
+    return count
+
+
+@njit
+def weigh_new(s):
+    """Ask the weights of the transfers that have just started: the others have theirs until they stop."""
+    run = s.run[0]
+    for place in range(run.num_touched_links):
+        e = s.links[s.touched_links[place]].head
+        while e >= 0:
+            if s.transfers[s.entries[e].transfer].weight == 0.0:
+                weigh(s, s.entries[e].transfer)
+            e = s.entries[e].next
+
+
+@njit
+def weigh_component(s):
+    """Ask the weights of all that a change can reach."""
+    for place in range(list_component(s)):
+        weigh(s, s.items[place])
+
+
+@njit
+def rerate_shares(s):
+    """Ask the weights that are not known, and share."""
+    if s.run[0].weights_are_fixed == 1:
+        weigh_new(s)
+    else:
+        weigh_component(s)
+    rerate_max_min(s)
+
+
+@called_from_python
+def rerate_max_min(s):
+    """Fill the links anew that a change reaches, and rate the transfers on them, and those on the changed links."""
+    run = s.run[0]
+    count = fill_component(s) if len(s.links) <= MOST_LINKS else fill(s)
+    run.stamp += 1
+    for place in range(run.num_touched_links):
         e = s.links[s.touched_links[place]].head
         while e >= 0:
             entry = s.entries[e]
             transfer = s.transfers[entry.transfer]
             if transfer.stamp != run.stamp:
                 transfer.stamp = run.stamp
-                s.items[count] = entry.transfer
-                count += 1
-                for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                    touch_link(s, s.entries[other].link)
+                set_rate(s, entry.transfer, transfer.new_rate, most_sharing(s, transfer))
             e = entry.next
-        place += 1
-    return count
-
-
-@njit
-def weigh_all(s, count):
-    """Ask the weights and levels of the transfers in ``items``, unless theirs are fixed."""
-    run = s.run[0]
-    for place in range(count):
-        number = s.items[place]
-        if run.weights_are_fixed == 0 or s.transfers[number].weight == 0.0:
-            weigh(s, number)
-
-
-@njit
-def rerate_shares(s):
-    """Ask what is not known, and share."""
-    count = collect_component(s)
-    weigh_all(s, count)
-    rerate_max_min(s, count)
-
-
-@called_from_python
-def rerate_max_min(s, count):
-    """Progressive filling over the touched component; ``minor`` holds the rates found."""
-    run = s.run[0]
-    for place in range(count):
-        s.minor[place] = 0.0
-        s.transfers[s.items[place]].fill_index = place
-    for place in range(run.num_touched_links):
-        link = s.links[s.touched_links[place]]
-        link.free = 1.0 / run.per_byte_s * link.relative_bandwidth
-        link.unfilled = link.count
-    left = count
-    while left > 0:
-        left -= fill_tightest_link(s)
     for place in range(count):
         transfer = s.transfers[s.items[place]]
-        set_rate(s, s.items[place], s.minor[place], most_sharing(s, transfer))
-
-
-@njit
-def fill_tightest_link(s):
-    """Freeze the transfers on the link with the least share (ties: lower number); return how many."""
-    tightest, least = -1, 0.0
-    for place in range(s.run[0].num_touched_links):
-        number = s.touched_links[place]
-        link = s.links[number]
-        if link.unfilled > 0:
-            share = link.free / link.unfilled
-            if tightest < 0 or share < least or (share == least and number < tightest):
-                tightest, least = number, share
-    frozen = 0
-    e = s.links[tightest].head
-    while e >= 0:
-        transfer = s.transfers[s.entries[e].transfer]
-        if s.minor[transfer.fill_index] == 0.0:
-            s.minor[transfer.fill_index] = least
-            frozen += 1
-            for other in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-                link = s.links[s.entries[other].link]
-                link.free = max(link.free - least, 0.0)
-                link.unfilled -= 1
-        e = s.entries[e].next
-    return frozen
+        if transfer.stamp != run.stamp:
+            set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
 
 
 @njit

@@ -7,6 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.codes import ZERO, SliceKind, TransferState
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.sharing_solver import leave_filling
 from ddlsched.engine.loop.tasks import end_all_reduce
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
 
@@ -129,6 +130,7 @@ def stop_transfer(s, number):
     job.active_transfers -= 1
     run.num_active = leave_list(s.transfers, s.active, run.num_active, transfer.position)
     transfer.state = TransferState.IDLE
+    leave_filling(s, transfer)
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
         link = s.links[entry.link]
@@ -159,8 +161,8 @@ def record_transfer(s, number):
 def pause_transfer(s, number):
     run = s.run[0]
     transfer = s.transfers[number]
+    settle(transfer, run.now_ns)
     if transfer.rate > 0.0:
-        settle(transfer, run.now_ns)
         unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number)
     stop_transfer(s, number)
     join_waiting(s, number)
@@ -191,7 +193,7 @@ def bytes_left_now(transfer, now_ns):
 
 @njit
 def settle(transfer, now_ns):
-    """Subtract what was sent since the last change of rate."""
+    """Subtract what was sent since the last change of rate; a transfer with rate 0 still sits out its latency."""
     transfer.bytes_left = bytes_left_now(transfer, now_ns)
     transfer.latency_left_ns = max(transfer.latency_left_ns - (now_ns - transfer.since_ns), 0.0)
     transfer.since_ns = now_ns
@@ -199,7 +201,10 @@ def settle(transfer, now_ns):
 
 @njit
 def set_rate(s, number, rate, sharing):
-    """Give an active transfer its rate; only if that is a change, settle it and predict its end anew."""
+    """Give an active transfer its rate; only if that is a change, settle it and predict its end anew.
+
+    With rate 0, which a strict priority may leave it, it stands still and has no end until its rate rises.
+    """
     run = s.run[0]
     transfer = s.transfers[number]
     if run.record == 1 and (rate != transfer.rate or sharing != transfer.sharing):
@@ -209,8 +214,11 @@ def set_rate(s, number, rate, sharing):
     transfer.sharing = sharing
     if rate == transfer.rate:
         return
-    if transfer.rate > 0.0:
-        settle(transfer, run.now_ns)
+    settle(transfer, run.now_ns)
+    if rate == 0.0:
+        unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number)
+        transfer.rate = rate
+        return
     transfer.rate = rate
     transfer.ns_per_byte = 1e9 / rate
     after_ns = np.ceil(transfer.latency_left_ns + transfer.bytes_left * transfer.ns_per_byte - 0.001)

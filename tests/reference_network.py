@@ -23,7 +23,10 @@ NS_PER_S = 1e9
 
 @dataclass(kw_only=True, eq=False)
 class Transfer:
-    """An all-reduce between servers, as policies read it; its rate is 0 while it waits or is paused."""
+    """An all-reduce between servers, as policies read it.
+
+    Its rate is 0 while it waits or is paused, and where others go before it on its links.
+    """
 
     simulation: Simulation
     job: RunningJob
@@ -33,6 +36,7 @@ class Transfer:
     latency_left_ns: float
     since_ns: int = 0
     is_active: bool = False
+    was_active: bool = False  # since since_ns
     rate: float = 0.0
     end_ns: int | None = None
 
@@ -65,9 +69,9 @@ class Transfer:
     def change_rate(self, rate: float) -> None:
         now_ns = self.simulation.now_ns
         self.bytes_kept = self.bytes_left
-        if self.rate > 0.0:
+        if self.was_active:
             self.latency_left_ns = max(0.0, self.latency_left_ns - (now_ns - self.since_ns))
-        self.rate, self.since_ns, self.end_ns = rate, now_ns, None
+        self.rate, self.since_ns, self.end_ns, self.was_active = rate, now_ns, None, self.is_active
         if rate > 0.0:
             rest_ns = self.latency_left_ns + self.bytes_kept * (NS_PER_S / rate)
             self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
@@ -137,15 +141,15 @@ def joined(links: set[int], transfers: Sequence[Transfer]) -> list[Transfer]:
 
 def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[Transfer, float]:
     """Weighted max-min sharing, level by level; ``transfers`` by number, with all that share links with them."""
-    weights = {t: float(model.weight(t)) for t in transfers}
+    weights = {t: min(max(round(model.weight(t) * 2**20), 1), 2**40) / 2**20 for t in transfers}
     levels = {t: model.level(t) for t in transfers}
-    free = {
-        link: 1.0 / model.alone_per_byte_s * network.links[link].relative_bandwidth
-        for t in transfers
-        for link in t.links
-    }
+    alone = 1.0 / model.alone_per_byte_s
+    full = {link: alone * network.links[link].relative_bandwidth for t in transfers for link in t.links}
+    free = dict(full)
     rates: dict[Transfer, float] = {}
     for level in sorted(set(levels.values())):
+        if level > 0:
+            free = {link: 0.0 if free[link] < 1e-9 * full[link] else free[link] for link in free}
         while open_ := [t for t in transfers if levels[t] == level and t not in rates]:
             units = {link: sum(weights[t] for t in open_ for own in t.links if own == link) for link in free}
             share, tightest = min((free[link] / units[link], link) for link in free if units[link])

@@ -591,7 +591,7 @@ class Simulation:
             rates |= shares(self.model, joined(links, running), self.network)
         self.rated = running, waiting
         for transfer, rate in rates.items():
-            if rate != transfer.rate:
+            if rate != transfer.rate or transfer in changed:
                 self.record_segment(transfer)
                 transfer.change_rate(rate)
 

@@ -187,17 +187,11 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
         st.builds(MaxMin, latency_s=latency),
         st.builds(Quadratic, latency_s=latency),
         st.builds(LateIterations, latency_s=latency),
+        st.builds(SizeWeights, latency_s=latency),
+        st.builds(IterationWeights, latency_s=latency),
+        st.builds(SizeLevels, latency_s=latency),
+        st.builds(IterationLevels, latency_s=latency),
     )
-
-
-def weighted_models() -> st.SearchStrategy[ContentionModel]:
-    """Return models of weighted sharing, fixed and not."""
-    return st.sampled_from((SizeWeights(), IterationWeights(), IterationWeights(latency_s=6.69e-4)))
-
-
-def levelled_models() -> st.SearchStrategy[ContentionModel]:
-    """Return models under which some transfers stand still."""
-    return st.sampled_from((SizeLevels(), SizeLevels(latency_s=6.69e-4), IterationLevels()))
 
 
 def equal_servers() -> st.SearchStrategy[Cluster]:

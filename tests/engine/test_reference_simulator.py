@@ -209,8 +209,9 @@ def finish_ms_of_both(*jobs: Job, **options: Any) -> dict[str, float]:
 
 
 def test_tiresias_goes_on_to_the_next_queue_after_a_task() -> None:
-    # The threshold is 25 GPU-ms. Both on one GPU: a, which came first, has had 24 ms at 24 ms and 30 ms at 30 ms. Then
-    # b, until it has had 30 ms, at 60 ms. In the second queue a, which came first, goes on with its other 50 ms, then b.
+    # The threshold is 25 GPU-ms. Both on one GPU: a, which came first, has had 24 ms at 24 ms and 30 ms at 30 ms.
+    # Then b, until it has had 30 ms, at 60 ms. In the second queue a, which came first, goes on with its other 50 ms,
+    # then b.
     jobs = job("a", gpus=1, iterations=8), job("b", gpus=1, iterations=4, arrival_s=0.001)
     order = "tiresias:threshold_gpu_s=0.025"
     assert finish_ms_of_both(*jobs, order=order, communication="adadual") == {"a": 110, "b": 120}
@@ -243,8 +244,8 @@ def test_srtf_with_and_without_communication(order: str, expected: dict[str, flo
     [
         # a computes until 10 ms, b until 20 ms. By then a has 10 ms to compute and 2 x 20 ms to send, b 20 ms and
         # 3 x 5 ms: b preempts a, sends until 25 ms and computes until 35 ms, as long as a sends its last 10 MB.
-        # a computes until 45 ms and sends; b sends until 40 ms, computes from 45 to 55 ms, preempts a, with 5 ms against
-        # 20 ms, and ends at 60 ms. a sends its last 10 MB.
+        # a computes until 45 ms and sends; b sends until 40 ms, computes from 45 to 55 ms, preempts a, with 5 ms
+        # against 20 ms, and ends at 60 ms. a sends its last 10 MB.
         ("time", {"a": 70, "b": 60}),
         # a, with 10 ms to compute against 20 ms, sends on until 30 ms, computes until 40 ms and sends until 60 ms.
         # b sends from 30 to 35 ms, computes from 40 to 50 ms, sends from 60 to 65 ms, and needs 15 ms more.

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import flow_speed
 import full_size
-import python_policies
 import start_time
+import users_policies
 from benchmark_tables import Table
 
 PARTS: dict[str, Callable[[], Iterator[Table]]] = {
     "a": full_size.tables,
     "b": flow_speed.tables,
     "c": start_time.tables,
-    "d": python_policies.tables,
+    "d": users_policies.tables,
 }
 
 

@@ -19,7 +19,7 @@ __all__ = ["assert_agrees", "run_engine", "run_reference"]
 
 
 def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
-    """Run the engine, by its compiled policies or by calling every policy and model in Python."""
+    """Run the engine, with policies compiled or calling every policy and model in Python."""
     given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
     cluster = dataclasses.replace(given.pop("cluster"), topology=given.pop("topology"))
     plugins = {kind: resolve(kind, given.pop(kind)) for kind in ("placement", "order", "communication")}

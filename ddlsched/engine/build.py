@@ -101,7 +101,7 @@ def build_state(
         fresh=np.zeros(len(transfers), np.int64),
         items=np.zeros(longest, np.int64),
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
-        key_notes=np.zeros(4 * len(workload), np.int64),
+        key_notes=np.zeros(4 * KEY_WORDS * len(workload), np.int64),
         scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,

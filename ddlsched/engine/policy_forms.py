@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,8 @@ from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
 Kind = Literal["order", "communication", "contention"]
+_NOTHING_IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
 DOORS: dict[Door, Kind] = {
     Door.ORDER: "order",
     Door.COMMUNICATION: "communication",
@@ -104,7 +107,7 @@ class PolicyForms:
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
         wanted = getattr(type(policy), "compiled", None)
-        if kind in in_python or wanted is False or methods[0] in ("select", "rates"):
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or _NOTHING_IS_COMPILED:
             return Form(policy)
         try:
             if hasattr(policy, "wake_s"):

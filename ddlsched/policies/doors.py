@@ -1,44 +1,60 @@
-"""The plug-in doors, on one page. Write a class with the method of a door and pass an instance of it.
+"""The doors: what a policy may decide, on one page. Write a class with the method of a door and pass an instance of it.
 
-A policy is a keyword-only frozen dataclass: its parameters are its fields. It is given read-only views and
-returns a value; it never changes anything, so it is tested without a simulator (:mod:`ddlsched.testing`).
+A policy is a keyword-only frozen dataclass; its fields are its parameters. It is given read-only views and returns a
+value. It changes nothing, so it is tested without a simulator (:mod:`ddlsched.testing`). ``docs/writing_policies.md``
+has an example of each door.
 
-What the views offer, in short (each documented in :mod:`ddlsched.policies.views`):
+What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.elastic_views`,
+:mod:`ddlsched.network.contention`):
 
-:class:`~ddlsched.policies.views.JobView`
-    ``number, job_id, num_gpus, iterations, iterations_left, arrival_s, start_s, remaining_service_ns,
-    attained_service_ns, compute_ns, message_bytes, communication_ns, gpu_memory_mb, gpus, servers, dag, model, user``
-:class:`~ddlsched.policies.views.ClusterView`
-    ``now_s, eligible_gpus(job), fits(job, gpu), gpus_of(server), server_of(gpu), residents(gpu),
-    num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(), free_memory_mb(gpu), network``; for large
-    clusters the same on numpy arrays: ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
-    server_ranks(servers)``
-:class:`~ddlsched.policies.views.TransferView`
-    ``number, job, links, servers, message_bytes, bytes_left, is_active``
-:class:`~ddlsched.policies.views.NetworkView`
-    ``now_s, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
+:class:`~ddlsched.policies.views.JobView`, in ``key`` and ``place``, and as ``transfer.job``
+    ``number, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns, start_s, gpus,
+    servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
+    remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
+    ``job_id, model, user, dag``
+:class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models
+    ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``
+:class:`~ddlsched.policies.views.NetworkView`, in ``admit``, ``transfer_key`` and ``select``
+    ``now_s, now_ns, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
     links, per_byte_s, penalty_per_byte_s``
-:class:`~ddlsched.policies.elastic_views.ElasticJobView`
+:class:`~ddlsched.network.contention.SharedLink`, in ``link_rate``
+    ``number, num_transfers, relative_bandwidth, bandwidth_bytes_per_s``
+:class:`~ddlsched.policies.views.ClusterView`, in ``place``
+    ``now_s, now_ns, num_gpus, num_servers, eligible_gpus(job), fits(job, gpu), is_up(gpu), gpus_of(server),
+    server_of(gpu), residents(gpu), num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(),
+    free_memory_mb(gpu), relative_speed(gpu), network``; for large clusters the same on numpy arrays:
+    ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
+:class:`~ddlsched.policies.elastic_views.ElasticJobView`, in ``allocate``
     ``number, job_id, job, samples_left, num_gpus, gpus, batch, lost_gpus, rescaling_left_s, start_s``
-:class:`~ddlsched.policies.elastic_views.CapacityView`
+:class:`~ddlsched.policies.elastic_views.CapacityView`, in ``allocate``
     ``num_gpus, free_gpus, queued, cluster, network, server_of(gpu), all_reduce_s(message_bytes, num_servers)``
 
 Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
 ``cluster.num_residents(gpu) == 0``.
 
-Each of these policies may add two methods:
+Two more methods, for any of these policies:
 
 ``begin(cluster, rng)``
     Called once a run with the :class:`~ddlsched.cluster.cluster.Cluster` and a seeded random generator; returns the
-    object that is asked during that run. For policies with memory or randomness. Default: the policy itself.
+    object that is asked during that run. For memory and randomness. Default: the policy itself.
 ``wake_s(now_s)``
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
     if nothing has happened by then, or None. A time that has passed is as good as None. A communication policy's
     wake runs a communication round, any other's a round of allocation and placement. The engine asks the object
-    that ``begin`` returned.
+    that ``begin`` returned. An order or a communication policy that has it is asked in Python.
 
-Contention models and topologies are the other two doors, without these two methods: see
-:class:`ddlsched.network.contention.ContentionModel` and :class:`ddlsched.network.topology.Topology`.
+``key``, ``admit``, ``transfer_key``, ``link_rate``, ``weight`` and ``level`` are compiled from the class's own source;
+the other methods are called in Python. A class may say how:
+
+``compiled``
+    True: it is an error if the class cannot be compiled. False: it is asked in Python. Not stated: it is compiled, or a
+    line on stderr says why it is asked in Python.
+``refusal_lasts``, ``key_falls_while_sending``, ``key_is_linear``
+    What the engine may rely on to skip ahead: :mod:`ddlsched.policies.promises`.
+
+Contention models, interference models and topologies are doors, too, without ``begin`` and ``wake_s``:
+:class:`ddlsched.network.contention.ContentionModel`, :class:`ddlsched.cluster.interference.InterferenceModel`,
+:class:`ddlsched.network.topology.Topology`.
 """
 
 from __future__ import annotations

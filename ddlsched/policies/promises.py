@@ -11,10 +11,11 @@ variable:
     The key of a transfer that runs never rises, that of one that waits stays the same, as long as its job computes
     nothing. Needed only by a key that reads bytes.
 ``key_is_linear = True`` (with ``key`` or ``transfer_key``)
-    The first number of the key is whole, and changes by the same amount in every iteration of the job.
+    The first number of the key is whole, and changes by the same amount in every iteration of the job; after a whole
+    iteration the others are what they were.
 
-Without a promise a run is slower, never different. A false one gives wrong results: the conformance classes of
-:mod:`ddlsched.testing` look for one that is.
+Without a promise a run is slower, never different. A false one gives wrong results. The conformance classes of
+:mod:`ddlsched.testing` compare short runs with and without shortcuts, which finds many that are false, not all.
 """
 
 from __future__ import annotations

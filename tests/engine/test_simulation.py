@@ -97,7 +97,7 @@ class LongestFirst:
     """An order of a user's, with a tuple for a key."""
 
     def key(self, job, now_s):
-        return (-job.remaining_service_ns, job.job_id)
+        return (-job.remaining_service_ns, job.number)
 
 
 def test_a_users_order_decides_who_goes_first():
@@ -199,7 +199,8 @@ def test_a_placement_without_memory_is_refused():
             {"order": type("Nan", (), {"key": lambda s, j, t: math.nan})()},
             "order Nan at 0.0 s, job 'a': its key is nan",
         ),
-        ({"order": type("Mixed", (), {"key": lambda s, j, t: j.job_id if j.number else 1})()}, "cannot be compared"),
+        ({"order": type("Mixed", (), {"key": lambda s, j, t: (1, 2) if j.number else 1})()}, "cannot be compared"),
+        ({"order": type("Text", (), {"key": lambda s, j, t: j.job_id})()}, "its key is 'a'; expected numbers"),
         ({"communication": type("Maybe", (), {"admit": lambda s, t, n: "yes"})()}, "admit answered 'yes'"),
         ({"communication": type("Other", (), {"select": lambda s, t, n: [1]})()}, "select answered 1"),
         ({"communication": type("Breaks", (), {"admit": lambda s, t, n: 1 / 0})()}, "Breaks raised ZeroDivisionError"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import sys
 import threading
 from pathlib import Path
@@ -58,8 +57,6 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
     CannotCompileError
         With file, line, construct and why.
     """
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        raise CannotCompileError("NUMBA_DISABLE_JIT", "1", "nothing is compiled")
     program = build_program(policy, method)
     name = f"{method}-{_digest(program)}"
     with _lock:

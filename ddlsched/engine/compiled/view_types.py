@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -45,12 +46,12 @@ JOB, TRANSFER, LINK, NETWORK = ViewType("job"), ViewType("transfer"), ViewType("
 class ListType(types.SimpleIterableType):  # type: ignore[misc]
     """Things in a row: ``count`` of them, from ``first`` on.
 
-    ``item`` is the type of one; ``place`` says where their numbers are: in the "scratch" array, in the "entries" of a
-    transfer's links, or "themselves", first, first + 1 and so on.
+    ``item`` is the type of one, ``place`` says where their numbers are, and ``get`` is the function of a list and a
+    place in it that returns one.
     """
 
-    def __init__(self, item: Any, place: str) -> None:
-        self.item, self.place = item, place
+    def __init__(self, item: Any, place: str, get: Callable[..., Any]) -> None:
+        self.item, self.place, self.get = item, place, get
         super().__init__(f"list of {item} in {place}", _IteratorType(self))
 
 
@@ -146,8 +147,6 @@ def _getiter(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
 @lower_builtin("iternext", _IteratorType)  # type: ignore[untyped-decorator]
 @iternext_impl(RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any) -> None:
-    from ddlsched.engine.compiled.views import item_of
-
     (kind,) = sig.args
     iterator = cgutils.create_struct_proxy(kind)(context, builder, arguments[0])
     row = cgutils.create_struct_proxy(kind.row)(context, builder, iterator.row)
@@ -156,6 +155,6 @@ def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any)
     result.set_valid(more)
     with builder.if_then(more):
         item_signature = signature(kind.row.item, kind.row, types.int64)
-        item = context.compile_internal(builder, item_of(kind.row), item_signature, (iterator.row, place))
+        item = context.compile_internal(builder, kind.row.get, item_signature, (iterator.row, place))
         result.yield_(item)
         builder.store(builder.add(place, ir.Constant(ir.IntType(64), 1)), iterator.place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -28,28 +27,24 @@ from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
 from ddlsched.policies.transfer_states import TransferState
 
-__all__ = ["item_of", "job_at", "link_at", "network_at", "transfer_at"]
+__all__ = ["job_at", "link_at", "network_at", "transfer_at"]
 
 job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
-
-TRANSFERS, NUMBERS = ListType(TRANSFER, "scratch"), ListType(types.int64, "scratch")
-CROSSED, LINKS = ListType(types.int64, "entries"), ListType(LINK, "themselves")
-_transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
 
 
 # --- lists
 
 
-@functools.cache
-def item_of(row: ListType) -> Callable[..., Any]:
-    """Return the function that gets the item at a place of a list."""
-    if row.place == "entries":
-        return lambda row, place: state_of(row).entries[first_of(row) + place].link
-    if row.place == "themselves":
-        return lambda row, place: link_at(state_of(row), first_of(row) + place)
-    if row.item == TRANSFER:
-        return lambda row, place: transfer_at(state_of(row), state_of(row).scratch[first_of(row) + place])
-    return lambda row, place: state_of(row).scratch[first_of(row) + place]
+@register_jitable
+def _in_scratch(row: Any, place: int) -> int:
+    return state_of(row).scratch[first_of(row) + place]
+
+
+TRANSFERS = ListType(TRANSFER, "scratch", lambda row, place: transfer_at(state_of(row), _in_scratch(row, place)))
+NUMBERS = ListType(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
+CROSSED = ListType(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
+LINKS = ListType(LINK, "themselves", lambda row, place: link_at(state_of(row), first_of(row) + place))
+_transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
 
 
 @overload(len)
@@ -63,7 +58,7 @@ def _length(row: Any) -> Any:
 def _item(row: Any, place: Any) -> Any:
     if not isinstance(row, ListType) or not isinstance(place, types.Integer):
         return None
-    item = register_jitable(item_of(row))
+    item = register_jitable(row.get)
 
     @typed
     def get(row: Any, place: Any) -> Any:

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any
 
 import numba
-from numba import config
 
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.admission import gather_transfers
@@ -81,6 +80,11 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
     return signatures[part]
 
 
+def _is_off() -> bool:
+    """Return whether NUMBA_DISABLE_JIT=1 has the loop run as plain Python."""
+    return not hasattr(advance, "compile")
+
+
 @functools.cache
 def _compile(part: Part) -> None:
     for function, signature in _signatures(part):
@@ -95,7 +99,7 @@ def compile_loop() -> None:
 @functools.cache
 def start_compiling() -> subprocess.Popen[bytes] | None:
     """Let another process compile the loop, unless that was done or its work could not be kept; return that process."""
-    if config.DISABLE_JIT or is_kept(advance, (STATE,)) is not False:
+    if _is_off() or is_kept(advance, (STATE,)) is not False:
         return None
     _notice().start()
     program = "from ddlsched.engine.loop.compilation import compile_loop; compile_loop()"
@@ -107,7 +111,7 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
 
 def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     """Compile those parts of the loop, or load them, and write addresses into the run; say so on stderr if it lasts."""
-    if config.DISABLE_JIT:
+    if _is_off():
         return
     other = start_compiling()
     notice = _notice()

@@ -130,10 +130,10 @@ class State(NamedTuple):
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
     ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
-    components, and ``key_notes``, for each job, the first numbers of its two keys at the snapshot and now; ``keys``
+    components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys``
     holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy
-    is given; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one record of where
-    the filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose lengths
+    is given; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one of where the
+    filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose lengths
     are in ``run``.
     """
 

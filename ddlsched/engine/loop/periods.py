@@ -260,7 +260,7 @@ def periodic(run, place):
 
 @njit
 def note_keys(s, number):
-    """Write the first number of a job's key, and of that of its transfers, beside the snapshot."""
+    """Write a job's key, and that of its transfers, beside those of the snapshot."""
     run = s.run[0]
     job = s.jobs[number]
     spare = len(s.keys) // KEY_WORDS - 2
@@ -271,7 +271,14 @@ def note_keys(s, number):
             elif job.num_transfers > 0:
                 door, address, fields = Door.COMMUNICATION.value, run.communication_address, run.communication_fields
                 call_policy(s, door, address, job.first_transfer, spare, fields)
-            s.key_notes[4 * number + 2 * place + 1] = s.keys[spare * KEY_WORDS]
+            for word in range(KEY_WORDS):
+                s.key_notes[first_note(number, place) + KEY_WORDS + word] = s.keys[spare * KEY_WORDS + word]
+
+
+@njit
+def first_note(number, place):
+    """Where a key of a job is noted: that of the snapshot, then that of now."""
+    return (2 * number + place) * 2 * KEY_WORDS
 
 
 @njit
@@ -281,7 +288,9 @@ def keep_keys(s, root):
     while number >= 0:
         note_keys(s, number)
         for place in range(2):
-            s.key_notes[4 * number + 2 * place] = s.key_notes[4 * number + 2 * place + 1]
+            note = first_note(number, place)
+            for word in range(KEY_WORDS):
+                s.key_notes[note + word] = s.key_notes[note + KEY_WORDS + word]
         number = s.jobs[number].next_member
 
 
@@ -289,14 +298,19 @@ def keep_keys(s, root):
 def periods_in_order(s, number, other, place):
     """How often the last period may be repeated, in which two jobs keep their order.
 
-    Only for keys that change by the same amount in every period. If both change equally, every comparison comes out as
-    it did. If not, they must be so far apart that the order is the same at whatever times of a period they are taken,
-    the last one included. Only the first numbers of the keys are looked at, so these must differ.
+    Only for keys whose first number changes by the same amount in every period, and no other does. If both change
+    equally, every comparison comes out as it did. If not, they must be so far apart that the order is the same at
+    whatever times of a period they are taken, the last one included.
     """
-    first, second = 4 * number + 2 * place, 4 * other + 2 * place
-    if s.key_notes[second + 1] < s.key_notes[first + 1]:
+    words = s.run[0].key_words if place == 0 else s.run[0].transfer_key_words
+    first, second = first_note(number, place), first_note(other, place)
+    for word in range(1, words):
+        for note in (first, second):
+            if s.key_notes[note + word] != s.key_notes[note + KEY_WORDS + word]:
+                return np.int64(0)
+    if s.key_notes[second + KEY_WORDS] < s.key_notes[first + KEY_WORDS]:
         first, second = second, first
-    key, other_key = s.key_notes[first + 1], s.key_notes[second + 1]
+    key, other_key = s.key_notes[first + KEY_WORDS], s.key_notes[second + KEY_WORDS]
     fall, other_fall = s.key_notes[first] - key, s.key_notes[second] - other_key
     if fall == other_fall:
         return NEVER

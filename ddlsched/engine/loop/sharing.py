@@ -110,7 +110,7 @@ def list_component(s):
     count = ZERO
     for place in range(run.num_touched_links):
         count = list_transfers(s, s.touched_links[place], count)
-    place = ZERO
+    place = 0
     while place < count:
         transfer = s.transfers[s.items[place]]
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):

@@ -482,27 +482,25 @@ def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
 
 
 def _array(dtype: Any) -> Any:
-    """Return the function that makes an array of numbers from its address and shape.
-
-    It is an intrinsic: without reference counts, numba lets no function return an array.
-    """
+    """Return the function that makes an array of numbers from its address and shape."""
 
     @intrinsic
     def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
-        kind = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
+        array = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
 
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-            array = context.make_array(kind)(context, builder)
-            lengths = cgutils.unpack_tuple(builder, arguments[1])
-            size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-            strides = [size]
-            for length in lengths[:0:-1]:
-                strides.insert(0, builder.mul(strides[0], length))
-            data = builder.inttoptr(arguments[0], array.data.type)
-            populate_array(array, data=data, shape=lengths, strides=strides, itemsize=size, meminfo=None)
-            return array._getvalue()
+            made = context.make_array(array)(context, builder)
+            lengths = cgutils.unpack_tuple(builder, arguments[1], array.ndim)
+            data = builder.inttoptr(arguments[0], made.data.type)
+            width = context.get_abi_sizeof(context.get_data_type(array.dtype))
+            stride, strides = ir.Constant(ir.IntType(64), width), []
+            for length in reversed(lengths):
+                strides.insert(0, stride)
+                stride = builder.mul(stride, length)
+            populate_array(made, data, lengths, strides, ir.Constant(ir.IntType(64), width), None)
+            return made._getvalue()
 
-        return signature(kind, types.int64, shape), generate
+        return signature(array, types.int64, shape), generate
 
     return make
 

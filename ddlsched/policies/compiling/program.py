@@ -59,6 +59,7 @@ _STATEMENTS = (
     ast.Continue,
 )
 _TICKS = "ticks__"
+_BEST = "if first__:\n    best__ = value__\n    first__ = False\nelif {}(value__, best__):\n    best__ = value__"
 MOST_FUNCTIONS = 100
 
 
@@ -162,6 +163,8 @@ def _assigned(node: ast.AST) -> set[str]:
 
 def _constant(value: Any, at: ast.AST) -> ast.expr | None:
     """Return a value as a constant of the code, or None if it is none."""
+    if isinstance(value, enum.Enum) and not isinstance(value, int | str):
+        return None  # it equals no number and no text
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, np.generic):
@@ -560,8 +563,8 @@ class _Rewriter(ast.NodeTransformer):
             "all": "if not value__:\n    return False",
             "sum": "total__ = sum_step(total__, value__)",
             "len": "total__ = add(total__, 1)",
-            "min": "if first__ or less(value__, best__):\n    best__ = value__\n    first__ = False",
-            "max": "if first__ or greater(value__, best__):\n    best__ = value__\n    first__ = False",
+            "min": _BEST.format("less"),
+            "max": _BEST.format("greater"),
         }
         value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
         body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]

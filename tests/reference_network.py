@@ -31,6 +31,7 @@ class Transfer:
     simulation: Simulation
     job: RunningJob
     task: int
+    links: tuple[int, ...]  # kept when its job loses them
     message_bytes: float
     bytes_kept: float  # what was left, and of the latency, at since_ns, when the rate last changed
     latency_left_ns: float
@@ -43,10 +44,6 @@ class Transfer:
     @property
     def servers(self) -> tuple[int, ...]:
         return self.job.servers
-
-    @property
-    def links(self) -> tuple[int, ...]:
-        return self.job.links
 
     @property
     def number(self) -> int:

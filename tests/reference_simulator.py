@@ -410,6 +410,7 @@ class Simulation:
             simulation=self,
             job=state,
             task=task,
+            links=state.links,
             message_bytes=wire,
             bytes_kept=wire,
             latency_left_ns=state.latency_ns,

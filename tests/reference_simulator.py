@@ -1,21 +1,23 @@
 """The oracle: the simulator's semantics once more, deliberately slow and simple.
 
 It shares no code with the engine: plain objects, linear scans instead of heaps, sets of ended tasks
-instead of counters, exact fractions, and every policy written out here again. Given to it from outside are the
-links of rings, the contention models, and what is drawn at random (which GPUs are slow, when servers fail).
+instead of counters. Orders, communication policies and contention models are the classes that the engine is given,
+called as plain Python: jobs, transfers and the network have the attributes of the views that policies read. When they
+are asked, and what follows from their answers, is written out here again, as placements are. Given to it from outside
+are also the links of rings, and what is drawn at random (which GPUs are slow, when servers fail).
 :meth:`Simulation.round` is the five steps of the engine's documentation, in order. Meant for small workloads.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from reference_elastic import Elastic, iterations_for
+from reference_network import NetworkNow, Transfer, joined, least_link_rate, meet, shares
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
@@ -23,6 +25,7 @@ from ddlsched.cluster.disturbances import CapacityChange, Disturbances, jitter_f
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network, Topology
+from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -100,7 +103,7 @@ class ReferenceRun:
 
 
 class RunningJob:
-    """A job, queued or placed, and how far it has come.
+    """A job, queued or placed, and how far it has come; policies read it.
 
     A worker is named by its GPU. What a worker has begun and done of the current iteration are sets of
     (task, gpu); an all-reduce is begun and done by all workers at once.
@@ -108,6 +111,10 @@ class RunningJob:
 
     def __init__(self, job: Job, number: int) -> None:
         self.job, self.number = job, number
+        self.job_id, self.model, self.user, self.dag = job.job_id, job.model, job.user, job.dag
+        self.arrival_s, self.arrival_ns, self.iterations = job.arrival_s, job.arrival_ns, job.iterations
+        self.gpu_memory_mb, self.memory_bytes = job.gpu_memory_mb, job.gpu_memory_bytes
+        self.num_gpus = job.num_gpus  # of an elastic job those it has, or had last
         tasks = job.dag.tasks
         self.durations_ns = {i: task.duration_ns for i, task in enumerate(tasks) if isinstance(task, ComputeTask)}
         self.messages = {i: task.message_bytes for i, task in enumerate(tasks) if isinstance(task, AllReduceTask)}
@@ -125,7 +132,6 @@ class RunningJob:
         self.iteration_ns = 0  # when the current one began
         self.samples_placed = job.samples if isinstance(job, ElasticJob) else 0  # left when it was placed last
         self.batch = 0
-        self.size = job.num_gpus
         self.hold_until_ns = -1
         self.attained_before_ns = 0  # service of earlier stays, of an elastic job
         self.begun: set[tuple[int, int]] = set()
@@ -151,20 +157,45 @@ class RunningJob:
     def compute_ns(self) -> int:
         return sum(self.durations_ns.values())
 
-    def service_ns(self, iterations: int) -> int:
-        return iterations * self.compute_ns * self.size
+    def service_of(self, iterations: int) -> int:
+        return iterations * self.compute_ns * self.num_gpus
 
     @property
-    def attained_ns(self) -> int:
-        all_ns = self.service_ns(iterations_for(self.samples_placed, self.batch) or self.job.iterations)
-        return self.attained_before_ns + all_ns - self.remaining_service_ns
+    def service_ns(self) -> int:
+        left = iterations_for(self.samples_placed, self.batch) or self.iterations
+        return self.attained_before_ns + self.service_of(left)
+
+    @property
+    def attained_service_ns(self) -> int:
+        return self.service_ns - self.remaining_service_ns
+
+    @property
+    def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
+        return self.remaining_service_ns // self.num_gpus, self.remaining_service_ns % self.num_gpus / self.num_gpus
+
+    @property
+    def remaining_time_ns(self) -> tuple[int, float]:
+        whole_ns, rest = self.remaining_service_per_gpu_ns
+        return whole_ns + self.iterations_left * self.communication_ns, rest
+
+    @property
+    def remaining_communication_ns(self) -> int:
+        return self.iterations_left * self.communication_ns * self.num_gpus
+
+    @property
+    def message_bytes(self) -> float:
+        return sum(self.messages.values())
+
+    @property
+    def start_s(self) -> float | None:
+        return self.start_ns / NS_PER_S if self.servers else None
 
     def fit(self, num_gpus: int, batch: int) -> None:
         """Take on the size that an elastic job has from now on."""
-        self.size, self.batch = num_gpus, batch
+        self.num_gpus, self.batch = num_gpus, batch
         self.durations_ns = {0: max(round(self.job.curve.iteration_s(num_gpus, batch) * NS_PER_S), 1)}
         self.loads_ns |= self.durations_ns
-        self.remaining_service_ns = self.service_ns(iterations_for(self.samples_placed, batch))
+        self.remaining_service_ns = self.service_of(iterations_for(self.samples_placed, batch))
 
     @property
     def finished(self) -> bool:
@@ -193,51 +224,6 @@ class RunningJob:
         return self.iterations_left * sum(self.loads_ns[task] for task in tasks) - done_ns
 
 
-@dataclass(kw_only=True, eq=False)
-class Transfer:
-    """An all-reduce between servers; its rate is 0 while it waits or is paused."""
-
-    job: RunningJob
-    task: int
-    wire_bytes: float
-    bytes_left: float  # this and the next are those of since_ns, when the rate last changed
-    latency_left_ns: float
-    since_ns: int = 0
-    runs: bool = False
-    rate: float = 0.0
-    end_ns: int | None = None
-
-    @property
-    def servers(self) -> tuple[int, ...]:
-        return self.job.servers
-
-    @property
-    def links(self) -> tuple[int, ...]:
-        return self.job.links
-
-    @property
-    def number(self) -> tuple[int, int]:
-        return self.job.number, self.task
-
-    def sent_since(self, now_ns: int) -> float:
-        """Bytes sent since the rate last changed, not capped by what there was to send."""
-        if self.rate == 0.0:
-            return 0.0
-        return max(0.0, now_ns - self.since_ns - self.latency_left_ns) / (NS_PER_S / self.rate)
-
-    def bytes_left_at(self, now_ns: int) -> float:
-        return max(0.0, self.bytes_left - self.sent_since(now_ns))
-
-    def change_rate(self, rate: float, now_ns: int) -> None:
-        self.bytes_left = self.bytes_left_at(now_ns)
-        if self.rate > 0.0:
-            self.latency_left_ns = max(0.0, self.latency_left_ns - (now_ns - self.since_ns))
-        self.rate, self.since_ns, self.end_ns = rate, now_ns, None
-        if rate > 0.0:
-            rest_ns = self.latency_left_ns + self.bytes_left * (NS_PER_S / rate)
-            self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
-
-
 def scatter(bits: int) -> int:
     """Mix 32 bits."""
     bits ^= bits >> 16
@@ -247,55 +233,15 @@ def scatter(bits: int) -> int:
     return bits ^ bits >> 16
 
 
-OrderKey: TypeAlias = Callable[[RunningJob], int | Fraction]
-
-
 def parse(name: str) -> tuple[str, dict[str, str]]:
     """Split ``name:parameter=value``."""
     first, *parameters = name.split(":")
     return first, dict(parameter.split("=") for parameter in parameters)
 
 
-def order_key(order: str) -> OrderKey:
-    name, parameters = parse(order)
-    communication = parameters.get("communication") == "true"
-    keys: dict[str, OrderKey] = {
-        "srsf": lambda s: s.remaining_service_ns + communication * s.iterations_left * s.communication_ns * len(s.gpus),
-        "srtf": lambda s: (
-            Fraction(s.remaining_service_ns, s.size) + communication * s.iterations_left * s.communication_ns
-        ),
-        "fifo": lambda s: s.job.arrival_ns,
-        "las": lambda s: s.attained_ns,
-    }
-    return keys[name]
-
-
-def preemption_key(by: str, transfer: Transfer, now_ns: int) -> float | Fraction:
-    service_ns = transfer.job.remaining_service_ns
-    keys: dict[str, float | Fraction] = {
-        "service": service_ns,
-        "service-per-gpu": Fraction(service_ns, transfer.job.size),
-        "time": order_key("srtf:communication=true")(transfer.job),
-        "bytes": transfer.bytes_left_at(now_ns),
-    }
-    return keys[by]
-
-
-def most_on_links_of(transfer: Transfer, running: Sequence[Transfer]) -> int:
-    return max(sum(other.links.count(link) for other in running) for link in transfer.links)
-
-
-def meet(one: Transfer, other: Transfer) -> bool:
-    return not set(one.links).isdisjoint(other.links)
-
-
-def adadual_admits(transfer: Transfer, running: Sequence[Transfer], model: ContentionModel, now_ns: int) -> bool:
-    most = most_on_links_of(transfer, running)
-    if most != 1:
-        return most == 0
-    b, eta = model.alone_per_byte_s, model.penalty_per_byte_s
-    met = [other for other in running if meet(transfer, other)]
-    return all(transfer.wire_bytes * 2 * (b + eta) <= old.bytes_left_at(now_ns) * b * (1 + 1e-9) for old in met)
+def form_of(policy: Any, *methods: str) -> str:
+    """Return which of the methods a policy's class has, the nearest if it inherits another."""
+    return next(method for kind in type(policy).__mro__ for method in methods if method in vars(kind))
 
 
 @dataclass(kw_only=True)
@@ -307,8 +253,8 @@ class Simulation:
     model: ContentionModel
     load_per_byte_s: float
     placement: str
-    key: OrderKey
-    communication: str
+    order: Any
+    communication: Any
     disturbances: Disturbances
     slowdowns: list[float]
     jitter_seed: int
@@ -319,6 +265,8 @@ class Simulation:
     residents: list[RunningJob] = field(default_factory=list)
     computing: list[tuple[RunningJob, ComputeInterval]] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)  # waiting, paused and running
+    keys: dict[RunningJob, Any] = field(default_factory=dict)  # of jobs that this instant may choose between
+    rated: tuple[list[Transfer], list[Transfer]] = ([], [])  # running and not, when rates were asked last
     jobs_changed: bool = False
     transfers_changed: bool = False
     compute: list[ComputeInterval] = field(default_factory=list)
@@ -339,6 +287,13 @@ class Simulation:
         if self.queue or self.residents:
             stuck = [state.job.job_id for state in self.queue + self.residents]
             raise RuntimeError(f"these jobs can never be placed or never finish: {stuck}")
+
+    @property
+    def now_s(self) -> float:
+        return self.now_ns / NS_PER_S
+
+    def transfers_by_number(self) -> list[Transfer]:
+        return sorted(self.transfers, key=lambda t: t.number)
 
     def next_instant(self) -> int | None:
         """The next arrival or end; now, once more, if a job finished after step 3 and has yet to leave."""
@@ -364,13 +319,14 @@ class Simulation:
     def phase(self, state: RunningJob) -> int:
         mine = [transfer for transfer in self.transfers if transfer.job is state]
         if mine:
-            return 3 if any(transfer.runs for transfer in mine) else 4
+            return 3 if any(transfer.is_active for transfer in mine) else 4
         if state.restarts_until_ns >= 0:
             return 5
         return 1 if any(other is state for other, _ in self.computing) else 2
 
     def round(self) -> None:
         self.jobs_changed = self.transfers_changed = False
+        self.keys = {}
         self.end_compute_tasks()  # step 1
         self.end_transfers()
         self.take_in_arrivals()
@@ -378,14 +334,19 @@ class Simulation:
         for state in self.residents:  # step 2
             self.advance(state)
         self.change_capacity()
+        if len(self.rivals()) > 1:
+            self.rank()
         self.let_finished_jobs_leave()  # step 3
         if self.elastic and self.elastic.wake_ns == self.now_ns:
             self.elastic.wake_ns = None
             self.jobs_changed = True
         if self.jobs_changed and self.elastic:
             self.elastic.decide(self)
-        if self.jobs_changed:
+            self.rank()
+        if self.jobs_changed and any(not isinstance(state.job, ElasticJob) for state in self.queue):
             self.place_queue()
+            self.jobs_changed = False
+            self.rank()
         if self.transfers_changed:  # step 4
             self.choose_transfers()
         self.ask_rates()
@@ -445,9 +406,16 @@ class Simulation:
             state.done |= state.everywhere(task)
             return
         wire = self.wire_bytes(state, task)
-        self.transfers.append(
-            Transfer(job=state, task=task, wire_bytes=wire, bytes_left=wire, latency_left_ns=state.latency_ns)
+        transfer = Transfer(
+            simulation=self,
+            job=state,
+            task=task,
+            links=state.links,
+            message_bytes=wire,
+            bytes_kept=wire,
+            latency_left_ns=state.latency_ns,
         )
+        self.transfers.append(transfer)
         self.transfers_changed = True
 
     def wire_bytes(self, state: RunningJob, task: int) -> float:
@@ -487,16 +455,31 @@ class Simulation:
             state.lost_ns += self.now_ns - (state.iteration_ns if commit_iterations == 1 else state.checkpoint_ns)
         state.iteration -= (state.iteration - state.placed_iteration) % commit_iterations
         if isinstance(state.job, ElasticJob):
-            state.attained_before_ns += state.service_ns(state.iteration - state.placed_iteration)
+            state.attained_before_ns += state.service_of(state.iteration - state.placed_iteration)
             state.samples_placed = state.samples_left
-            state.gpus = ()
         state.placed_iteration = state.iteration
-        state.remaining_service_ns = state.service_ns(state.iterations_left)
+        state.remaining_service_ns = state.service_of(state.iterations_left)
         state.begun, state.done = set(), set()
-        state.servers, state.links, state.communication_ns = (), (), 0
+        state.gpus, state.servers, state.links, state.communication_ns = (), (), (), 0
         state.loads_ns |= dict.fromkeys(state.messages, 0)
         state.restarts += 1
         state.restarts_until_ns = -1
+
+    # Between these and step 3, and after placement
+
+    def rivals(self) -> list[RunningJob]:
+        """The jobs that the rest of this instant may have to choose between."""
+        rivals = {transfer.job for transfer in self.transfers} if self.transfers_changed else set()
+        if self.jobs_changed or any(state.finished for state in self.residents):
+            rivals |= {state for state in self.queue if not isinstance(state.job, ElasticJob)}
+        for gpu in self.idle_gpus():
+            ready = {state for state in self.residents if gpu in state.gpus and state.ready_compute(gpu)}
+            rivals |= ready if len(ready) > 1 else set()
+        return sorted(rivals, key=lambda state: state.number)
+
+    def rank(self) -> None:
+        """Ask the order once for each rival: its answers may depend on how often it was asked."""
+        self.keys = {state: (self.order.key(state, self.now_s), state.number) for state in self.rivals()}
 
     # Step 3
 
@@ -507,7 +490,7 @@ class Simulation:
 
     def place_queue(self) -> None:
         rigid = [state for state in self.queue if not isinstance(state.job, ElasticJob)]
-        for state in sorted(rigid, key=lambda s: (self.key(s), s.number)):
+        for state in sorted(rigid, key=lambda s: self.keys.get(s, s)):
             gpus = self.gpus_for(state)
             if len(gpus) == state.job.num_gpus:
                 self.queue.remove(state)
@@ -572,37 +555,46 @@ class Simulation:
     # Step 4
 
     def choose_transfers(self) -> None:
-        name, parameters = parse(self.communication)
-        if name == "preemptive":
-            self.select(parameters["by"])
+        """Ask in the job order; a transfer that is admitted counts at once for the next."""
+        policy, network = self.communication, NetworkNow(self)
+        transfers = sorted(self.transfers, key=lambda t: (self.keys.get(t.job, t.job), t.number))
+        form = form_of(policy, "select", "transfer_key", "admit")
+        if form == "admit":
+            for transfer in [t for t in transfers if not t.is_active]:
+                transfer.is_active = bool(policy.admit(transfer, network))
             return
-        waiting = [t for t in self.transfers if not t.runs]
-        for transfer in sorted(waiting, key=lambda t: (self.key(t.job), t.number)):
-            running = [t for t in self.transfers if t.runs]
-            if name == "adadual":
-                transfer.runs = adadual_admits(transfer, running, self.model, self.now_ns)
-            elif name == "bounded-overlap":
-                transfer.runs = most_on_links_of(transfer, running) <= int(parameters["limit"]) - 1
-            else:
-                raise ValueError(f"unknown communication {self.communication!r}")
-
-    def select(self, by: str) -> None:
-        taken: list[Transfer] = []
-        for transfer in sorted(self.transfers, key=lambda t: (preemption_key(by, t, self.now_ns), t.number)):
-            transfer.runs = not any(meet(transfer, other) for other in taken)
-            if transfer.runs:
-                taken.append(transfer)
+        if form == "transfer_key":
+            keys = {t: (policy.transfer_key(t, network), t.number) for t in self.transfers_by_number()}
+            chosen: list[Transfer] = []
+            for transfer in sorted(self.transfers, key=keys.__getitem__):
+                if not any(meet(transfer, other) for other in chosen):
+                    chosen.append(transfer)
+        else:
+            chosen = list(policy.select(transfers, network)) if transfers else []
+        for transfer in transfers:
+            transfer.is_active = transfer in chosen
 
     def ask_rates(self) -> None:
-        """Ask the model every time: it is a pure function, so nothing changes unless the transfers did."""
-        transfers = sorted(self.transfers, key=lambda t: t.number)
-        active = [t for t in transfers if t.runs]
-        waiting = [t for t in transfers if not t.runs]
-        rates = [*self.model.rates(active, waiting, self.network.links), *(0.0 for _ in waiting)]
-        for transfer, rate in zip(active + waiting, rates, strict=True):
-            if rate != transfer.rate:
+        """Ask for the rates that a change can reach; others stay. What waits has none."""
+        running = [t for t in self.transfers_by_number() if t.is_active]
+        waiting = [t for t in self.transfers_by_number() if not t.is_active]
+        changed = set(running) ^ set(self.rated[0])
+        rates = dict.fromkeys(waiting, 0.0)
+        form = form_of(self.model, "rates", "link_rate", "weight")
+        if form == "rates" and (running, waiting) != self.rated:
+            rates |= zip(running, self.model.rates(running, waiting, self.network.links), strict=True)
+        elif form == "link_rate":
+            for transfer in running:
+                if transfer in changed or any(meet(transfer, other) for other in changed):
+                    rates[transfer] = least_link_rate(self.model, transfer, running, self.network)
+        elif form == "weight":
+            links = {link for transfer in changed for link in transfer.links}
+            rates |= shares(self.model, joined(links, running), self.network)
+        self.rated = running, waiting
+        for transfer, rate in rates.items():
+            if rate != transfer.rate or transfer in changed:
                 self.record_segment(transfer)
-                transfer.change_rate(rate, self.now_ns)
+                transfer.change_rate(rate)
 
     def record_segment(self, transfer: Transfer) -> None:
         if transfer.rate == 0.0 or transfer.since_ns == self.now_ns:
@@ -613,22 +605,24 @@ class Simulation:
                 task=transfer.task,
                 iteration=transfer.job.iteration,
                 links=transfer.links,
-                wire_bytes=transfer.wire_bytes,
+                wire_bytes=transfer.message_bytes,
                 start_ns=transfer.since_ns,
                 end_ns=self.now_ns,
                 rate_bytes_per_s=transfer.rate,
-                sent_bytes=transfer.sent_since(self.now_ns),
+                sent_bytes=transfer.sent(),
             )
         )
 
     # Step 5
 
+    def idle_gpus(self) -> list[int]:
+        return sorted(set(range(self.cluster.num_gpus)) - {task.gpu for _, task in self.computing})
+
     def fill_idle_gpus(self) -> None:
-        idle = set(range(self.cluster.num_gpus)) - {task.gpu for _, task in self.computing}
-        for gpu in sorted(idle):
+        for gpu in self.idle_gpus():
             ready = [(s, task) for s in self.residents if gpu in s.gpus for task in s.ready_compute(gpu)]
             if ready:
-                self.start(gpu, *min(ready, key=lambda pair: (self.key(pair[0]), pair[0].number, pair[1])))
+                self.start(gpu, *min(ready, key=lambda pair: (self.keys.get(pair[0], pair[0]), pair[1])))
 
     def start(self, gpu: int, state: RunningJob, task: int) -> None:
         state.begun.add((task, gpu))
@@ -663,9 +657,9 @@ def reference_simulate(
     cluster: Cluster,
     *,
     placement: str,
-    order: str,
-    communication: str,
-    contention: ContentionModel,
+    order: Any,
+    communication: Any,
+    contention: Any,
     topology: Topology,
     load_per_byte_s: float | None = None,
     disturbances: Disturbances | None = None,
@@ -678,15 +672,14 @@ def reference_simulate(
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
-    ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order`` is srsf, srsf:communication=true,
-    srtf, fifo or las; ``communication`` is bounded-overlap:limit=N, adadual or preemptive:by=KEY with KEY
-    service-per-gpu, service or bytes. ``allocation`` is an allocation policy that may read what views say, but not
-    their class.
+    ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order``, ``communication`` and ``contention`` are
+    names or instances, of any class that never asks to be woken. ``allocation`` is an allocation policy that may read
+    what views say, but not their class.
     """
     network = Network(topology, cluster.num_servers, cluster.network_cards)
     disturbances = disturbances or Disturbances()
     streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(5)]
-    model = contention.bound_to(network)
+    model = resolve("contention", contention).bound_to(network)
     jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
     simulation = Simulation(
         cluster=cluster,
@@ -694,8 +687,8 @@ def reference_simulate(
         model=model,
         load_per_byte_s=model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s,
         placement=placement,
-        key=order_key(order),
-        communication=communication,
+        order=begun(resolve("order", order), cluster, streams[1]),
+        communication=begun(resolve("communication", communication), cluster, streams[2]),
         disturbances=disturbances,
         slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
         jitter_seed=int(streams[3].integers(2**32)),
@@ -715,6 +708,10 @@ def reference_simulate(
         events=simulation.events,
         changes=simulation.elastic.changes if simulation.elastic else [],
     )
+
+
+def begun(policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+    return policy.begin(cluster, rng) if hasattr(policy, "begin") else policy
 
 
 def outcome(state: RunningJob) -> ReferenceOutcome:

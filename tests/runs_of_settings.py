@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 
 from reference_simulator import ReferenceRun, reference_simulate
 from strategies import Setting
@@ -24,7 +26,10 @@ def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False
     plugins["contention"] = given.pop("contention")
     if python:
         plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
-    return ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        result = ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
+    assert "in Python" not in said.getvalue(), said.getvalue()  # where a policy that is not compiled is told
+    return result
 
 
 def run_reference(setting: Setting) -> ReferenceRun:

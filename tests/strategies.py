@@ -11,6 +11,23 @@ from math import inf
 from typing import Any
 
 from hypothesis import strategies as st
+from policies_of_users import (
+    Ageing,
+    BytesTimesGpus,
+    ByTheClock,
+    FewAtATime,
+    FewestGpus,
+    IterationLevels,
+    IterationWeights,
+    LateIterations,
+    LeastAsked,
+    Quadratic,
+    SizeLevels,
+    SizeWeights,
+    SmallerFirst,
+    SmallMessages,
+    Turns,
+)
 
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
@@ -35,7 +52,17 @@ def examples(usual: int) -> int:
 
 
 PLACEMENTS = ("first-fit", "list-scheduling", "lwf:kappa=1", "lwf:kappa=3")
-ORDERS = ("srsf", "srsf:communication=true", "srtf", "srtf:communication=true", "fifo", "las")
+ORDERS = (
+    "srsf",
+    "srsf:communication=true",
+    "srtf",
+    "srtf:communication=true",
+    "fifo",
+    "las",
+    "tiresias:threshold_gpu_s=0.05",
+    "themis",
+)
+USERS_ORDERS = (FewestGpus(), Ageing(), Turns(), LeastAsked())
 COMMUNICATIONS = (
     "bounded-overlap:limit=1",
     "bounded-overlap:limit=2",
@@ -45,6 +72,14 @@ COMMUNICATIONS = (
     "preemptive:by=service",
     "preemptive:by=time",
     "preemptive:by=bytes",
+)
+USERS_COMMUNICATIONS = (
+    SmallerFirst(),
+    SmallerFirst(limit=3),
+    ByTheClock(),
+    FewAtATime(),
+    SmallMessages(),
+    BytesTimesGpus(),
 )
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
@@ -69,8 +104,8 @@ class Setting:
     topology: Topology
     contention: ContentionModel
     placement: str
-    order: str
-    communication: str
+    order: Any
+    communication: Any
     load_per_byte_s: float | None
     disturbances: Disturbances
     until_s: float | None
@@ -150,6 +185,12 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
         st.builds(Linear, latency_s=latency, penalty_per_byte_s=st.just(0.0)),
         st.builds(EqualShare, latency_s=latency),
         st.builds(MaxMin, latency_s=latency),
+        st.builds(Quadratic, latency_s=latency),
+        st.builds(LateIterations, latency_s=latency),
+        st.builds(SizeWeights, latency_s=latency),
+        st.builds(IterationWeights, latency_s=latency),
+        st.builds(SizeLevels, latency_s=latency),
+        st.builds(IterationLevels, latency_s=latency),
     )
 
 
@@ -210,8 +251,8 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
         topology=draw(topologies()),
         contention=draw(contention_models()),
         placement=draw(st.sampled_from(PLACEMENTS)),
-        order=draw(st.sampled_from(ORDERS)),
-        communication=draw(st.sampled_from(COMMUNICATIONS)),
+        order=draw(st.sampled_from(ORDERS + USERS_ORDERS)),
+        communication=draw(st.sampled_from(COMMUNICATIONS + USERS_COMMUNICATIONS)),
         load_per_byte_s=draw(st.sampled_from((None, 0.0, 7.8125e-9))),
         disturbances=draw(disturbances(cluster.num_servers)) if disturbed else Disturbances(),
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,

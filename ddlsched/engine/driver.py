@@ -249,6 +249,8 @@ class Simulation:
     def _allocate(self) -> None:
         self._resizing.allocate()
         self._set_wake("wake_placement_ns", "allocation")
+        if self._state.run.order_ranked:  # transfers may have left links for which others wait
+            self._rank()
 
     def _communicate(self) -> None:
         self._sending.choose()

@@ -96,7 +96,18 @@ def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -
 def python_form(plugin: Plugin) -> Plugin:
     """Return the same plug-in without its compiled form, so that the engine asks its Python methods."""
     kind: Any = type(plugin)
-    plain = type(kind.__name__, (kind,), {"compiled": False})
+    changes: dict[str, Any] = {"compiled": False}
+    if hasattr(kind, "begin"):
+        changes["begin"] = lambda self, cluster, rng: _not_compiled(kind.begin(self, cluster, rng))
+    plain = type(kind.__name__, (kind,), changes)
     values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind)}
     made: Plugin = plain(**values)
     return made
+
+
+def _not_compiled(begun: Any) -> Any:
+    """Return what ``begin`` answered, of a class that is not compiled; it is not copied, since it may hold anything."""
+    kind = type(begun)
+    if getattr(kind, "compiled", None) is not False:
+        object.__setattr__(begun, "__class__", type(kind.__name__, (kind,), {"compiled": False, "__slots__": ()}))
+    return begun

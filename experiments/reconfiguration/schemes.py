@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.network.contention import MaxMin
+from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Topology
 from ddlsched.reconfiguration.change_cost import Site, link_bytes, reconfiguration_s
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
@@ -105,7 +106,7 @@ def fair_sharing_s(change: Plan, topology: Topology) -> float:
     now_s = 0.0
     active = np.flatnonzero(left > 0)
     while len(active):
-        speeds = np.array(model.rates([flows[number][0] for number in active], (), links))
+        speeds = np.array(rates_of(model, [flows[number][0] for number in active], (), links))
         step_s = (left[active] / speeds).min()
         left[active] -= speeds * step_s
         now_s += step_s

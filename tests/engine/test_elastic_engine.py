@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from jobs_by_hand import elastic_job
+from jobs_by_hand import Fixed, data_parallel_job, elastic_job
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import ElasticSetting, elastic_settings, examples
 
@@ -18,6 +18,7 @@ from ddlsched.engine import build, driver
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.timeline import compute_slices
+from ddlsched.testing import python_form
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import ConstantRescaleCost
 
@@ -113,6 +114,30 @@ def test_a_resize_costs_the_iteration_under_way_and_the_rescale_time() -> None:
     assert row.compute_s == pytest.approx(1.05 + 4.5, abs=1e-9)
     (first, _), (second, cost_s) = [(change, ns / 1e9) for _, change, ns in run.finished.rescales]
     assert (first.is_first, first.to_gpus, second.from_gpus, second.to_gpus, cost_s) == (True, 1, 1, 2, 2.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TurnsRound:
+    """By number before 0.3 s, the other way round afterwards."""
+
+    def key(self, job, now_s):
+        return job.number if now_s < 0.3 else -job.number
+
+
+@pytest.mark.parametrize("make", [TurnsRound, lambda: python_form(TurnsRound())])
+def test_transfers_that_an_elastic_job_lets_go_ahead_go_in_the_order_of_now(make) -> None:
+    # From 0.05 s on e sends for 1 s; a and b, ready at 0.11 s and 0.12 s, wait for its links. At 0.5 s e is stopped: by
+    # now b goes first, 0.1 s, then a. (When b became ready, a went before it.)
+    sends = [
+        data_parallel_job(id_, 2, backward_s=backward_s, message_bytes=1e8)
+        for id_, backward_s in (("a", 0.11), ("b", 0.12))
+    ]
+    elastic = elastic_job("e", samples=10, min_gpus=2, max_gpus=2, gpu_batch=10, message_bytes=1e9)
+    at = {0: {"e": Allocation(2, 10, (0, 3))}, 0.5: {}, 2: {"e": Allocation(2, 10, (0, 3))}}
+    placement = Fixed(gpus={"a": [1, 4], "b": [2, 5]})
+    run = run_by_hand(elastic, *sends, at=at, servers=2, gpus_per_server=3, placement=placement, order=make())
+    finish_s = run.jobs.set_index("job_id")["finish_s"]
+    assert (finish_s["b"], finish_s["a"]) == pytest.approx((0.6, 0.7), abs=1e-9)
 
 
 def test_the_batch_changes_the_iteration_but_not_the_samples() -> None:

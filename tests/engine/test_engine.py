@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import Setting, examples, settings
+from strategies import (
+    COMMUNICATIONS,
+    ORDERS,
+    USERS_COMMUNICATIONS,
+    USERS_ORDERS,
+    Setting,
+    contention_models,
+    examples,
+    settings,
+)
 
 import ddlsched
 from ddlsched.engine import build, driver
+from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
 
 
@@ -52,6 +66,31 @@ def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting
 @hypothesis_settings(max_examples=examples(25))
 def test_recording_a_timeline_changes_nothing(setting: Setting) -> None:
     assert outcomes(run_engine(setting, timeline=True)) == outcomes(run_engine(setting))
+
+
+@pytest.mark.parametrize("order", ORDERS + USERS_ORDERS, ids=str)
+def test_every_order_that_is_drawn_is_compiled(order: Any) -> None:
+    assert forms_of(order, "adadual", ddlsched.Linear()).all_compiled
+
+
+@pytest.mark.parametrize("communication", COMMUNICATIONS + USERS_COMMUNICATIONS, ids=str)
+def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any) -> None:
+    assert forms_of("srsf", communication, ddlsched.Linear()).all_compiled
+
+
+@given(contention_models())
+@hypothesis_settings(max_examples=20)
+def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:
+    assert forms_of("srsf", "adadual", contention).all_compiled
+
+
+def forms_of(order: Any, communication: Any, contention: Any) -> PolicyForms:
+    cluster = ddlsched.Cluster()
+    asked = resolve("order", order)
+    if hasattr(asked, "begin"):
+        asked = asked.begin(cluster, np.random.default_rng(0))
+    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    return PolicyForms(asked, resolve("communication", communication), contention.bound_to(network), frozenset())
 
 
 def test_agrees_with_every_golden_case() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from golden_cases import golden_cases
 from jobs_by_hand import data_parallel_job
+from policies_of_users import IterationWeights, SizeLevels, SizeWeights
 from reference_simulator import ReferenceRun, reference_simulate
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.network.contention import Linear
+from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
+from ddlsched.simulation import simulate
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_files import read_workload
@@ -75,14 +78,19 @@ job = functools.partial(
 
 
 def run_on_two_gpus(
-    *jobs: Job, communication: str, contention: Linear = NS_A_BYTE, gpus_per_server: int = 1, star: Star | None = None
+    *jobs: Job,
+    communication: str,
+    contention: ContentionModel = NS_A_BYTE,
+    gpus_per_server: int = 1,
+    star: Star | None = None,
+    order: str = "srsf",
 ) -> ReferenceRun:
     """By default each GPU on a server of its own, so that every job of 2 GPUs communicates."""
     return reference_simulate(
         Workload(jobs),
         Cluster(num_servers=2 // gpus_per_server, gpus_per_server=gpus_per_server, gpu_memory_mb=2000),
         placement="first-fit",
-        order="srsf",
+        order=order,
         communication=communication,
         contention=contention,
         topology=star or Star(),
@@ -188,6 +196,91 @@ def test_a_general_graph_may_begin_with_an_all_reduce() -> None:
     run = run_on_two_gpus(general, communication="bounded-overlap:limit=1")
     assert finish_ms(run) == {"a": 24}
     assert [(s.start_ns, s.end_ns) for s in run.transfers] == [(0, 3 * MS), (12 * MS, 15 * MS)]
+
+
+def finish_ms_of_both(*jobs: Job, **options: Any) -> dict[str, float]:
+    """Return what the oracle finds, after a look whether the engine finds the same."""
+    found = finish_ms(run_on_two_gpus(*jobs, **options))
+    given = {"order": "srsf", "contention": NS_A_BYTE} | options
+    cluster = Cluster(num_servers=2, gpus_per_server=1, gpu_memory_mb=2000)
+    run = simulate(Workload(jobs), cluster, placement="first-fit", **given)
+    assert found == {name: int(ns) / MS for name, ns in zip(found, run.finished.state.jobs.finish_ns, strict=True)}
+    return found
+
+
+def test_tiresias_goes_on_to_the_next_queue_after_a_task() -> None:
+    # The threshold is 25 GPU-ms. Both on one GPU: a, which came first, has had 24 ms at 24 ms and 30 ms at 30 ms.
+    # Then b, until it has had 30 ms, at 60 ms. In the second queue a, which came first, goes on with its other 50 ms,
+    # then b.
+    jobs = job("a", gpus=1, iterations=8), job("b", gpus=1, iterations=4, arrival_s=0.001)
+    order = "tiresias:threshold_gpu_s=0.025"
+    assert finish_ms_of_both(*jobs, order=order, communication="adadual") == {"a": 110, "b": 120}
+
+
+def test_themis_serves_who_falls_behind_most() -> None:
+    # Alone a takes 50 ms, b 10 ms. At 0 both have rho 1, a goes for 4 ms. Then a has (4 + 50) / 50, b (4 + 10) / 10,
+    # and at 8 ms (8 + 50) / 50 and (8 + 10) / 10: b ends at 14 ms. The other 46 ms are a's.
+    jobs = job("a", gpus=1, iterations=5), job("b", gpus=1)
+    assert finish_ms_of_both(*jobs, order="themis", communication="adadual") == {"a": 60, "b": 14}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        # a computes until 10 ms and sends until 30 ms, while b, on one of its GPUs, computes two iterations. Each then
+        # has 10 ms left, and a the lower number: it computes until 40 ms and sends until 60 ms; b computes until 50 ms.
+        ("srtf", {"a": 60, "b": 50}),
+        # a has 20 ms to compute and 2 x 20 ms to send, b 30 ms to compute: b goes first, and a has 60 ms to go then.
+        ("srtf:communication=true", {"a": 90, "b": 30}),
+    ],
+)
+def test_srtf_with_and_without_communication(order: str, expected: dict[str, float]) -> None:
+    jobs = job("a", iterations=2), job("b", gpus=1, iterations=3)
+    assert finish_ms_of_both(*jobs, order=order, communication="bounded-overlap:limit=1") == expected
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        # a computes until 10 ms, b until 20 ms. By then a has 10 ms to compute and 2 x 20 ms to send, b 20 ms and
+        # 3 x 5 ms: b preempts a, sends until 25 ms and computes until 35 ms, as long as a sends its last 10 MB.
+        # a computes until 45 ms and sends; b sends until 40 ms, computes from 45 to 55 ms, preempts a, with 5 ms
+        # against 20 ms, and ends at 60 ms. a sends its last 10 MB.
+        ("time", {"a": 70, "b": 60}),
+        # a, with 10 ms to compute against 20 ms, sends on until 30 ms, computes until 40 ms and sends until 60 ms.
+        # b sends from 30 to 35 ms, computes from 40 to 50 ms, sends from 60 to 65 ms, and needs 15 ms more.
+        ("service-per-gpu", {"a": 60, "b": 80}),
+        ("service", {"a": 60, "b": 80}),
+        # At 20 ms b has 5 MB left, a 10 MB: as by time until then. At 55 ms, too.
+        ("bytes", {"a": 70, "b": 60}),
+    ],
+)
+def test_preemption_by_each_key(by: str, expected: dict[str, float]) -> None:
+    jobs = job("a", iterations=2), job("b", iterations=3, message_bytes=5e6)
+    assert finish_ms_of_both(*jobs, communication=f"preemptive:by={by}") == expected
+
+
+@pytest.mark.parametrize(
+    ("contention", "iterations", "expected"),
+    [
+        # a sends from 10 ms on; it has 10 MB left when b, of 5 MB, starts at 20 ms. Half each: b ends at 30 ms, a has
+        # 5 MB left then.
+        (EqualShare(per_byte_s=1e-9), 1, {"a": 35, "b": 30}),
+        (MaxMin(per_byte_s=1e-9), 1, {"a": 35, "b": 30}),
+        (SizeWeights(per_byte_s=1e-9), 1, {"a": 35, "b": 30}),
+        # a of one iteration counts 1.5, b of three 1: b gets 2/5 and ends at 32.5 ms, a has 2.5 MB left then. b has
+        # two iterations of 15 ms to go.
+        (IterationWeights(per_byte_s=1e-9), 3, {"a": 35, "b": 62.5}),
+        # Less than 10 MB go first: a stands still until b ends at 25 ms.
+        (SizeLevels(per_byte_s=1e-9), 1, {"a": 35, "b": 25}),
+        # The same with 1 ms of latency for each: a has 11 MB left when b starts, and stands still for 6 ms.
+        (SizeLevels(per_byte_s=1e-9, latency_s=0.001), 1, {"a": 37, "b": 26}),
+    ],
+)
+def test_sharing(contention: ContentionModel, iterations: int, expected: dict[str, float]) -> None:
+    jobs = job("a"), job("b", iterations=iterations, message_bytes=5e6)
+    run = finish_ms_of_both(*jobs, communication="bounded-overlap:limit=2", contention=contention)
+    assert run == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_job_that_never_fits_is_an_error() -> None:

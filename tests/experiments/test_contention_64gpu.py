@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import ddlsched
 from ddlsched.comparisons.sweeps import scripts
 from ddlsched.network.contention import Linear
+from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link
 
 FOLDER = EXPERIMENTS / "contention_64gpu"
@@ -70,12 +71,12 @@ pairs = st.lists(st.permutations(range(6)).map(lambda servers: flow(*servers[:2]
 
 @given(pairs)
 def test_published_rates_without_probing_are_the_conserved_ones(active):
-    assert published.PublishedRates().rates(active, [], LINKS) == Linear().rates(active, [], LINKS)
+    assert published.PublishedRates().rates(active, [], LINKS) == rates_of(Linear(), active, [], LINKS)
 
 
 @given(pairs, pairs)
 def test_published_rates_are_never_slower(active, waiting):
-    faster, conserved = (model.rates(active, waiting, LINKS) for model in (published.PublishedRates(), Linear()))
+    faster, conserved = (rates_of(model, active, waiting, LINKS) for model in (published.PublishedRates(), Linear()))
     assert all((one / other).is_integer() for one, other in zip(faster, conserved, strict=True))
     assert sum(faster) >= sum(conserved)
 

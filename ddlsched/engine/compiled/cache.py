@@ -7,17 +7,20 @@ is asked for.
 from __future__ import annotations
 
 import getpass
+import itertools
 import json
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from numba.core import caching
+from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 
 from ddlsched.engine.loop.state import ENTRY_SIGNATURE
@@ -83,14 +86,30 @@ def kept_entry(name: str, make: Callable[[], tuple[Any, int, bool]]) -> tuple[An
         loaded = _load(kept)
         if loaded is not None:
             return loaded, *known
-    entry, words, whole_first = make()
-    compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False})
-    if kept is not None:
-        compiled._cache = kept
-    compiled.compile()
+    with _symbols_of_its_own():
+        entry, words, whole_first = make()
+        compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False})
+        if kept is not None:
+            compiled._cache = kept
+        compiled.compile()
     if folder is not None:
         _describe(folder, name, words, whole_first)
     return compiled, words, whole_first
+
+
+@contextmanager
+def _symbols_of_its_own() -> Iterator[None]:
+    """Let what is compiled have names that no other process gives.
+
+    numba tells functions of one name apart by a number that counts from 1 in every process. Two entries from different
+    processes would have functions of the same name, and the one that is loaded second would call those of the first.
+    """
+    counter = FunctionIdentity._unique_ids
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
+    try:
+        yield
+    finally:
+        FunctionIdentity._unique_ids = counter
 
 
 class _Loaded:

@@ -1,0 +1,74 @@
+"""Compiled policies that one process keeps and another loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+POLICIES = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class One:
+    def admit(self, transfer, network):
+        return len(network.active) == 0 or all(other.number < 0 for other in network.active)
+
+
+@dataclass(frozen=True)
+class Always:
+    def admit(self, transfer, network):
+        return len(network.active) == 0 or all(other.number >= 0 for other in network.active)
+"""
+
+PROGRAM = """
+import json
+import sys
+
+import ddlsched
+import two_policies
+from ddlsched.engine.compiled.forms import compile_method
+
+names = sys.argv[1:]
+for name in names:
+    compile_method(getattr(two_policies, name)(), "admit")
+iteration = ddlsched.DataParallelIteration(forward_s=0.1, backward_s=0.0, message_bytes=2e8)
+jobs = [
+    ddlsched.Job(job_id=str(n), arrival_s=0.0, num_gpus=2, iterations=1, iteration=iteration, gpu_memory_mb=1)
+    for n in range(2)
+]
+run = {
+    "workload": ddlsched.Workload.of(jobs),
+    "cluster": ddlsched.Cluster(num_servers=2, gpus_per_server=1),
+    "placement": "first-fit",
+    "contention": ddlsched.Linear(per_byte_s=1e-9, penalty_per_byte_s=0.0),
+}
+for name in names:
+    finish_s = ddlsched.simulate(communication=getattr(two_policies, name)(), **run).jobs["finish_s"].tolist()
+    print(json.dumps(finish_s))
+"""
+
+
+def finishes(folder: Path, *names: str) -> dict[str, list[float]]:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": "",
+        "XDG_CACHE_HOME": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    program = [sys.executable, "-c", PROGRAM, *names]
+    printed = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+    return dict(zip(names, map(json.loads, printed.splitlines()), strict=True))
+
+
+def test_what_other_processes_compiled_stays_apart(tmp_path: Path) -> None:
+    # Both GPUs compute the first job until 0.1 s, the second until 0.2 s; each then sends for 0.2 s alone. One at a
+    # time: until 0.3 s and 0.5 s. Together, at half the speed each: the first sends its second half until 0.4 s, the
+    # other has as much left then.
+    (tmp_path / "two_policies.py").write_text(POLICIES, encoding="utf-8")
+    expected = {"One": [0.3, 0.5], "Always": [0.4, 0.5]}
+    assert finishes(tmp_path, "Always") == {"Always": expected["Always"]}
+    assert finishes(tmp_path, "One", "Always") == expected
+    assert finishes(tmp_path, "Always", "One") == expected

@@ -1,0 +1,158 @@
+"""The oracle's transfers: what policies read of them and of the network, and how they share links.
+
+It shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.network.topology import Network
+
+if TYPE_CHECKING:
+    from reference_simulator import RunningJob, Simulation
+
+__all__ = ["NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "shares"]
+
+NS_PER_S = 1e9
+
+
+@dataclass(kw_only=True, eq=False)
+class Transfer:
+    """An all-reduce between servers, as policies read it.
+
+    Its rate is 0 while it waits or is paused, and where others go before it on its links.
+    """
+
+    simulation: Simulation
+    job: RunningJob
+    task: int
+    links: tuple[int, ...]  # kept when its job loses them
+    message_bytes: float
+    bytes_kept: float  # what was left, and of the latency, at since_ns, when the rate last changed
+    latency_left_ns: float
+    since_ns: int = 0
+    is_active: bool = False
+    was_active: bool = False  # since since_ns
+    rate: float = 0.0
+    end_ns: int | None = None
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        return self.job.servers
+
+    @property
+    def number(self) -> int:
+        return self.job.number * 1000 + self.task
+
+    @property
+    def bytes_left(self) -> float:
+        return max(0.0, self.bytes_kept - self.sent())
+
+    @property
+    def bytes_sent(self) -> float:
+        return self.message_bytes - self.bytes_left
+
+    def sent(self) -> float:
+        """Bytes sent since the rate last changed, not capped by what there was to send."""
+        if self.rate == 0.0:
+            return 0.0
+        return max(0.0, self.simulation.now_ns - self.since_ns - self.latency_left_ns) / (NS_PER_S / self.rate)
+
+    def change_rate(self, rate: float) -> None:
+        now_ns = self.simulation.now_ns
+        self.bytes_kept = self.bytes_left
+        if self.was_active:
+            self.latency_left_ns = max(0.0, self.latency_left_ns - (now_ns - self.since_ns))
+        self.rate, self.since_ns, self.end_ns, self.was_active = rate, now_ns, None, self.is_active
+        if rate > 0.0:
+            rest_ns = self.latency_left_ns + self.bytes_kept * (NS_PER_S / rate)
+            self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
+
+
+class NetworkNow:
+    """What communication policies read besides transfers."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.links = simulation, simulation.network.links
+        self.per_byte_s = simulation.model.alone_per_byte_s
+        self.penalty_per_byte_s = simulation.model.penalty_per_byte_s
+
+    @property
+    def now_ns(self) -> int:
+        return self.simulation.now_ns
+
+    @property
+    def now_s(self) -> float:
+        return self.simulation.now_s
+
+    @property
+    def active(self) -> tuple[Transfer, ...]:
+        return tuple(t for t in self.simulation.transfers_by_number() if t.is_active)
+
+    @property
+    def waiting(self) -> tuple[Transfer, ...]:
+        return tuple(t for t in self.simulation.transfers_by_number() if not t.is_active)
+
+    def transfers_on(self, link: int) -> list[Transfer]:
+        return [transfer for transfer in self.active if link in transfer.links]
+
+    def num_on(self, link: int) -> int:
+        return sum(transfer.links.count(link) for transfer in self.active)
+
+    def most_on_links_of(self, transfer: Transfer) -> int:
+        return max(self.num_on(link) for link in transfer.links)
+
+    def met_by(self, transfer: Transfer) -> list[Transfer]:
+        return [other for other in self.active if other is not transfer and meet(transfer, other)]
+
+
+def meet(one: Transfer, other: Transfer) -> bool:
+    return not set(one.links).isdisjoint(other.links)
+
+
+def least_link_rate(model: Any, transfer: Transfer, running: Sequence[Transfer], network: Network) -> float:
+    """The rate of a transfer under a model that knows what one link does."""
+    rates = []
+    for number in transfer.links:
+        link = SimpleNamespace(
+            number=number,
+            num_transfers=sum(other.links.count(number) for other in running),
+            relative_bandwidth=network.links[number].relative_bandwidth,
+            bandwidth_bytes_per_s=network.links[number].bandwidth_bytes_per_s,
+        )
+        rates.append(model.link_rate(transfer, link))
+    return min(rates)
+
+
+def joined(links: set[int], transfers: Sequence[Transfer]) -> list[Transfer]:
+    """Return the transfers on some links, on further links of these, and so on."""
+    while more := {link for t in transfers if not links.isdisjoint(t.links) for link in t.links} - links:
+        links = links | more
+    return [t for t in transfers if not links.isdisjoint(t.links)]
+
+
+def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[Transfer, float]:
+    """Weighted max-min sharing, level by level; ``transfers`` by number, with all that share links with them."""
+    weights = {t: min(max(round(model.weight(t) * 2**20), 1), 2**40) / 2**20 for t in transfers}
+    levels = {t: model.level(t) for t in transfers}
+    alone = 1.0 / model.alone_per_byte_s
+    full = {link: alone * network.links[link].relative_bandwidth for t in transfers for link in t.links}
+    free = dict(full)
+    rates: dict[Transfer, float] = {}
+    for level in sorted(set(levels.values())):
+        if level > 0:
+            free = {link: 0.0 if free[link] < 1e-9 * full[link] else free[link] for link in free}
+        while open_ := [t for t in transfers if levels[t] == level and t not in rates]:
+            units = {link: sum(weights[t] for t in open_ for own in t.links if own == link) for link in free}
+            share, tightest = min((free[link] / units[link], link) for link in free if units[link])
+            for t in open_:
+                if tightest in t.links:
+                    rates[t] = weights[t] * share
+                    for link in t.links:
+                        free[link] = max(free[link] - rates[t], 0.0)
+    return rates

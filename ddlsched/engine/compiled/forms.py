@@ -60,11 +60,19 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise CannotCompileError("NUMBA_DISABLE_JIT", "1", "nothing is compiled")
-    program = build_program(policy, method)
-    name = f"{method}-{_digest(program)}"
-    with _lock:
-        if name not in _compiled:
-            _compiled[name] = _entry(program, method, name)
+    try:
+        program = build_program(policy, method)
+        if program.changes_itself and method not in ("key", "admit"):
+            raise CannotCompileError(_first_line(program), method, "changes its object, so that it matters who is first")
+        name = f"{method}-{_digest(program)}"
+        with _lock:
+            if name not in _compiled:
+                _compiled[name] = _entry(program, method, name)
+    except CannotCompileError:
+        raise
+    except Exception as error:  # what the compiler did not expect, Python still runs
+        why = f"{type(error).__name__}: {error}".split("\n")[0][:120]
+        raise CannotCompileError(type(policy).__name__, method, why) from error
     function, words, whole_first = _compiled[name]
     memory = program.changes_itself or bool(program.fields.arrays)
     return CompiledMethod(function.address, program.fields, words, whole_first, program.reads, memory)
@@ -106,9 +114,8 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
     }[method]
     from numba import from_dtype
 
-    function = compiled_function(program)
     try:
-        function.compile((from_dtype(program.fields.dtype), *given))
+        function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
         (answered,) = (overload.signature.return_type for overload in function.overloads.values())
         _, expected = METHODS[method]
         kinds = key_types(answered) if expected is None else [answered]

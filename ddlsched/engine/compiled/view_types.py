@@ -16,6 +16,7 @@ from ddlsched.engine.loop.layout import example_state
 from ddlsched.engine.loop.state import StateType
 
 __all__ = [
+    "CABLE",
     "JOB",
     "LINK",
     "NETWORK",
@@ -46,6 +47,8 @@ class _ViewModel(models.StructModel):  # type: ignore[misc]
 
 
 JOB, TRANSFER, LINK, NETWORK = ViewType("job"), ViewType("transfer"), ViewType("link"), ViewType("network")
+CABLE = ViewType("link of the network")
+"""A link as ``network.links`` holds it: without what runs on it."""
 
 
 class ListType(types.SimpleIterableType):  # type: ignore[misc]

@@ -11,6 +11,7 @@ from numba.core import types
 from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
 from ddlsched.engine.compiled.view_types import (
+    CABLE,
     JOB,
     LINK,
     NETWORK,
@@ -31,9 +32,10 @@ from ddlsched.policies.transfer_states import TransferState
 __all__ = ["item_of", "job_at", "link_at", "network_at", "transfer_at"]
 
 job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
+_cable_at = make_view(CABLE)
 
 TRANSFERS, NUMBERS = ListType(TRANSFER, "scratch"), ListType(types.int64, "scratch")
-CROSSED, LINKS = ListType(types.int64, "entries"), ListType(LINK, "themselves")
+CROSSED, LINKS = ListType(types.int64, "entries"), ListType(CABLE, "themselves")
 _transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
 
 
@@ -46,7 +48,7 @@ def item_of(row: ListType) -> Callable[..., Any]:
     if row.place == "entries":
         return lambda row, place: state_of(row).entries[first_of(row) + place].link
     if row.place == "themselves":
-        return lambda row, place: link_at(state_of(row), first_of(row) + place)
+        return lambda row, place: _cable_at(state_of(row), first_of(row) + place)
     if row.item == TRANSFER:
         return lambda row, place: transfer_at(state_of(row), state_of(row).scratch[first_of(row) + place])
     return lambda row, place: state_of(row).scratch[first_of(row) + place]
@@ -299,8 +301,9 @@ def _link(view: Any) -> Any:
 
 
 _attribute(LINK, "num_transfers", lambda link: _link(link).count)
-_attribute(LINK, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
-_attribute(LINK, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
+for _view in (LINK, CABLE):
+    _attribute(_view, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
+    _attribute(_view, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
 
 
 for _view in (JOB, TRANSFER, LINK):

@@ -8,6 +8,7 @@ becomes a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; g
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import enum
 import hashlib
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.source import CannotCompileError, function_node, short_path
+from ddlsched.policies.compiling.source import CannotCompileError, function_node, is_set_when_running, short_path
 
 __all__ = ["Function", "Program", "build_program"]
 
@@ -59,6 +60,7 @@ _STATEMENTS = (
     ast.Continue,
 )
 _TICKS = "ticks__"
+_MEMBER = "\0"
 MOST_FUNCTIONS = 100
 
 
@@ -108,9 +110,13 @@ def build_program(plugin: Any, method: str) -> Program:
         With the file, the line, the construct and why it cannot be compiled.
     """
     fields = Fields.of(plugin)
-    function = getattr(type(plugin), method)
+    function = inspect.getattr_static(type(plugin), method, None)
+    if method in fields.names:
+        raise CannotCompileError(type(plugin).__name__, method, "is a field, no method")
+    if type(plugin).__getattribute__ is not object.__getattribute__:
+        raise CannotCompileError(type(plugin).__name__, "__getattribute__", "may answer anything")
     builder = _Builder(plugin, fields)
-    if method == "key":
+    if method == "key" and isinstance(function, types.FunctionType):
         builder.clock = list(inspect.signature(function).parameters)[-1]
     builder.add(function)
     return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself)
@@ -146,7 +152,7 @@ class _Builder:
         """Add a rewritten function under a name of its own."""
         if len(self.functions) >= MOST_FUNCTIONS:
             raise CannotCompileError(_where(file, node), name, f"calls more than {MOST_FUNCTIONS} functions")
-        unique = f"{name}_{len(self.functions)}"
+        unique = f"{name}_{len(self.functions)}__"  # as no variable is called
         node.name = unique
         self.functions.append(Function(unique, ast.fix_missing_locations(node), file))
         return unique
@@ -161,11 +167,13 @@ def _assigned(node: ast.AST) -> set[str]:
 
 
 def _constant(value: Any, at: ast.AST) -> ast.expr | None:
-    """Return a value as a constant of the code, or None if it is none."""
-    if isinstance(value, enum.Enum):
+    """Return a value as a constant of the code, or None if it is none; numpy's numbers compute in their own way."""
+    if isinstance(value, enum.Enum) and isinstance(value, int | float | str):
         value = value.value
+    elif isinstance(value, enum.Enum):
+        return _member(value, at)
     if isinstance(value, np.generic):
-        value = value.item()
+        return None
     if value is None or isinstance(value, bool | float | str):
         return ast.copy_location(ast.Constant(value), at)
     if isinstance(value, int) and -(2**63) <= value < 2**63:
@@ -175,6 +183,18 @@ def _constant(value: Any, at: ast.AST) -> ast.expr | None:
         if all(part is not None for part in parts):
             return ast.copy_location(ast.Tuple(parts, ast.Load()), at)  # type: ignore[arg-type]
     return None
+
+
+def _member(member: enum.Enum, at: ast.AST) -> ast.expr | None:
+    """Return a text that stands for a member of an enumeration: true, and equal to nothing but itself."""
+    kind = type(member)
+    if kind.__eq__ is not object.__eq__ or any({"__bool__", "__len__"} & vars(base).keys() for base in kind.__mro__):
+        return None
+    return ast.copy_location(ast.Constant(f"{_MEMBER}{kind.__module__}.{kind.__qualname__}.{member.name}"), at)
+
+
+def _is_member(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_MEMBER)
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -191,6 +211,11 @@ class _Rewriter(ast.NodeTransformer):
         owner = inspect.getattr_static(type(builder.plugin), node.name, None)
         is_method = function in (owner, getattr(owner, "fget", None))
         self._self = self._parameters[0] if is_method and self._parameters else None
+        if self._self in _assigned(node):
+            raise self._no(node, f"sets {self._self}")
+        for name in self._locals:
+            if name.endswith("__"):
+                raise self._no(node, f"{name} is a name of compiled code")
 
     def _no(self, node: ast.AST, why: str) -> CannotCompileError:
         text = ast.unparse(node).split("\n")[0]
@@ -200,6 +225,8 @@ class _Rewriter(ast.NodeTransformer):
         """Return the rewritten function."""
         body = [statement for statement in self._node.body if not _is_text(statement)]
         rewritten = self._block(body)
+        if any(_is_member(n) for statement in rewritten for n in ast.walk(statement)):
+            raise self._no(self._node, "does more with a member of an enumeration than to compare it")
         if any(isinstance(n, ast.Name) and n.id == _TICKS for statement in rewritten for n in ast.walk(statement)):
             rewritten.insert(0, _parse_statement(f"{_TICKS} = 0", self._node))
         return _definition(self._node, self._parameters, rewritten)
@@ -239,7 +266,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.For(self._target(node.target), self.visit(node.iter), body, []), node)
 
     def _tick(self, node: ast.AST) -> ast.stmt:
-        return _parse_statement(f"{_TICKS} = hear_signals({_TICKS})", node)
+        return _parse_statement(f"{_TICKS} = hear_signals__({_TICKS})", node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         targets = [self._target(target) for target in node.targets]
@@ -291,7 +318,8 @@ class _Rewriter(ast.NodeTransformer):
         return isinstance(node, ast.Name) and node.id == self._self
 
     def _call(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
-        call = ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+        called = name if name.endswith("__") or name in _AS_THEY_ARE else f"{name}__"
+        call = ast.Call(ast.Name(called, ast.Load()), list(arguments), [])
         for part in (call, call.func):
             ast.copy_location(part, node)
         return call
@@ -314,8 +342,10 @@ class _Rewriter(ast.NodeTransformer):
 
     def _global(self, node: ast.Name) -> Any:
         closure = inspect.getclosurevars(self._function)
-        for names in (closure.nonlocals, closure.globals, closure.builtins, self._function.__globals__):
+        for names in (closure.nonlocals, closure.globals, self._function.__globals__, vars(builtins)):
             if node.id in names:
+                if is_set_when_running(self._function, node.id):
+                    raise self._no(node, "is set by a function, and so no constant")
                 return names[node.id]
         raise self._no(node, "is not defined")
 
@@ -335,6 +365,9 @@ class _Rewriter(ast.NodeTransformer):
     def _own(self, node: ast.Attribute) -> ast.expr:
         """Return what stands for an attribute of the plug-in itself."""
         fields, plugin = self._builder.fields, self._builder.plugin
+        static = inspect.getattr_static(type(plugin), node.attr, None)
+        if isinstance(static, property) and static.fget is not None:
+            return self._call(self._builder.add(static.fget), node, node.value)
         if node.attr in fields.numbers:
             return node
         if node.attr in fields.arrays:
@@ -345,9 +378,6 @@ class _Rewriter(ast.NodeTransformer):
             if constant is None:
                 raise self._no(node, f"is a {type(fields.others[node.attr]).__name__}")
             return constant
-        static = inspect.getattr_static(type(plugin), node.attr, None)
-        if isinstance(static, property) and static.fget is not None:
-            return self._call(self._builder.add(static.fget), node, node.value)
         constant = _constant(static, node)
         if constant is None or static is None:
             raise self._no(node, "is no field of numbers, texts or arrays")
@@ -366,7 +396,7 @@ class _Rewriter(ast.NodeTransformer):
                 return ast.copy_location(ast.Constant(not operand.value), node)
             return ast.copy_location(ast.UnaryOp(node.op, operand), node)
         if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and _is_number(operand.value):
-            return ast.copy_location(ast.Constant(-operand.value), node)  # type: ignore[operator]
+            return self.visit_Constant(ast.copy_location(ast.Constant(-operand.value), node))  # type: ignore[operator]
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self._no(node, "this operator is not compiled")
@@ -405,13 +435,44 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _comparison(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
-        if _is_known(left) and _is_known(right):
-            comparison = ast.Expression(ast.Compare(left, [op], [right]))
-            value = eval(compile(ast.fix_missing_locations(comparison), "", "eval"), {"__builtins__": {}})
-            return ast.copy_location(ast.Constant(value), node)
-        if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
-            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        if isinstance(op, ast.Is | ast.IsNot):
+            return self._identity(node, op, left, right)
+        known = _is_known(left) and _is_known(right)
+        members = any(map(_is_member, (*ast.walk(left), *ast.walk(right))))
+        if known and (not members or isinstance(op, ast.Eq | ast.NotEq)):
+            return self._worked_out(node, op, left, right)
+        if isinstance(op, ast.In | ast.NotIn):
+            found = self._found(node, left, right)
+            return found if isinstance(op, ast.In) else ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
         return self._call(_OPERATORS[type(op)], node, left, right)
+
+    def _worked_out(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        comparison = ast.fix_missing_locations(ast.Expression(ast.Compare(left, [op], [right])))
+        try:
+            value = eval(compile(comparison, "", "eval"), {"__builtins__": {}})
+        except TypeError as error:
+            raise self._no(node, str(error)) from None
+        return ast.copy_location(ast.Constant(value), node)
+
+    def _identity(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        """Return ``is``: of None, truth values and members of enumerations; of views; not of numbers and texts."""
+        constants = [part.value for part in (left, right) if isinstance(part, ast.Constant)]
+        unique = [value is None or isinstance(value, bool) for value in constants]
+        if len(constants) == 2 and (any(unique) or all(map(_is_member, (left, right)))):
+            same = constants[0] is constants[1] if any(unique) else constants[0] == constants[1]
+            return ast.copy_location(ast.Constant(same == isinstance(op, ast.Is)), node)
+        if constants and all(unique):
+            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        same_object = self._call("same_object", node, left, right)
+        return same_object if isinstance(op, ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same_object), node)
+
+    def _found(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> ast.expr:
+        if not isinstance(right, ast.Tuple):
+            return self._call("contains", node, right, left)
+        if not all(isinstance(n, ast.Name | ast.Constant | ast.Attribute | ast.Load) for n in ast.walk(left)):
+            raise self._no(node, "looks for a calculation in a tuple")
+        compared = [self._call("equal_wholes", node, left, part) for part in right.elts]
+        return ast.copy_location(ast.BoolOp(ast.Or(), compared), node) if len(compared) > 1 else compared[0]
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         return ast.copy_location(ast.Tuple([self.visit(part) for part in node.elts], ast.Load()), node)
@@ -450,7 +511,7 @@ class _Rewriter(ast.NodeTransformer):
     def _method_call(self, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
         if self._is_self(attribute.value):
             function = inspect.getattr_static(type(self._builder.plugin), attribute.attr, None)
-            if not isinstance(function, types.FunctionType):
+            if not isinstance(function, types.FunctionType) or attribute.attr in self._builder.fields.names:
                 raise self._no(node, "calls what is no method of the class")
             arguments = self._arguments(node, function, attribute.value)
             return self._call(self._builder.add(function), node, *arguments)
@@ -489,9 +550,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _builtin_call(self, node: ast.Call, function: Any) -> ast.expr:
         name = getattr(function, "__name__", repr(function))
-        known = function is getattr(__builtins__ if not isinstance(__builtins__, dict) else None, name, None) or (
-            isinstance(__builtins__, dict) and __builtins__.get(name) is function
-        )
+        known = function is getattr(builtins, name, None)
         if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
             return self._loop(node, name, node.args[0])
         if node.keywords or not known:
@@ -504,7 +563,9 @@ class _Rewriter(ast.NodeTransformer):
             return result
         if name in _BUILTINS and len(arguments) == 1:
             return self._call(_BUILTINS[name], node, *arguments)
-        if name in _AS_THEY_ARE:
+        if name == "range":
+            arguments = [self._call("whole_index", node, argument) for argument in arguments]
+        if name in _AS_THEY_ARE and (name != "enumerate" or len(arguments) == 1):
             return self._call(name, node, *arguments)
         raise self._no(node, f"calls {name}, which cannot be compiled")
 
@@ -513,6 +574,8 @@ class _Rewriter(ast.NodeTransformer):
     def _loop(self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
         """Make a function of its own of a generator in a call, and return its call."""
         default, start = self._loop_options(node, name)
+        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
+            raise self._no(node, "sets a variable within")
         inner = {name for part in generator.generators for name in _assigned(part.target)}
         first_items = generator.generators[0].iter  # worked out outside
         conditions = [condition for part in generator.generators for condition in part.ifs]
@@ -529,8 +592,8 @@ class _Rewriter(ast.NodeTransformer):
         finally:
             self._locals = outer_locals
         first = ast.copy_location(self.visit(first_items), node)
-        options = [start] if name == "sum" else []
-        parameters = ["items__", *(["total__"] if options else []), *free]
+        options = [start] if name == "sum" else [] if default is None else [self.visit(default)]
+        parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
         definition = _definition(node, parameters, body)
         function = self._builder.keep(f"{name}_of", definition, self._file)
         self._note_free(free)
@@ -558,10 +621,10 @@ class _Rewriter(ast.NodeTransformer):
         steps = {
             "any": "if value__:\n    return True",
             "all": "if not value__:\n    return False",
-            "sum": "total__ = sum_step(total__, value__)",
-            "len": "total__ = add(total__, 1)",
-            "min": "if first__ or less(value__, best__):\n    best__ = value__\n    first__ = False",
-            "max": "if first__ or greater(value__, best__):\n    best__ = value__\n    first__ = False",
+            "sum": "total__ = sum_step__(total__, value__)",
+            "len": "total__ = add__(total__, 1)",
+            "min": "if first__:\n    best__ = value__\n    first__ = False\nelif less__(value__, best__):\n    best__ = value__",
+            "max": "if first__:\n    best__ = value__\n    first__ = False\nelif greater__(value__, best__):\n    best__ = value__",
         }
         value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
         body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]
@@ -583,7 +646,7 @@ class _Rewriter(ast.NodeTransformer):
         """Return the body of a search for the least or the largest; of nothing, it is the default or an error."""
         end = ast.parse("if first__:\n    raise ValueError\nreturn best__").body
         if default is not None:
-            end[0] = ast.If(_name("first__"), [ast.Return(self.visit(default))], [])
+            end[0] = ast.If(_name("first__"), [ast.Return(_name("default__"))], [])
         start = ast.parse(f"{_TICKS} = 0\n{before}").body
         return [*start, *body, *end]
 

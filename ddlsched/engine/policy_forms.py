@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -67,11 +68,11 @@ class Form:
         return 0 if self.record is None else int(self.record.ctypes.data)
 
     def promises(self, name: str) -> bool:
-        """Return whether the policy's class makes a promise; a subclass with a method of its own makes its own."""
+        """Return whether the policy's class makes a promise; a subclass with code of its own makes its own."""
         for kind in type(self.policy).__mro__:
             if name in vars(kind):
                 return bool(getattr(self.policy, name))
-            if any(method in vars(kind) for method in self.methods):
+            if any(_is_code(*member) for member in vars(kind).items()):
                 return False
         return False
 
@@ -85,6 +86,8 @@ class PolicyForms:
         What is asked during the run.
     in_python
         Those that are asked in Python, whatever they are.
+    others
+        The run's policies that are always asked in Python.
 
     Raises
     ------
@@ -92,9 +95,16 @@ class PolicyForms:
         A class says ``compiled = True`` and cannot be compiled.
     """
 
-    def __init__(self, order: Any, communication: Any, contention: Any, in_python: frozenset[Kind]) -> None:
-        shared = {id(policy) for policy in (order, communication, contention)}
-        self._all_different = len(shared) == 3
+    def __init__(
+        self,
+        order: Any,
+        communication: Any,
+        contention: Any,
+        in_python: frozenset[Kind],
+        others: tuple[Any, ...] = (),
+    ) -> None:
+        asked = {id(policy) for policy in (order, communication, contention)}
+        self._all_different = len(asked) == 3 and asked.isdisjoint(map(id, others))
         self.communication_form = communication_form(communication)
         self.contention_form = contention_form(contention)
         self.order = self._form("order", order, ("key",), in_python)
@@ -125,6 +135,23 @@ class PolicyForms:
     def all_compiled(self) -> bool:
         """Whether the loop never asks Python for an order, a transfer or a rate."""
         return all(form.is_compiled for form in self._forms())
+
+    def check_unchanged(self) -> None:
+        """Check that what compiled methods took for constant during a run still is what it was.
+
+        Raises
+        ------
+        PluginError
+            Something else has changed it, which Python would have seen.
+        """
+        for kind in DOORS.values():
+            form: Form = getattr(self, kind)
+            for method in form.methods.values():
+                if name := method.changed(form.policy):
+                    raise PluginError(
+                        f"{kind} {label(form.policy)}: {name} was changed during the run, from outside of the compiled "
+                        "method that reads it; write compiled = False into the class"
+                    )
 
     def of(self, door: Door) -> Form:
         """Return the form of what is asked through a door."""
@@ -211,6 +238,12 @@ def _repeats(form: Form) -> bool:
         return False
     (method,) = form.methods.values()
     return not form.reads & PROGRESS or (form.promises("key_is_linear") and method.whole_first)
+
+
+def _is_code(name: str, member: object) -> bool:
+    """Return whether a class's attribute may change what a method answers that is inherited."""
+    kinds = (FunctionType, property, staticmethod, classmethod, functools.cached_property)
+    return isinstance(member, kinds) and name != "begin" and not name.startswith("__")
 
 
 @functools.cache

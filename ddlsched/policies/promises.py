@@ -11,8 +11,10 @@ variable:
     The key of a transfer that runs never rises, that of one that waits stays the same, as long as its job computes
     nothing. Needed only by a key that reads bytes.
 ``key_is_linear = True`` (with ``key`` or ``transfer_key``)
-    The first number of the key is whole, and changes by the same amount in every iteration of the job.
+    The first number of the key is whole, and changes by the same amount in every iteration of the job; the others are
+    the same in every iteration. All transfers of a job have the same first number.
 
+A promise holds for the class that makes it, and for subclasses without methods and properties of their own.
 Without a promise a run is slower, never different. A false one gives wrong results: the conformance classes of
 :mod:`ddlsched.testing` look for one that is.
 """

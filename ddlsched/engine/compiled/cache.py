@@ -1,18 +1,21 @@
 """Compiled entries on disk, in a folder of this user's: the second process only loads them.
 
 An entry's name is a hash of its rewritten source, of the engine's and of the compiler's: nothing stale has a name that
-is asked for.
+is asked for. Beside the code lies a description with the hash of its bytes: what is cut short, overwritten or another
+entry's is not run but compiled anew.
 """
 
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import os
 import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,8 +68,15 @@ class _EntryCache(caching.Cache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # truncated, or of another version
+        except Exception:  # of another version
+            self.forget_unless(False)
             return None
+
+    def forget_unless(self, intact: bool) -> None:
+        """Forget what is there of the entry, as it is not what this class has written."""
+        if not intact:
+            with suppress(OSError):
+                self.flush()
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -79,10 +89,13 @@ def kept_entry(name: str, make: Callable[[], tuple[Any, int, bool]]) -> tuple[An
     """Return a compiled entry, the words of its key and whether the first is whole, from disk or ``make``."""
     folder = cache_folder()
     kept = None if folder is None else _EntryCache(folder, name)
-    if kept is not None and (known := _described(folder, name)) is not None:
+    known = _described(folder, name)
+    if kept is not None and known is not None:
         loaded = _load(kept)
         if loaded is not None:
             return loaded, *known
+    if kept is not None:
+        kept.forget_unless(known is not None)  # if it is, what is there is another machine's
     entry, words, whole_first = make()
     compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False})
     if kept is not None:
@@ -108,10 +121,21 @@ def _load(kept: _EntryCache) -> _Loaded | None:
 
 def _described(folder: Path | None, name: str) -> tuple[int, bool] | None:
     try:
-        said = json.loads(((folder or Path()) / f"{name}.json").read_text(encoding="utf-8"))
-        return int(said["words"]), bool(said["whole_first"])
-    except (OSError, ValueError, KeyError, TypeError):
+        folder = folder or Path()
+        said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        words, whole_first = said["words"], said["whole_first"]
+        intact = said["name"] == name and said["code"] == _hash_of_code(folder, name)
+        return (int(words), bool(whole_first)) if intact else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _hash_of_code(folder: Path, name: str) -> str:
+    """Return the hash of what numba has written of an entry."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.glob(f"{name}.*") if path.suffix in (".nbi", ".nbc")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _describe(folder: Path, name: str, words: int, whole_first: bool) -> None:
@@ -119,7 +143,8 @@ def _describe(folder: Path, name: str, words: int, whole_first: bool) -> None:
 
     try:
         with replacing(folder / f"{name}.json", "compiled policy") as path:
-            path.write_text(json.dumps({"words": words, "whole_first": whole_first}), encoding="utf-8")
+            said = {"name": name, "words": words, "whole_first": whole_first, "code": _hash_of_code(folder, name)}
+            path.write_text(json.dumps(said), encoding="utf-8")
     except Exception as error:
         _say_once(f"compiled policies are not kept: {error}")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddlsched.engine.loop.jit import sources_stamp
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.program import Program, build_program
+from ddlsched.policies.compiling.program import Constant, Program, build_program
 from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["CompiledMethod", "compile_method"]
@@ -36,6 +36,8 @@ class CompiledMethod:
         Names of what it may read.
     has_memory
         Whether its answer may depend on what it was asked before.
+    constants
+        What it took from modules, classes and closures (:class:`~ddlsched.policies.compiling.program.Program`).
     """
 
     address: int
@@ -44,6 +46,20 @@ class CompiledMethod:
     whole_first: bool
     reads: frozenset[str]
     has_memory: bool
+    constants: tuple[Constant, ...]
+
+    def changed(self, policy: Any) -> str | None:
+        """Return what has changed, since it was compiled, of what it took for constant, or None."""
+        for name, look_up, value in self.constants:
+            if look_up() is not value and look_up() != value:
+                return name
+        fields = Fields.of(policy)
+        pairs = (self.fields.numbers, fields.numbers), (self.fields.others, fields.others)
+        for before, now in pairs:
+            for name, value in before.items():
+                if name not in now or (now[name] is not value and repr(now[name]) != repr(value)):
+                    return name
+        return None
 
 
 _compiled: dict[str, tuple[Any, int, bool]] = {}
@@ -63,7 +79,9 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
     try:
         program = build_program(policy, method)
         if program.changes_itself and method not in ("key", "admit"):
-            raise CannotCompileError(_first_line(program), method, "changes its object, so that it matters who is first")
+            raise CannotCompileError(
+                _first_line(program), method, "changes its object, so that it matters who is first"
+            )
         name = f"{method}-{_digest(program)}"
         with _lock:
             if name not in _compiled:
@@ -75,7 +93,9 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
         raise CannotCompileError(type(policy).__name__, method, why) from error
     function, words, whole_first = _compiled[name]
     memory = program.changes_itself or bool(program.fields.arrays)
-    return CompiledMethod(function.address, program.fields, words, whole_first, program.reads, memory)
+    return CompiledMethod(
+        function.address, program.fields, words, whole_first, program.reads, memory, program.constants
+    )
 
 
 def _digest(program: Program) -> str:

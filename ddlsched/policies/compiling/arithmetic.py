@@ -602,13 +602,13 @@ def _ceiling(x: float) -> int:
 
 @intrinsic
 def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
-    """Count a turn of a loop; once in a million turns, raise if Ctrl-C was pressed."""
+    """Count a turn of a loop; once in 4096 turns, raise if Ctrl-C was pressed."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
         i32, i64 = ir.IntType(32), ir.IntType(64)
         (count,) = arguments
         following = builder.add(count, ir.Constant(i64, 1))
-        low = builder.and_(following, ir.Constant(i64, (1 << 20) - 1))
+        low = builder.and_(following, ir.Constant(i64, (1 << 12) - 1))
         with builder.if_then(builder.icmp_unsigned("==", low, ir.Constant(i64, 0)), likely=False):
             nothing = ir.FunctionType(ir.VoidType(), [])
             check = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, []), "PyErr_CheckSignals")
@@ -661,10 +661,10 @@ NAMESPACE: dict[str, Any] = {
     "int64_array": _array(np.int64),
     "less": less,
     "less_equal": less_equal,
-    "math_ceil": _mathematics("math.ceil", _ceiling, _any_number),
+    "math_ceil": _of_one("math.ceil", _same, _ceiling),
     "math_exp": _mathematics("math.exp", math.exp, _does_not_overflow),
     "math_fabs": _mathematics("math.fabs", math.fabs, _any_number),
-    "math_floor": _mathematics("math.floor", _floor, _any_number),
+    "math_floor": _of_one("math.floor", _same, _floor),
     "math_isinf": _mathematics("math.isinf", math.isinf, _any_number),
     "math_isnan": _mathematics("math.isnan", math.isnan, _any_number),
     "math_log": _mathematics("math.log", math.log, _greater_than_0),

@@ -95,25 +95,25 @@ def _refuse_unset_variables(blocks: Any) -> None:
         here: set[str] = set()
         surely = dominators[label] - {label}
         for statement in block.body:
-            if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
-                unset = ir.UNDEFINED in statement.value.incoming_values
-                if unset and not statement.target.name.startswith(_INTERNAL):
-                    raise _unset(statement.target, statement.loc)
-            elif not isinstance(statement, ir.Del):
-                reading = statement.value if isinstance(statement, ir.Assign) else statement
-                for variable in reading.list_vars() if hasattr(reading, "list_vars") else ():
-                    name = variable.name
-                    if name not in here and not setting.get(name, set()) & surely and not name.startswith(_INTERNAL):
-                        raise _unset(variable, statement.loc)
+            for name in _read_names(statement):
+                if name not in here and not setting.get(name, set()) & surely and not name.startswith(_INTERNAL):
+                    variable = name.split(".")[0]
+                    raise TypingError(f"{variable} may be read before it is set, which is not compiled", statement.loc)
             if isinstance(statement, ir.Assign):
                 here.add(statement.target.name)
 
 
+def _read_names(statement: Any) -> list[str]:
+    """Return the variables that a statement reads; of one that joins others, itself if one of those may be unset."""
+    if isinstance(statement, ir.Del):
+        return []
+    reading = statement.value if isinstance(statement, ir.Assign) else statement
+    if isinstance(reading, ir.Expr) and reading.op == "phi":
+        return [statement.target.name] if ir.UNDEFINED in reading.incoming_values else []
+    return [variable.name for variable in reading.list_vars()] if hasattr(reading, "list_vars") else []
+
+
 _INTERNAL = ("$", "best__")
-
-
-def _unset(variable: Any, loc: Any) -> TypingError:
-    return TypingError(f"{variable.unversioned_name} may be read before it is set, which is not compiled", loc)
 
 
 def _converted(value: Any) -> list[Any]:
@@ -139,9 +139,7 @@ def _loses(source: Any, target: Any) -> bool:
 
 
 def _loses_kind(source: Any, target: Any) -> bool:
-    """Return whether a conversion makes a float of a whole number or a truth value, with which Python goes on exactly.
-
-    """
+    """Return whether a conversion makes a float of a whole number or a truth value, with which Python goes on exactly."""
     whole = isinstance(source, types.Integer | types.Boolean | types.IntegerLiteral | types.BooleanLiteral)
     return _any_part(source, target, _loses_kind) or (whole and _is_float(target))
 
@@ -213,7 +211,11 @@ def reason_of(error: NumbaError, program: Program) -> CannotCompileError:
             place = f"{short_path(function.file)}, line {found[1]}"
     if found := re.search(r"Unknown attribute '(\w+)' of type (\S+)", text):
         return CannotCompileError(place or "?", f".{found[1]}", f"is no number of a {found[2]} in compiled code")
-    said = re.findall(r"^(?:.*?)([^\n]* (?:is not compiled|write float\(\.\.\.\)|write it as a float|of another kind))", text, re.MULTILINE)
+    said = re.findall(
+        r"^(?:.*?)([^\n]* (?:is not compiled|write float\(\.\.\.\)|write it as a float|of another kind))",
+        text,
+        re.MULTILINE,
+    )
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     why = said[-1].strip() if said else next((line for line in lines if "Failed in" not in line), "cannot be typed")
     return CannotCompileError(

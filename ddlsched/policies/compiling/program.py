@@ -15,14 +15,15 @@ import hashlib
 import inspect
 import math
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ddlsched.policies.compiling.fields import Fields
 from ddlsched.policies.compiling.source import CannotCompileError, function_node, is_set_when_running, short_path
 
-__all__ = ["Function", "Program", "build_program"]
+__all__ = ["Constant", "Function", "Program", "build_program"]
 
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
     ast.Add: "add",
@@ -59,9 +60,13 @@ _STATEMENTS = (
     ast.Break,
     ast.Continue,
 )
+_BETTER = "if first__:\n    best__ = value__\n    first__ = False\nelif {}__(value__, best__):\n    best__ = value__"
 _TICKS = "ticks__"
 _MEMBER = "\0"
 MOST_FUNCTIONS = 100
+
+
+Constant: TypeAlias = tuple[str, Callable[[], Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +92,15 @@ class Program:
         The plug-in's fields.
     changes_itself
         Whether the code sets fields of the plug-in or entries of arrays.
+    constants
+        What the code took from modules, classes and closures: its name, how to look it up, and what it was.
     """
 
     functions: tuple[Function, ...]
     reads: frozenset[str]
     fields: Fields
     changes_itself: bool
+    constants: tuple[Constant, ...]
 
     @property
     def digest(self) -> str:
@@ -113,13 +121,14 @@ def build_program(plugin: Any, method: str) -> Program:
     function = inspect.getattr_static(type(plugin), method, None)
     if method in fields.names:
         raise CannotCompileError(type(plugin).__name__, method, "is a field, no method")
-    if type(plugin).__getattribute__ is not object.__getattribute__:
+    if inspect.getattr_static(type(plugin), "__getattribute__") is not vars(object)["__getattribute__"]:
         raise CannotCompileError(type(plugin).__name__, "__getattribute__", "may answer anything")
     builder = _Builder(plugin, fields)
     if method == "key" and isinstance(function, types.FunctionType):
         builder.clock = list(inspect.signature(function).parameters)[-1]
     builder.add(function)
-    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself)
+    constants = tuple(builder.constants)
+    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself, constants)
 
 
 class _Builder:
@@ -130,6 +139,7 @@ class _Builder:
         self.functions: list[Function] = []
         self.reads: set[str] = set()
         self.changes_itself = False
+        self.constants: list[Constant] = []
         self.clock: str | None = None  # the parameter that is the simulated time
         self._names: dict[Any, str] = {}
         self.under_way: list[Any] = []
@@ -341,13 +351,21 @@ class _Rewriter(ast.NodeTransformer):
         return constant
 
     def _global(self, node: ast.Name) -> Any:
+        try:
+            value = self._look_up(node.id)
+        except NameError:
+            raise self._no(node, "is not defined") from None
+        if is_set_when_running(self._function, node.id):
+            raise self._no(node, "is set by a function, and so no constant")
+        self._builder.constants.append((node.id, lambda: self._look_up(node.id), value))
+        return value
+
+    def _look_up(self, name: str) -> Any:
         closure = inspect.getclosurevars(self._function)
-        for names in (closure.nonlocals, closure.globals, self._function.__globals__, vars(builtins)):
-            if node.id in names:
-                if is_set_when_running(self._function, node.id):
-                    raise self._no(node, "is set by a function, and so no constant")
-                return names[node.id]
-        raise self._no(node, "is not defined")
+        for names in (closure.nonlocals, self._function.__globals__, vars(builtins)):
+            if name in names:
+                return names[name]
+        raise NameError(name)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if self._is_self(node.value):
@@ -355,7 +373,9 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
             owner = self._global(node.value)
             if isinstance(owner, types.ModuleType | type):
-                constant = _constant(getattr(owner, node.attr, None), node)
+                value = getattr(owner, node.attr, None)
+                self._builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
+                constant = _constant(value, node)
                 if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
                     raise self._no(node, "is neither a number nor a text")
                 return constant
@@ -378,6 +398,9 @@ class _Rewriter(ast.NodeTransformer):
             if constant is None:
                 raise self._no(node, f"is a {type(fields.others[node.attr]).__name__}")
             return constant
+        self._builder.constants.append(
+            (node.attr, lambda: inspect.getattr_static(type(plugin), node.attr, None), static)
+        )
         constant = _constant(static, node)
         if constant is None or static is None:
             raise self._no(node, "is no field of numbers, texts or arrays")
@@ -623,8 +646,8 @@ class _Rewriter(ast.NodeTransformer):
             "all": "if not value__:\n    return False",
             "sum": "total__ = sum_step__(total__, value__)",
             "len": "total__ = add__(total__, 1)",
-            "min": "if first__:\n    best__ = value__\n    first__ = False\nelif less__(value__, best__):\n    best__ = value__",
-            "max": "if first__:\n    best__ = value__\n    first__ = False\nelif greater__(value__, best__):\n    best__ = value__",
+            "min": _BETTER.format("less"),
+            "max": _BETTER.format("greater"),
         }
         value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
         body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from ddlsched.engine.loop.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form
 from ddlsched.policies.compiling.source import CannotCompileError
-from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE
+from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE, promises
 
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
@@ -68,13 +67,8 @@ class Form:
         return 0 if self.record is None else int(self.record.ctypes.data)
 
     def promises(self, name: str) -> bool:
-        """Return whether the policy's class makes a promise; a subclass with code of its own makes its own."""
-        for kind in type(self.policy).__mro__:
-            if name in vars(kind):
-                return bool(getattr(self.policy, name))
-            if any(_is_code(*member) for member in vars(kind).items()):
-                return False
-        return False
+        """Return whether the policy's class makes a promise, and the loop calls it."""
+        return self.is_compiled and promises(self.policy, name)
 
 
 class PolicyForms:
@@ -238,12 +232,6 @@ def _repeats(form: Form) -> bool:
         return False
     (method,) = form.methods.values()
     return not form.reads & PROGRESS or (form.promises("key_is_linear") and method.whole_first)
-
-
-def _is_code(name: str, member: object) -> bool:
-    """Return whether a class's attribute may change what a method answers that is inherited."""
-    kinds = (FunctionType, property, staticmethod, classmethod, functools.cached_property)
-    return isinstance(member, kinds) and name != "begin" and not name.startswith("__")
 
 
 @functools.cache

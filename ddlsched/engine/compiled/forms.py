@@ -54,6 +54,9 @@ class CompiledMethod:
             if look_up() is not value and look_up() != value:
                 return name
         fields = Fields.of(policy)
+        for name, array in self.fields.arrays.items():
+            if fields.arrays.get(name) is not array:
+                return name
         pairs = (self.fields.numbers, fields.numbers), (self.fields.others, fields.others)
         for before, now in pairs:
             for name, value in before.items():
@@ -139,7 +142,9 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
         (answered,) = (overload.signature.return_type for overload in function.overloads.values())
         _, expected = METHODS[method]
         kinds = key_types(answered) if expected is None else [answered]
-        allowed = (types.Integer, types.Float, types.Boolean) if expected is None else (expected,)
+        # With arrays a truth value may be numpy's, which is no number.
+        numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))
+        allowed = numbers if expected is None else (expected,)
         if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
             what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
             raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
+from numba.np import arrayobj
 
 __all__ = ["CAREFUL", "NAMESPACE", "divide_wholes", "typed"]
 
@@ -257,7 +257,7 @@ def divide_wholes(a: int, b: int) -> float:
     if -_MOST_EXACT <= a <= _MOST_EXACT and -_MOST_EXACT <= b <= _MOST_EXACT:
         return np.float64(a) / np.float64(b)
     if a == 0:
-        return 0.0
+        return -0.0 if b < 0 else 0.0
     if a == -(2**63) or b == -(2**63):
         raise OverflowError("more than 64 bits")
     return _long_division(a, b)
@@ -485,7 +485,7 @@ def _exact_number(x: Any) -> Any:
 def _exact_result(result: float, a: float, b: float) -> float:
     """Return the result of two numbers; where both are whole it must be as exact as Python's."""
     whole = a == np.floor(a) and b == np.floor(b) and abs(a) < np.inf and abs(b) < np.inf
-    if whole and not -_MOST_EXACT <= result <= _MOST_EXACT:
+    if whole and not -_MOST_EXACT < result < _MOST_EXACT:
         raise OverflowError("more than 53 bits")
     return result
 
@@ -623,42 +623,42 @@ def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
     return signature(types.int64, types.int64), generate
 
 
-def _array(dtype: Any) -> Any:
+def _array(element: Any) -> Any:
     """Return the function that makes an array of numbers from its address and shape."""
 
-    def make(address: Any, shape: Any) -> Any:
-        raise NotImplementedError
+    @intrinsic
+    def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
+        kind = types.Array(element, len(shape), "C")
 
-    @overload(make)
-    @typed
-    def _make(address: Any, shape: Any) -> Any:  # noqa: ARG001
-        return lambda address, shape: numba.carray(_pointer(address), shape, dtype)
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            array = arrayobj.make_array(kind)(context, builder)
+            data = builder.inttoptr(arguments[0], context.get_data_type(element).as_pointer())
+            lengths = cgutils.unpack_tuple(builder, arguments[1])
+            itemsize = context.get_constant(types.intp, 8)
+            strides = [itemsize]
+            for length in lengths[:0:-1]:
+                strides.insert(0, builder.mul(strides[0], length))
+            arrayobj.populate_array(array, data, lengths, strides, itemsize, None)
+            return array._getvalue()
+
+        return signature(kind, types.int64, shape), generate
 
     return make
-
-
-@intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return signature(types.voidptr, types.int64), generate
 
 
 NAMESPACE: dict[str, Any] = {
     "absolute": absolute,
     "add": add,
-    "bool__array": _array(np.bool_),
     "contains": contains,
     "divide": divide,
     "equal": equal,
     "equal_wholes": equal_wholes,
-    "float64_array": _array(np.float64),
+    "float64_array": _array(types.float64),
     "floor_divide": floor_divide,
     "greater": greater,
     "greater_equal": greater_equal,
     "hear_signals": hear_signals,
-    "int64_array": _array(np.int64),
+    "int64_array": _array(types.int64),
     "less": less,
     "less_equal": less_equal,
     "math_ceil": _of_one("math.ceil", _same, _ceiling),

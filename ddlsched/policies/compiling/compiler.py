@@ -139,7 +139,7 @@ def _loses(source: Any, target: Any) -> bool:
 
 
 def _loses_kind(source: Any, target: Any) -> bool:
-    """Return whether a conversion makes a float of a whole number or a truth value, with which Python goes on exactly."""
+    """Return whether a conversion makes a float of a whole number or truth value, with which Python goes on."""
     whole = isinstance(source, types.Integer | types.Boolean | types.IntegerLiteral | types.BooleanLiteral)
     return _any_part(source, target, _loses_kind) or (whole and _is_float(target))
 

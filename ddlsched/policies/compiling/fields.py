@@ -13,7 +13,7 @@ from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["Fields"]
 
-_DTYPES = {np.dtype(np.int64): "int64", np.dtype(np.float64): "float64", np.dtype(np.bool_): "bool_"}
+_DTYPES = {np.dtype(np.int64): "int64", np.dtype(np.float64): "float64"}
 
 
 @dataclasses.dataclass(frozen=True)

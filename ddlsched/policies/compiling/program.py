@@ -117,13 +117,13 @@ def build_program(plugin: Any, method: str) -> Program:
     CannotCompileError
         With the file, the line, the construct and why it cannot be compiled.
     """
+    if inspect.getattr_static(type(plugin), "__getattribute__") is not vars(object)["__getattribute__"]:
+        raise CannotCompileError(type(plugin).__name__, "__getattribute__", "may answer anything")
     fields = Fields.of(plugin)
+    builder = _Builder(plugin, fields)
     function = inspect.getattr_static(type(plugin), method, None)
     if method in fields.names:
         raise CannotCompileError(type(plugin).__name__, method, "is a field, no method")
-    if inspect.getattr_static(type(plugin), "__getattribute__") is not vars(object)["__getattribute__"]:
-        raise CannotCompileError(type(plugin).__name__, "__getattribute__", "may answer anything")
-    builder = _Builder(plugin, fields)
     if method == "key" and isinstance(function, types.FunctionType):
         builder.clock = list(inspect.signature(function).parameters)[-1]
     builder.add(function)

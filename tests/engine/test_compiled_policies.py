@@ -87,7 +87,7 @@ class Endless:
     def key(self, job, now_s):
         n = 0
         while True:
-            n = {turn}
+            n = sum(i for i in range(1000)) % 7 + n % 3
         return n
 
 print("runs", flush=True)
@@ -95,10 +95,9 @@ ddlsched.simulate(example_workload(0), ddlsched.Cluster(num_servers=4, gpus_per_
 """
 
 
-@pytest.mark.parametrize("turn", ["(n + 1) % 1000", "sum(i for i in range(1000)) % 7 + n % 3"])
-def test_ctrl_c_ends_an_endless_loop(turn, tmp_path):
+def test_ctrl_c_ends_an_endless_loop(tmp_path):
     script = tmp_path / "endless.py"
-    script.write_text(ENDLESS.format(turn=turn))
+    script.write_text(ENDLESS)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "runs\n"
     time.sleep(4)

@@ -156,8 +156,8 @@ def cache_folder() -> Path | None:
     It is ``ddlsched`` in ``NUMBA_CACHE_DIR``, ``XDG_CACHE_HOME`` or ``~/.cache``, the first that is set.
     """
     base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(base).expanduser() / "ddlsched"
     try:
+        folder = Path(base).expanduser() / "ddlsched"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.lstat()
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):

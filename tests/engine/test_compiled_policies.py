@@ -100,7 +100,7 @@ def test_ctrl_c_ends_an_endless_loop(tmp_path):
     script.write_text(ENDLESS)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "runs\n"
-    time.sleep(4)
+    time.sleep(3)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     begin = time.monotonic()

@@ -177,6 +177,10 @@ SAME = {
     "the least and the most": key(
         "return min(i * 1.5 for i in range(job.num_gpus)), max((i for i in range(job.num_gpus) if i > 2), default=-1)"
     ),
+    "generators in generators": key(
+        "j = 5\nodd = sum(sum(j for j in range(i) if j % 2) for i in range(job.num_gpus) if i in (2, 3))\n"
+        "return j + odd"
+    ),
     "len within a generator": key("return sum(1 for i in range(job.num_gpus) if len(job.gpus) < i)"),
     "a member of an enumeration": key(
         "return job.num_gpus if self.mode is Mode.A and self.mode and self.mode != 0 else -job.num_gpus",
@@ -199,6 +203,7 @@ SAME = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_numbers_or_error_as_in_python(name, load):
     assert_same_in_python(load(SAME[name]).P())

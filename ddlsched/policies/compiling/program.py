@@ -18,8 +18,6 @@ import types
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ddlsched.policies.compiling.fields import Fields
 from ddlsched.policies.compiling.source import CannotCompileError, function_node, is_set_when_running, short_path
 
@@ -173,7 +171,11 @@ def _where(file: str, node: ast.AST) -> str:
 
 
 def _assigned(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    """Return the variables that code sets; those of a generator are its own."""
+    if isinstance(node, ast.GeneratorExp | ast.ListComp):
+        return set()
+    own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
+    return own.union(*map(_assigned, ast.iter_child_nodes(node)))
 
 
 def _constant(value: Any, at: ast.AST) -> ast.expr | None:
@@ -182,11 +184,9 @@ def _constant(value: Any, at: ast.AST) -> ast.expr | None:
         value = value.value
     elif isinstance(value, enum.Enum):
         return _member(value, at)
-    if isinstance(value, np.generic):
-        return None
-    if value is None or isinstance(value, bool | float | str):
+    if value is None or type(value) in (bool, float, str):
         return ast.copy_location(ast.Constant(value), at)
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
+    if type(value) is int and -(2**63) <= value < 2**63:
         return ast.copy_location(ast.Constant(int(value)), at)
     if isinstance(value, tuple):
         parts = [_constant(part, at) for part in value]

@@ -39,7 +39,7 @@ _MOST_IDLE = 1_000_000
 
 
 class _CompiledFormError(Exception):
-    """A compiled policy could not answer what its Python form can, such as a number of more than 64 bits."""
+    """A compiled policy raised, or could not answer what its Python form can, such as a number of more than 64 bits."""
 
     def __init__(self, kind: Kind, now_s: float) -> None:
         self.kind, self.now_s = kind, now_s
@@ -48,7 +48,8 @@ class _CompiledFormError(Exception):
 def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
     """Run a workload to its end.
 
-    A compiled policy that cannot answer is asked in Python from the beginning of the run on.
+    A compiled policy that raises or cannot answer is asked in Python from the beginning of the run on: the loop asks a
+    compiled one less often or in another order, so only that says what Python would have answered, or raised first.
 
     Raises
     ------
@@ -67,7 +68,7 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
         except _CompiledFormError as failed:
             policy = label(getattr(settings, failed.kind))
             print(
-                f"ddlsched: {failed.kind} {policy} cannot answer in 64 bits at {failed.now_s} s; "
+                f"ddlsched: {failed.kind} {policy} raised, or could not answer in 64 bits, at {failed.now_s} s; "
                 "the run starts again and asks it in Python",
                 file=sys.stderr,
                 flush=True,
@@ -90,7 +91,10 @@ class Simulation:
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
-        self._forms = PolicyForms(policies.order, policies.communication, policies.contention, in_python)
+        asked_in_python = policies.placement, policies.allocation
+        self._forms = PolicyForms(
+            policies.order, policies.communication, policies.contention, in_python, asked_in_python
+        )
         num_slices = _SLICES if settings.window else 0
         arrays = build_state(workload, cluster, network, disturbances, settings.interference, streams[3], num_slices)
         self._state = state = RunState(workload, cluster, network, arrays)
@@ -153,7 +157,7 @@ class Simulation:
                 answers[question]()
         engine_s = time.perf_counter() - begin
         if question == Question.POLICY_FAILED:
-            self._ask_again()
+            raise _CompiledFormError(DOORS[Door(self._state.run.failed_door)], self._state.now_s)
         if question == Question.STUCK:
             raise SimulationError(self._why_stuck())
         if question == Question.CLOCK_OVERFLOW:
@@ -175,19 +179,6 @@ class Simulation:
         if run.jumping:
             yield Part.PERIODS
 
-    def _ask_again(self) -> None:
-        """Ask the Python form of a compiled policy that failed: it raises what is wrong, or can answer."""
-        run, state = self._state.run, self._state
-        door, number = Door(run.failed_door), int(run.failed_number)
-        if not self._forms.of(door).has_memory:
-            if door == Door.ORDER:
-                self._policies.key(state.views[number], state.now_s)
-            elif door == Door.COMMUNICATION:
-                self._sending.ask_communication_again(number)
-            else:
-                self._sending.ask_contention_again(number)
-        raise _CompiledFormError(DOORS[door], state.now_s)
-
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)
 
@@ -200,6 +191,7 @@ class Simulation:
         return True
 
     def _finish(self, engine_s: float) -> Finished:
+        self._forms.check_unchanged()
         state, now_ns = self._state, self._state.now_ns
         take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:

@@ -18,7 +18,7 @@ from ddlsched.engine.loop.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form
 from ddlsched.policies.compiling.source import CannotCompileError
-from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE
+from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE, promises
 
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
@@ -70,13 +70,8 @@ class Form:
         return 0 if self.record is None else int(self.record.ctypes.data)
 
     def promises(self, name: str) -> bool:
-        """Return whether the policy's class makes a promise; a subclass with a method of its own makes its own."""
-        for kind in type(self.policy).__mro__:
-            if name in vars(kind):
-                return bool(getattr(self.policy, name))
-            if any(method in vars(kind) for method in self.methods):
-                return False
-        return False
+        """Return whether the policy's class makes a promise, and the loop calls it."""
+        return self.is_compiled and promises(self.policy, name)
 
 
 class PolicyForms:
@@ -88,6 +83,8 @@ class PolicyForms:
         What is asked during the run.
     in_python
         Those that are asked in Python, whatever they are.
+    others
+        The run's policies that are always asked in Python.
 
     Raises
     ------
@@ -95,9 +92,16 @@ class PolicyForms:
         A class says ``compiled = True`` and cannot be compiled.
     """
 
-    def __init__(self, order: Any, communication: Any, contention: Any, in_python: frozenset[Kind]) -> None:
-        shared = {id(policy) for policy in (order, communication, contention)}
-        self._all_different = len(shared) == 3
+    def __init__(
+        self,
+        order: Any,
+        communication: Any,
+        contention: Any,
+        in_python: frozenset[Kind],
+        others: tuple[Any, ...] = (),
+    ) -> None:
+        asked = {id(policy) for policy in (order, communication, contention)}
+        self._all_different = len(asked) == 3 and asked.isdisjoint(map(id, others))
         self.communication_form = communication_form(communication)
         self.contention_form = contention_form(contention)
         self.order = self._form("order", order, ("key",), in_python)
@@ -128,6 +132,23 @@ class PolicyForms:
     def all_compiled(self) -> bool:
         """Whether the loop never asks Python for an order, a transfer or a rate."""
         return all(form.is_compiled for form in self._forms())
+
+    def check_unchanged(self) -> None:
+        """Check that what compiled methods took for constant during a run still is what it was.
+
+        Raises
+        ------
+        PluginError
+            Something else has changed it, which Python would have seen.
+        """
+        for kind in DOORS.values():
+            form: Form = getattr(self, kind)
+            for method in form.methods.values():
+                if name := method.changed(form.policy):
+                    raise PluginError(
+                        f"{kind} {label(form.policy)}: {name} was changed during the run, from outside of the compiled "
+                        "method that reads it; write compiled = False into the class"
+                    )
 
     def of(self, door: Door) -> Form:
         """Return the form of what is asked through a door."""

@@ -131,20 +131,3 @@ class TransferDecisions:
             self._contention.penalty_per_byte_s,
             self._state.now_ns,
         )
-
-    def ask_communication_again(self, number: int) -> None:
-        """Ask the Python form what a compiled one could not answer about a transfer."""
-        transfer = self._state.transfer_views[number]
-        if self._form == "admit":
-            self._policies.admit(transfer, self.network())
-        else:
-            self._policies.transfer_key(transfer, self.network())
-
-    def ask_contention_again(self, number: int) -> None:
-        """Ask the Python form what a compiled one could not answer about a transfer."""
-        transfer, now_s = self._state.transfer_views[number], self._state.now_s
-        if self._state.now.contention.item(0) == Contention.LINK_RATES:
-            for link in transfer.links:
-                self._policies.link_rate(transfer, self._link(link), now_s)
-        else:
-            self._policies.share(transfer, now_s)

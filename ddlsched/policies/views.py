@@ -77,7 +77,7 @@ class JobView:
     @property
     def gpu_memory_mb(self) -> float:
         """Memory taken on each of its GPUs, MB."""
-        return self._job.gpu_memory_mb
+        return float(self._job.gpu_memory_mb)
 
     @property
     def memory_bytes(self) -> int:
@@ -97,7 +97,7 @@ class JobView:
     @property
     def arrival_s(self) -> float:
         """Time of submission, seconds."""
-        return self._job.arrival_s
+        return float(self._job.arrival_s)
 
     @property
     def arrival_ns(self) -> int:
@@ -135,7 +135,7 @@ class JobView:
     @property
     def message_bytes(self) -> float:
         """Bytes of all all-reduces of one iteration."""
-        return sum(task.message_bytes for task in self._job.dag.tasks if isinstance(task, AllReduceTask))
+        return float(sum(task.message_bytes for task in self._job.dag.tasks if isinstance(task, AllReduceTask)))
 
     @property
     def service_ns(self) -> int:

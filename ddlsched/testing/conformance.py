@@ -16,6 +16,8 @@ from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Network, Topology
+from ddlsched.policies.promises import PROMISES, promises
+from ddlsched.policies.views import TransferView
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.testing.examples import (
@@ -23,7 +25,9 @@ from ddlsched.testing.examples import (
     example_flows,
     example_network,
     example_workload,
+    long_workload,
     python_form,
+    without_promises,
 )
 from ddlsched.testing.handmade import (
     capacity_view,
@@ -81,6 +85,28 @@ def _assert_runs_alike(door: str, plugin: object) -> None:
             assert finishes == _finishes(_run(seed, **{door: python_form(plugin)})), "both forms agree"
 
 
+def _assert_promises_change_nothing(door: str, plugin: object) -> None:
+    """Assert: a run that takes shortcuts by what the class promises is the run without."""
+    made = [name for name in PROMISES if promises(plugin, name)]
+    for seed in range(2 * len(_SEEDS)) if made else ():
+        for workload in (example_workload(seed), long_workload(seed)):
+            kinds: list[Any] = [plugin, without_promises(plugin)]
+            plugins: list[dict[str, Any]] = [{door: kind} for kind in kinds]
+            finishes = [_finishes(simulate(workload, _CLUSTER, seed=seed, **given)) for given in plugins]
+            assert finishes[0] == finishes[1], f"what the class promises is so: {' and '.join(made)}"
+
+
+def _assert_linear(keys: list[Any]) -> None:
+    """Assert what ``key_is_linear`` promises of keys after equally many iterations each."""
+    parts = [key if isinstance(key, tuple | list) else (key,) for key in keys]
+    first = [part[0] for part in parts]
+    assert all(isinstance(number, int | np.integer) for number in first), "key_is_linear: the first number is whole"
+    steps = {after - before for before, after in pairwise(first)}
+    assert len(steps) <= 1, f"key_is_linear: the first number changes by the same amount, not {sorted(steps)[:3]}"
+    others = {tuple(part[1:]) for part in parts}
+    assert len(others) == 1, f"key_is_linear: the other numbers stay the same, not {sorted(others)[:3]}"
+
+
 class PlacementConformance:
     """Checks of a placement policy."""
 
@@ -134,9 +160,17 @@ class OrderingConformance:
             assert a == a
             assert all((a < b) + (b < a) + (a == b) == 1 for b in keys)
 
+    def test_linear_keys_are(self) -> None:
+        """``key_is_linear`` is so, if the class says it."""
+        policy = _begun(self.make())
+        for num_gpus, servers in product((1, 3, 4), ((), (0, 1)) if promises(policy, "key_is_linear") else ()):
+            jobs = [job_view(num_gpus=num_gpus, servers=servers, iterations_left=left) for left in range(60, 0, -1)]
+            _assert_linear([policy.key(job, 3.0) for job in jobs])
+
     def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run; both forms agree."""
+        """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
         _assert_runs_alike("order", self.make())
+        _assert_promises_change_nothing("order", self.make())
 
 
 class CommunicationConformance:
@@ -165,15 +199,76 @@ class CommunicationConformance:
         elif hasattr(policy, "select"):
             assert list(policy.select([transfer], network)) == [transfer]
 
+    def test_refusals_last(self) -> None:
+        """``refusal_lasts`` is so, if the class says it."""
+        policy, rng = _begun(self.make()), np.random.default_rng(5)
+        for _ in range(60 if promises(policy, "refusal_lasts") else 0):
+            mine, met, elsewhere = (_random_transfer(rng, number, at) for number, at in ((9, 1), (1, 2), (2, 4)))
+            alone = [
+                network_view(active=others, num_links=6, now_s=s) for others in ([], [elsewhere]) for s in (0.5, 7)
+            ]
+            assert all(policy.admit(mine, network) for network in alone), "refusal_lasts: one that meets nobody starts"
+            waiting = [_random_transfer(rng, 3, 1)]
+            before = network_view(active=[met], waiting=[mine], num_links=6, now_s=float(rng.choice([0.0, 0.25, 3.5])))
+            if policy.admit(mine, before):
+                continue
+            for share, others, seconds in product((1.0, 0.4, 0.0), ([], [elsewhere]), (0.0, 0.3, 1.0, 7.7)):
+                later = transfer_view(
+                    met.job, bytes_left=met.bytes_left * share, message_bytes=met.message_bytes, links=met.links
+                )
+                now_s = before.now_s + seconds
+                for queue in ([mine], [mine, *waiting]):
+                    network = network_view(active=[later, *others], waiting=queue, num_links=6, now_s=now_s)
+                    assert not policy.admit(mine, network), "refusal_lasts: one that is refused still is, later"
+
+    def test_linear_keys_are(self) -> None:
+        """``key_is_linear`` is so, if the class says it, and all transfers of a job have the same first number."""
+        policy, network = _begun(self.make()), network_view()
+        if not promises(policy, "key_is_linear") or not _reads_progress(policy):
+            return
+        for num_gpus, size in product((2, 3, 4), (1e6, 3e8)):
+            jobs = [job_view(num_gpus=num_gpus, servers=(0, 1), iterations_left=left) for left in range(60, 0, -1)]
+            keys = [policy.transfer_key(transfer_view(job, message_bytes=size), network) for job in jobs]
+            _assert_linear(keys)
+            other = policy.transfer_key(transfer_view(jobs[0], message_bytes=size / 3, links=(1, 0)), network)
+            pair = [key[0] if isinstance(key, tuple) else key for key in (keys[0], other)]
+            assert pair[0] == pair[1], "key_is_linear: all transfers of a job have the same first number"
+
+    def test_keys_fall_while_sending(self) -> None:
+        """``key_falls_while_sending`` is so, if the class says it."""
+        policy = _begun(self.make())
+        if not promises(policy, "key_falls_while_sending"):
+            return
+        job = job_view(num_gpus=4, servers=(0, 1))
+        transfers = [transfer_view(job, bytes_left=left * 1e6) for left in range(100, -1, -1)]
+        for active in (True, False):
+            networks = [network_view(active=[transfer] if active else []) for transfer in transfers]
+            keys = [policy.transfer_key(*asked) for asked in zip(transfers, networks, strict=True)]
+            assert all(after <= before for before, after in pairwise(keys)), "key_falls_while_sending: it never rises"
+
     def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run; both forms agree."""
+        """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
         _assert_runs_alike("communication", self.make())
+        _assert_promises_change_nothing("communication", self.make())
 
     def test_conserves_bytes(self) -> None:
         """Over a run, the recorded rates x times are the bytes of the all-reduces."""
         for seed in _SEEDS:
             result = simulate(example_workload(seed), _CLUSTER, communication=self.make(), timeline=True)
             _assert_bytes_conserved(result)
+
+
+def _random_transfer(rng: np.random.Generator, number: int, server: int) -> TransferView:
+    """Return a transfer between a server and the next, of which some is sent."""
+    job = job_view(number=number, num_gpus=int(rng.integers(2, 9)), servers=(server, server + 1))
+    size = float(rng.choice([1e6, 1e8, 5e8]))
+    return transfer_view(job, message_bytes=size, bytes_left=size * float(rng.choice([1.0, 0.6, 0.05])))
+
+
+def _reads_progress(policy: Any) -> bool:
+    """Return whether a key depends on how far its job is."""
+    jobs = [job_view(num_gpus=4, servers=(0, 1), iterations_left=left) for left in (60, 30, 29, 7)]
+    return len({policy.transfer_key(transfer_view(job), network_view()) for job in jobs}) > 1
 
 
 def _assert_bytes_conserved(result: Result) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ddlsched.network.topology import Link
+from ddlsched.policies.promises import PROMISES
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -20,7 +21,9 @@ __all__ = [
     "example_flows",
     "example_network",
     "example_workload",
+    "long_workload",
     "python_form",
+    "without_promises",
 ]
 
 Plugin = TypeVar("Plugin")
@@ -30,6 +33,28 @@ def example_workload(seed: int, *, num_jobs: int = 12, most_gpus: int = 9) -> Wo
     """Return jobs with ties of every kind: equal arrivals, equal times, buckets, and messages of 0 bytes."""
     rng = np.random.default_rng(seed)
     return Workload(tuple(_job(rng, number, most_gpus) for number in range(num_jobs)))
+
+
+def long_workload(seed: int) -> Workload:
+    """Return jobs of many like iterations that meet on GPUs and links, so that the engine skips and jumps ahead."""
+    rng = np.random.default_rng(seed)
+    jobs = [
+        Job(
+            job_id=f"l{number}",
+            arrival_s=float(rng.choice([0.0, 0.5, 3.0])),
+            num_gpus=int(rng.choice([2, 4, 5])),
+            iterations=int(rng.integers(20, 600)),
+            iteration=DataParallelIteration(
+                forward_s=float(rng.choice([0.01, 0.02])),
+                backward_s=0.02,
+                message_bytes=float(rng.choice([2e7, 5e7, 2e8])),
+                buckets=int(rng.choice([1, 1, 2])),
+            ),
+            gpu_memory_mb=6000.0,
+        )
+        for number in range(7)
+    ]
+    return Workload.of(jobs)
 
 
 def _job(rng: np.random.Generator, number: int, most_gpus: int) -> Job:
@@ -95,19 +120,29 @@ def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -
 
 def python_form(plugin: Plugin) -> Plugin:
     """Return the same plug-in without its compiled form, so that the engine asks its Python methods."""
+    return _with_attributes(plugin, {"compiled": False})
+
+
+def without_promises(plugin: Plugin) -> Plugin:
+    """Return the same plug-in without what its class promises, so that the engine takes no shortcut by that."""
+    return _with_attributes(plugin, dict.fromkeys(PROMISES, False))
+
+
+def _with_attributes(plugin: Plugin, attributes: dict[str, Any]) -> Plugin:
     kind: Any = type(plugin)
-    changes: dict[str, Any] = {"compiled": False}
+    attributes = dict(attributes)
     if hasattr(kind, "begin"):
-        changes["begin"] = lambda self, cluster, rng: _not_compiled(kind.begin(self, cluster, rng))
-    plain = type(kind.__name__, (kind,), changes)
+        made_by = kind.begin
+        attributes["begin"] = lambda self, cluster, rng: _given(made_by(self, cluster, rng), attributes)
+    plain = type(kind.__name__, (kind,), attributes)
     values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind)}
     made: Plugin = plain(**values)
     return made
 
 
-def _not_compiled(begun: Any) -> Any:
-    """Return what ``begin`` answered, of a class that is not compiled; it is not copied, since it may hold anything."""
-    kind = type(begun)
-    if getattr(kind, "compiled", None) is not False:
-        object.__setattr__(begun, "__class__", type(kind.__name__, (kind,), {"compiled": False, "__slots__": ()}))
+def _given(begun: Any, attributes: dict[str, Any]) -> Any:
+    """Return what ``begin`` answered, of a class with other attributes; it is not copied: it may hold anything."""
+    kind, changes = type(begun), {name: value for name, value in attributes.items() if name != "begin"}
+    if any(getattr(kind, name, None) is not value for name, value in changes.items()):
+        object.__setattr__(begun, "__class__", type(kind.__name__, (kind,), changes | {"__slots__": ()}))
     return begun

@@ -1,26 +1,26 @@
 """Compiled entries on disk, in a folder of this user's: the second process only loads them.
 
 An entry's name is a hash of its rewritten source, of the engine's and of the compiler's: nothing stale has a name that
-is asked for.
+is asked for. Beside the code lies a description with the hash of its bytes: what is cut short, overwritten or another
+entry's is not run but compiled anew.
 """
 
 from __future__ import annotations
 
 import getpass
-import itertools
+import hashlib
 import json
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from numba.core import caching
-from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 
 from ddlsched.engine.loop.state import ENTRY_SIGNATURE
@@ -68,8 +68,15 @@ class _EntryCache(caching.Cache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # truncated, or of another version
+        except Exception:  # of another version
+            self.forget_unless(False)
             return None
+
+    def forget_unless(self, intact: bool) -> None:
+        """Forget what is there of the entry, as it is not what this class has written."""
+        if not intact:
+            with suppress(OSError):
+                self.flush()
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -82,34 +89,21 @@ def kept_entry(name: str, make: Callable[[], tuple[Any, int, bool]]) -> tuple[An
     """Return a compiled entry, the words of its key and whether the first is whole, from disk or ``make``."""
     folder = cache_folder()
     kept = None if folder is None else _EntryCache(folder, name)
-    if kept is not None and (known := _described(folder, name)) is not None:
+    known = _described(folder, name)
+    if kept is not None and known is not None:
         loaded = _load(kept)
         if loaded is not None:
             return loaded, *known
-    with _symbols_of_its_own():
-        entry, words, whole_first = make()
-        compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False})
-        if kept is not None:
-            compiled._cache = kept
-        compiled.compile()
+    if kept is not None:
+        kept.forget_unless(known is not None)  # if it is, what is there is another machine's
+    entry, words, whole_first = make()
+    compiled = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, {"_nrt": False})
+    if kept is not None:
+        compiled._cache = kept
+    compiled.compile()
     if folder is not None:
         _describe(folder, name, words, whole_first)
     return compiled, words, whole_first
-
-
-@contextmanager
-def _symbols_of_its_own() -> Iterator[None]:
-    """Let what is compiled have names that no other process gives.
-
-    numba tells functions of one name apart by a number that counts from 1 in every process. Two entries from different
-    processes would have functions of the same name, and the one that is loaded second would call those of the first.
-    """
-    counter = FunctionIdentity._unique_ids
-    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
-    try:
-        yield
-    finally:
-        FunctionIdentity._unique_ids = counter
 
 
 class _Loaded:
@@ -127,10 +121,21 @@ def _load(kept: _EntryCache) -> _Loaded | None:
 
 def _described(folder: Path | None, name: str) -> tuple[int, bool] | None:
     try:
-        said = json.loads(((folder or Path()) / f"{name}.json").read_text(encoding="utf-8"))
-        return int(said["words"]), bool(said["whole_first"])
-    except (OSError, ValueError, KeyError, TypeError):
+        folder = folder or Path()
+        said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        words, whole_first = said["words"], said["whole_first"]
+        intact = said["name"] == name and said["code"] == _hash_of_code(folder, name)
+        return (int(words), bool(whole_first)) if intact else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _hash_of_code(folder: Path, name: str) -> str:
+    """Return the hash of what numba has written of an entry."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.glob(f"{name}.*") if path.suffix in (".nbi", ".nbc")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _describe(folder: Path, name: str, words: int, whole_first: bool) -> None:
@@ -138,7 +143,8 @@ def _describe(folder: Path, name: str, words: int, whole_first: bool) -> None:
 
     try:
         with replacing(folder / f"{name}.json", "compiled policy") as path:
-            path.write_text(json.dumps({"words": words, "whole_first": whole_first}), encoding="utf-8")
+            said = {"name": name, "words": words, "whole_first": whole_first, "code": _hash_of_code(folder, name)}
+            path.write_text(json.dumps(said), encoding="utf-8")
     except Exception as error:
         _say_once(f"compiled policies are not kept: {error}")
 
@@ -150,8 +156,8 @@ def cache_folder() -> Path | None:
     It is ``ddlsched`` in ``NUMBA_CACHE_DIR``, ``XDG_CACHE_HOME`` or ``~/.cache``, the first that is set.
     """
     base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(base).expanduser() / "ddlsched"
     try:
+        folder = Path(base).expanduser() / "ddlsched"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.lstat()
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ddlsched.engine.loop.jit import no_collection, sources_stamp
+from ddlsched.engine.loop.jit import compiling, sources_stamp
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.program import Program, build_program
+from ddlsched.policies.compiling.program import Constant, Program, build_program
 from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["CompiledMethod", "compile_method"]
@@ -35,6 +35,8 @@ class CompiledMethod:
         Names of what it may read.
     has_memory
         Whether its answer may depend on what it was asked before.
+    constants
+        What it took from modules, classes and closures (:class:`~ddlsched.policies.compiling.program.Program`).
     """
 
     address: int
@@ -43,6 +45,23 @@ class CompiledMethod:
     whole_first: bool
     reads: frozenset[str]
     has_memory: bool
+    constants: tuple[Constant, ...]
+
+    def changed(self, policy: Any) -> str | None:
+        """Return what has changed, since it was compiled, of what it took for constant, or None."""
+        for name, look_up, value in self.constants:
+            if look_up() is not value and look_up() != value:
+                return name
+        fields = Fields.of(policy)
+        for name, array in self.fields.arrays.items():
+            if fields.arrays.get(name) is not array:
+                return name
+        pairs = (self.fields.numbers, fields.numbers), (self.fields.others, fields.others)
+        for before, now in pairs:
+            for name, value in before.items():
+                if name not in now or (now[name] is not value and repr(now[name]) != repr(value)):
+                    return name
+        return None
 
 
 _compiled: dict[str, tuple[Any, int, bool]] = {}
@@ -57,15 +76,27 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
     CannotCompileError
         With file, line, construct and why.
     """
-    program = build_program(policy, method)
-    name = f"{method}-{_digest(program)}"
-    with _lock:
-        if name not in _compiled:
-            with no_collection():
-                _compiled[name] = _entry(program, method, name)
+    try:
+        program = build_program(policy, method)
+        if program.changes_itself and method not in ("key", "admit"):
+            raise CannotCompileError(
+                _first_line(program), method, "changes its object, so that it matters who is first"
+            )
+        name = f"{method}-{_digest(program)}"
+        with _lock:
+            if name not in _compiled:
+                with compiling():
+                    _compiled[name] = _entry(program, method, name)
+    except CannotCompileError:
+        raise
+    except Exception as error:  # what the compiler did not expect, Python still runs
+        why = f"{type(error).__name__}: {error}".split("\n")[0][:120]
+        raise CannotCompileError(type(policy).__name__, method, why) from error
     function, words, whole_first = _compiled[name]
     memory = program.changes_itself or bool(program.fields.arrays)
-    return CompiledMethod(function.address, program.fields, words, whole_first, program.reads, memory)
+    return CompiledMethod(
+        function.address, program.fields, words, whole_first, program.reads, memory, program.constants
+    )
 
 
 def _digest(program: Program) -> str:
@@ -104,13 +135,14 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
     }[method]
     from numba import from_dtype
 
-    function = compiled_function(program)
     try:
-        function.compile((from_dtype(program.fields.dtype), *given))
+        function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
         (answered,) = (overload.signature.return_type for overload in function.overloads.values())
         _, expected = METHODS[method]
         kinds = key_types(answered) if expected is None else [answered]
-        allowed = (types.Integer, types.Float, types.Boolean) if expected is None else (expected,)
+        # With arrays a truth value may be numpy's, which is no number.
+        numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))
+        allowed = numbers if expected is None else (expected,)
         if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
             what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
             raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")

@@ -15,6 +15,7 @@ from numba.extending import intrinsic, models, register_model
 from ddlsched.engine.loop.state import STATE
 
 __all__ = [
+    "CABLE",
     "JOB",
     "LINK",
     "NETWORK",
@@ -41,6 +42,8 @@ class _ViewModel(models.StructModel):  # type: ignore[misc]
 
 
 JOB, TRANSFER, LINK, NETWORK = ViewType("job"), ViewType("transfer"), ViewType("link"), ViewType("network")
+CABLE = ViewType("link of the network")
+"""A link as ``network.links`` holds it: without what runs on it."""
 
 
 class ListType(types.SimpleIterableType):  # type: ignore[misc]

@@ -10,6 +10,7 @@ from numba.core import types
 from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
 from ddlsched.engine.compiled.view_types import (
+    CABLE,
     JOB,
     LINK,
     NETWORK,
@@ -30,6 +31,7 @@ from ddlsched.policies.transfer_states import TransferState
 __all__ = ["job_at", "link_at", "network_at", "transfer_at"]
 
 job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
+_cable_at = make_view(CABLE)
 
 
 # --- lists
@@ -43,7 +45,7 @@ def _in_scratch(row: Any, place: int) -> int:
 TRANSFERS = ListType(TRANSFER, "scratch", lambda row, place: transfer_at(state_of(row), _in_scratch(row, place)))
 NUMBERS = ListType(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
 CROSSED = ListType(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
-LINKS = ListType(LINK, "themselves", lambda row, place: link_at(state_of(row), first_of(row) + place))
+LINKS = ListType(CABLE, "themselves", lambda row, place: _cable_at(state_of(row), first_of(row) + place))
 _transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
 
 
@@ -294,8 +296,9 @@ def _link(view: Any) -> Any:
 
 
 _attribute(LINK, "num_transfers", lambda link: _link(link).count)
-_attribute(LINK, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
-_attribute(LINK, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
+for _view in (LINK, CABLE):
+    _attribute(_view, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
+    _attribute(_view, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
 
 
 for _view in (JOB, TRANSFER, LINK):

@@ -19,7 +19,7 @@ from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
-from ddlsched.engine.loop.jit import compiled_part, is_kept, no_collection
+from ddlsched.engine.loop.jit import compiled_part, compiling, is_kept
 from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
@@ -93,7 +93,7 @@ def _compile(part: Part) -> None:
 
 def compile_loop() -> None:
     """Compile the loop itself, or load it from disk."""
-    with no_collection():
+    with compiling():
         advance.compile((STATE,))
 
 
@@ -128,7 +128,7 @@ def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
 
 
 def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
-    with no_collection():
+    with compiling():
         run.wake_address = compiled_part("wake_address").address
         for part in parts:
             if part is Part.PERIODS:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import hashlib
+import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import numba
 from numba.core import caching
+from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
@@ -72,7 +75,7 @@ class _EngineCache(caching.FunctionCache):
 
 class _PartCache(_EngineCache):
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return what tells this part from others; numba's own key holds what the entry calls, as it is in this process."""
+        """Return what tells this part from others; numba's key holds what the entry calls, as it is in this process."""
         return sig, codegen.magic_tuple(), self._py_func.__name__
 
 
@@ -136,13 +139,20 @@ def njit(function: Callable[..., Any]) -> Any:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Let Python's garbage wait: to look for it among all that the compiler keeps takes a sixth of its time."""
-    was_on = gc.isenabled()
+def compiling() -> Iterator[None]:
+    """Let Python's garbage wait, and let what is compiled have names that no other process gives.
+
+    To look for garbage among all that the compiler keeps takes a sixth of its time. And numba tells functions of one
+    name apart by a number that counts from 1 in every process: two pieces of code from different processes would have
+    functions of the same name, and the one that is loaded second would call those of the first.
+    """
+    counter, was_on = FunctionIdentity._unique_ids, gc.isenabled()
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
     gc.disable()
     try:
         yield
     finally:
+        FunctionIdentity._unique_ids = counter
         if was_on:
             gc.enable()
 

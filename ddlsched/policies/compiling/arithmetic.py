@@ -12,16 +12,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
-from numba.np.arrayobj import populate_array
+from numba.np import arrayobj
 
-__all__ = ["NAMESPACE", "divide_wholes", "typed"]
+__all__ = ["CAREFUL", "NAMESPACE", "divide_wholes", "typed"]
 
 _MOST_EXACT = 2**53
 
@@ -172,6 +171,60 @@ def _not_equal(a: Any, b: Any) -> Any:
     return lambda a, b: not operator.eq(a, b)
 
 
+def same_object(a: Any, b: Any) -> bool:
+    """``is`` of views; two equal numbers may be two objects or one."""
+    raise NotImplementedError
+
+
+@overload(same_object)
+@typed
+def _same_object(a: Any, b: Any) -> Any:
+    kinds = _kind(a), _kind(b)
+    truth_values = isinstance(a, types.Boolean | types.BooleanLiteral) and isinstance(b, types.Boolean)
+    if (kinds != (None, None) and not truth_values) or isinstance(a, types.BaseTuple | types.UnicodeType):
+        raise _refuse("is", a, b)
+    return lambda a, b: operator.is_(a, b)
+
+
+def equal_wholes(a: Any, b: Any) -> bool:
+    """``==`` of whole numbers, for ``in`` of a tuple."""
+    raise NotImplementedError
+
+
+@overload(equal_wholes)
+@typed
+def _equal_wholes(a: Any, b: Any) -> Any:
+    if (_kind(a), _kind(b)) != (types.int64, types.int64):
+        raise _refuse("in", a, b)
+    return lambda a, b: _equal_numbers(a, b)
+
+
+def contains(row: Any, item: Any) -> bool:
+    """``in`` of the lists of views."""
+    raise NotImplementedError
+
+
+@overload(contains)
+@typed
+def _contains(row: Any, item: Any) -> Any:
+    if type(row).__module__.startswith("numba."):
+        raise _refuse("in", item, row)
+    return lambda row, item: operator.contains(row, item)
+
+
+def whole_index(x: Any) -> int:
+    """Return what ``range`` is given: a whole number."""
+    raise NotImplementedError
+
+
+@overload(whole_index)
+@typed
+def _whole_index(x: Any) -> Any:
+    if _kind(x) is not types.int64:
+        raise _refuse("range", x)
+    return lambda x: np.int64(x)
+
+
 @register_jitable
 def _long_division(a: int, b: int) -> float:
     """Return a / b to the nearest float, of whole numbers that may not be floats: long division, then one rounding."""
@@ -204,7 +257,7 @@ def divide_wholes(a: int, b: int) -> float:
     if -_MOST_EXACT <= a <= _MOST_EXACT and -_MOST_EXACT <= b <= _MOST_EXACT:
         return np.float64(a) / np.float64(b)
     if a == 0:
-        return 0.0
+        return -0.0 if b < 0 else 0.0
     if a == -(2**63) or b == -(2**63):
         raise OverflowError("more than 64 bits")
     return _long_division(a, b)
@@ -405,6 +458,95 @@ def _sum_step(total: Any, value: Any) -> Any:
     return lambda total, value: add(total, value)
 
 
+# --- where a float may be one of Python's whole numbers, or a number one of numpy's
+
+
+def _exact(x: Any) -> Any:
+    """Return a number that is the same as a whole number and as a float, or raise."""
+    raise NotImplementedError
+
+
+@overload(_exact)
+@typed
+def _exact_number(x: Any) -> Any:
+    if _kind(x) is types.int64:
+
+        @typed
+        def whole(x: Any) -> Any:
+            if not -_MOST_EXACT <= x <= _MOST_EXACT:
+                raise OverflowError("more than 53 bits")
+            return x
+
+        return whole
+    return lambda x: x
+
+
+@register_jitable
+def _exact_result(result: float, a: float, b: float) -> float:
+    """Return the result of two numbers; where both are whole it must be as exact as Python's."""
+    whole = a == np.floor(a) and b == np.floor(b) and abs(a) < np.inf and abs(b) < np.inf
+    if whole and not -_MOST_EXACT < result < _MOST_EXACT:
+        raise OverflowError("more than 53 bits")
+    return result
+
+
+def _carefully(operation: Any, *, rounds: bool, of_wholes: bool = False) -> Callable[..., Any]:
+    """Return an operation that raises where a whole number in place of a float, or numpy, would give another result.
+
+    ``rounds``: it may round; ``of_wholes``: also that of two whole numbers is looked at.
+    """
+
+    def careful(a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+    @overload(careful)
+    @typed
+    def _careful(a: Any, b: Any) -> Any:
+        kinds = _kind(a), _kind(b)
+        if None in kinds:
+            return lambda a, b: operation(a, b)
+        if kinds == (types.int64, types.int64):
+            return (lambda a, b: operation(_exact(a), _exact(b))) if of_wholes else lambda a, b: operation(a, b)
+        if rounds:
+            return lambda a, b: _exact_result(operation(_exact(a), _exact(b)), a, b)
+        return lambda a, b: operation(_exact(a), _exact(b))
+
+    return careful
+
+
+_careful_add = _carefully(add, rounds=True)
+
+
+def _careful_sum_step(total: Any, value: Any) -> Any:
+    raise NotImplementedError
+
+
+@overload(_careful_sum_step)
+@typed
+def _sum_carefully(total: Any, value: Any) -> Any:
+    if sys.version_info >= (3, 12) and types.float64 in (_kind(total), _kind(value)):
+        raise _refuse("sum", total, value)
+    return lambda total, value: _careful_add(total, value)
+
+
+CAREFUL: dict[str, Any] = {
+    "add": _careful_add,
+    "divide": _carefully(divide, rounds=False, of_wholes=True),
+    "equal": _carefully(equal, rounds=False),
+    "floor_divide": _carefully(floor_divide, rounds=False),
+    "greater": _carefully(greater, rounds=False),
+    "greater_equal": _carefully(greater_equal, rounds=False),
+    "less": _carefully(less, rounds=False),
+    "less_equal": _carefully(less_equal, rounds=False),
+    "multiply": _carefully(multiply, rounds=True),
+    "not_equal": _carefully(not_equal, rounds=False),
+    "remainder": _carefully(remainder, rounds=False),
+    "subtract": _carefully(subtract, rounds=True),
+    "sum_step": _careful_sum_step,
+}
+"""What stands in place of names in :data:`NAMESPACE` in such code."""
+
+
 def _mathematics(name: str, function: Callable[..., Any], allowed: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of :mod:`math` that raises where Python's does."""
 
@@ -460,13 +602,13 @@ def _ceiling(x: float) -> int:
 
 @intrinsic
 def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
-    """Count a turn of a loop; once in a million turns, raise if Ctrl-C was pressed."""
+    """Count a turn of a loop; once in 4096 turns, raise if Ctrl-C was pressed."""
 
     def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
         i32, i64 = ir.IntType(32), ir.IntType(64)
         (count,) = arguments
         following = builder.add(count, ir.Constant(i64, 1))
-        low = builder.and_(following, ir.Constant(i64, (1 << 20) - 1))
+        low = builder.and_(following, ir.Constant(i64, (1 << 12) - 1))
         with builder.if_then(builder.icmp_unsigned("==", low, ir.Constant(i64, 0)), likely=False):
             nothing = ir.FunctionType(ir.VoidType(), [])
             check = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, []), "PyErr_CheckSignals")
@@ -481,26 +623,25 @@ def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
     return signature(types.int64, types.int64), generate
 
 
-def _array(dtype: Any) -> Any:
+def _array(element: Any) -> Any:
     """Return the function that makes an array of numbers from its address and shape."""
 
     @intrinsic
     def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
-        array = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
+        kind = types.Array(element, len(shape), "C")
 
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-            made = context.make_array(array)(context, builder)
-            lengths = cgutils.unpack_tuple(builder, arguments[1], array.ndim)
-            data = builder.inttoptr(arguments[0], made.data.type)
-            width = context.get_abi_sizeof(context.get_data_type(array.dtype))
-            stride, strides = ir.Constant(ir.IntType(64), width), []
-            for length in reversed(lengths):
-                strides.insert(0, stride)
-                stride = builder.mul(stride, length)
-            populate_array(made, data, lengths, strides, ir.Constant(ir.IntType(64), width), None)
-            return made._getvalue()
+            array = arrayobj.make_array(kind)(context, builder)
+            data = builder.inttoptr(arguments[0], context.get_data_type(element).as_pointer())
+            lengths = cgutils.unpack_tuple(builder, arguments[1])
+            itemsize = context.get_constant(types.intp, 8)
+            strides = [itemsize]
+            for length in lengths[:0:-1]:
+                strides.insert(0, builder.mul(strides[0], length))
+            arrayobj.populate_array(array, data, lengths, strides, itemsize, None)
+            return array._getvalue()
 
-        return signature(array, types.int64, shape), generate
+        return signature(kind, types.int64, shape), generate
 
     return make
 
@@ -508,21 +649,22 @@ def _array(dtype: Any) -> Any:
 NAMESPACE: dict[str, Any] = {
     "absolute": absolute,
     "add": add,
-    "bool__array": _array(np.bool_),
+    "contains": contains,
     "divide": divide,
     "equal": equal,
-    "float64_array": _array(np.float64),
+    "equal_wholes": equal_wholes,
+    "float64_array": _array(types.float64),
     "floor_divide": floor_divide,
     "greater": greater,
     "greater_equal": greater_equal,
     "hear_signals": hear_signals,
-    "int64_array": _array(np.int64),
+    "int64_array": _array(types.int64),
     "less": less,
     "less_equal": less_equal,
-    "math_ceil": _mathematics("math.ceil", _ceiling, _any_number),
+    "math_ceil": _of_one("math.ceil", _same, _ceiling),
     "math_exp": _mathematics("math.exp", math.exp, _does_not_overflow),
     "math_fabs": _mathematics("math.fabs", math.fabs, _any_number),
-    "math_floor": _mathematics("math.floor", _floor, _any_number),
+    "math_floor": _of_one("math.floor", _same, _floor),
     "math_isinf": _mathematics("math.isinf", math.isinf, _any_number),
     "math_isnan": _mathematics("math.isnan", math.isnan, _any_number),
     "math_log": _mathematics("math.log", math.log, _greater_than_0),
@@ -535,10 +677,12 @@ NAMESPACE: dict[str, Any] = {
     "positive": positive,
     "remainder": remainder,
     "round_to_whole": round_to_whole,
+    "same_object": same_object,
     "subtract": subtract,
     "sum_step": sum_step,
     "to_float": to_float,
     "truncate": truncate,
     "truth": truth,
+    "whole_index": whole_index,
 }
 """What the code of a program may call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["Fields"]
 
-_DTYPES = {np.dtype(np.int64): "int64", np.dtype(np.float64): "float64", np.dtype(np.bool_): "bool_"}
+_DTYPES = {np.dtype(np.int64): "int64", np.dtype(np.float64): "float64"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Fields:
         return cls(numbers, arrays, others, not (parameters and parameters.frozen))
 
     @property
+    def names(self) -> frozenset[str]:
+        """Names of all."""
+        return frozenset({*self.numbers, *self.arrays, *self.others})
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Of the record; a record without fields has one that nobody reads."""
         columns: list[tuple[str, Any]] = [(name, _dtype(value)) for name, value in sorted(self.numbers.items())]
@@ -68,7 +74,7 @@ class Fields:
         """Return the code that makes an array of its address and shape."""
         array = self.arrays[name]
         shape = "".join(f"{owner}.{name}__{axis}, " for axis in range(array.ndim))
-        return f"{_DTYPES[array.dtype]}_array({owner}.{name}__address, ({shape}))"
+        return f"{_DTYPES[array.dtype]}_array__({owner}.{name}__address, ({shape}))"
 
     def refuse_change(self, name: str, error: Callable[[str], CannotCompileError]) -> None:
         """Raise if code may not set a field."""
@@ -79,15 +85,16 @@ class Fields:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool | np.bool_ | float | np.floating):
+    """Return whether a value is one of Python's own numbers: numpy's, for one, round and overflow in another way."""
+    if type(value) in (bool, float):
         return True
-    return isinstance(value, int | np.integer) and -(2**63) <= int(value) < 2**63
+    return (type(value) is int or isinstance(value, enum.IntEnum)) and -(2**63) <= value < 2**63
 
 
 def _dtype(value: object) -> Any:
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
         return np.bool_
-    return np.int64 if isinstance(value, int | np.integer) else np.float64
+    return np.int64 if isinstance(value, int) else np.float64
 
 
 def _is_array(value: object) -> bool:

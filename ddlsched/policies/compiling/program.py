@@ -8,20 +8,20 @@ becomes a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; g
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
 import enum
 import hashlib
 import inspect
 import math
 import types
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.source import CannotCompileError, function_node, short_path
+from ddlsched.policies.compiling.source import CannotCompileError, function_node, is_set_when_running, short_path
 
-__all__ = ["Function", "Program", "build_program"]
+__all__ = ["Constant", "Function", "Program", "build_program"]
 
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
     ast.Add: "add",
@@ -58,9 +58,13 @@ _STATEMENTS = (
     ast.Break,
     ast.Continue,
 )
+_BETTER = "if first__:\n    best__ = value__\n    first__ = False\nelif {}__(value__, best__):\n    best__ = value__"
 _TICKS = "ticks__"
-_BEST = "if first__:\n    best__ = value__\n    first__ = False\nelif {}(value__, best__):\n    best__ = value__"
+_MEMBER = "\0"
 MOST_FUNCTIONS = 100
+
+
+Constant: TypeAlias = tuple[str, Callable[[], Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +90,15 @@ class Program:
         The plug-in's fields.
     changes_itself
         Whether the code sets fields of the plug-in or entries of arrays.
+    constants
+        What the code took from modules, classes and closures: its name, how to look it up, and what it was.
     """
 
     functions: tuple[Function, ...]
     reads: frozenset[str]
     fields: Fields
     changes_itself: bool
+    constants: tuple[Constant, ...]
 
     @property
     def digest(self) -> str:
@@ -108,13 +115,18 @@ def build_program(plugin: Any, method: str) -> Program:
     CannotCompileError
         With the file, the line, the construct and why it cannot be compiled.
     """
+    if inspect.getattr_static(type(plugin), "__getattribute__") is not vars(object)["__getattribute__"]:
+        raise CannotCompileError(type(plugin).__name__, "__getattribute__", "may answer anything")
     fields = Fields.of(plugin)
-    function = getattr(type(plugin), method)
     builder = _Builder(plugin, fields)
-    if method == "key":
+    function = inspect.getattr_static(type(plugin), method, None)
+    if method in fields.names:
+        raise CannotCompileError(type(plugin).__name__, method, "is a field, no method")
+    if method == "key" and isinstance(function, types.FunctionType):
         builder.clock = list(inspect.signature(function).parameters)[-1]
     builder.add(function)
-    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself)
+    constants = tuple(builder.constants)
+    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself, constants)
 
 
 class _Builder:
@@ -125,6 +137,7 @@ class _Builder:
         self.functions: list[Function] = []
         self.reads: set[str] = set()
         self.changes_itself = False
+        self.constants: list[Constant] = []
         self.clock: str | None = None  # the parameter that is the simulated time
         self._names: dict[Any, str] = {}
         self.under_way: list[Any] = []
@@ -147,7 +160,7 @@ class _Builder:
         """Add a rewritten function under a name of its own."""
         if len(self.functions) >= MOST_FUNCTIONS:
             raise CannotCompileError(_where(file, node), name, f"calls more than {MOST_FUNCTIONS} functions")
-        unique = f"{name}_{len(self.functions)}"
+        unique = f"{name}_{len(self.functions)}__"  # as no variable is called
         node.name = unique
         self.functions.append(Function(unique, ast.fix_missing_locations(node), file))
         return unique
@@ -158,26 +171,40 @@ def _where(file: str, node: ast.AST) -> str:
 
 
 def _assigned(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    """Return the variables that code sets; those of a generator are its own."""
+    if isinstance(node, ast.GeneratorExp | ast.ListComp):
+        return set()
+    own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
+    return own.union(*map(_assigned, ast.iter_child_nodes(node)))
 
 
 def _constant(value: Any, at: ast.AST) -> ast.expr | None:
-    """Return a value as a constant of the code, or None if it is none."""
-    if isinstance(value, enum.Enum) and not isinstance(value, int | str):
-        return None  # it equals no number and no text
-    if isinstance(value, enum.Enum):
+    """Return a value as a constant of the code, or None if it is none; numpy's numbers compute in their own way."""
+    if isinstance(value, enum.Enum) and isinstance(value, int | float | str):
         value = value.value
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | float | str):
+    elif isinstance(value, enum.Enum):
+        return _member(value, at)
+    if value is None or type(value) in (bool, float, str):
         return ast.copy_location(ast.Constant(value), at)
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
+    if type(value) is int and -(2**63) <= value < 2**63:
         return ast.copy_location(ast.Constant(int(value)), at)
     if isinstance(value, tuple):
         parts = [_constant(part, at) for part in value]
         if all(part is not None for part in parts):
             return ast.copy_location(ast.Tuple(parts, ast.Load()), at)  # type: ignore[arg-type]
     return None
+
+
+def _member(member: enum.Enum, at: ast.AST) -> ast.expr | None:
+    """Return a text that stands for a member of an enumeration: true, and equal to nothing but itself."""
+    kind = type(member)
+    if kind.__eq__ is not object.__eq__ or any({"__bool__", "__len__"} & vars(base).keys() for base in kind.__mro__):
+        return None
+    return ast.copy_location(ast.Constant(f"{_MEMBER}{kind.__module__}.{kind.__qualname__}.{member.name}"), at)
+
+
+def _is_member(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_MEMBER)
 
 
 class _Rewriter(ast.NodeTransformer):
@@ -194,6 +221,11 @@ class _Rewriter(ast.NodeTransformer):
         owner = inspect.getattr_static(type(builder.plugin), node.name, None)
         is_method = function in (owner, getattr(owner, "fget", None))
         self._self = self._parameters[0] if is_method and self._parameters else None
+        if self._self in _assigned(node):
+            raise self._no(node, f"sets {self._self}")
+        for name in self._locals:
+            if name.endswith("__"):
+                raise self._no(node, f"{name} is a name of compiled code")
 
     def _no(self, node: ast.AST, why: str) -> CannotCompileError:
         text = ast.unparse(node).split("\n")[0]
@@ -203,6 +235,8 @@ class _Rewriter(ast.NodeTransformer):
         """Return the rewritten function."""
         body = [statement for statement in self._node.body if not _is_text(statement)]
         rewritten = self._block(body)
+        if any(_is_member(n) for statement in rewritten for n in ast.walk(statement)):
+            raise self._no(self._node, "does more with a member of an enumeration than to compare it")
         if any(isinstance(n, ast.Name) and n.id == _TICKS for statement in rewritten for n in ast.walk(statement)):
             rewritten.insert(0, _parse_statement(f"{_TICKS} = 0", self._node))
         return _definition(self._node, self._parameters, rewritten)
@@ -242,7 +276,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.For(self._target(node.target), self.visit(node.iter), body, []), node)
 
     def _tick(self, node: ast.AST) -> ast.stmt:
-        return _parse_statement(f"{_TICKS} = hear_signals({_TICKS})", node)
+        return _parse_statement(f"{_TICKS} = hear_signals__({_TICKS})", node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         targets = [self._target(target) for target in node.targets]
@@ -294,7 +328,8 @@ class _Rewriter(ast.NodeTransformer):
         return isinstance(node, ast.Name) and node.id == self._self
 
     def _call(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
-        call = ast.Call(ast.Name(name, ast.Load()), list(arguments), [])
+        called = name if name.endswith("__") or name in _AS_THEY_ARE else f"{name}__"
+        call = ast.Call(ast.Name(called, ast.Load()), list(arguments), [])
         for part in (call, call.func):
             ast.copy_location(part, node)
         return call
@@ -316,11 +351,21 @@ class _Rewriter(ast.NodeTransformer):
         return constant
 
     def _global(self, node: ast.Name) -> Any:
+        try:
+            value = self._look_up(node.id)
+        except NameError:
+            raise self._no(node, "is not defined") from None
+        if is_set_when_running(self._function, node.id):
+            raise self._no(node, "is set by a function, and so no constant")
+        self._builder.constants.append((node.id, lambda: self._look_up(node.id), value))
+        return value
+
+    def _look_up(self, name: str) -> Any:
         closure = inspect.getclosurevars(self._function)
-        for names in (closure.nonlocals, closure.globals, closure.builtins, self._function.__globals__):
-            if node.id in names:
-                return names[node.id]
-        raise self._no(node, "is not defined")
+        for names in (closure.nonlocals, self._function.__globals__, vars(builtins)):
+            if name in names:
+                return names[name]
+        raise NameError(name)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if self._is_self(node.value):
@@ -328,7 +373,9 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
             owner = self._global(node.value)
             if isinstance(owner, types.ModuleType | type):
-                constant = _constant(getattr(owner, node.attr, None), node)
+                value = getattr(owner, node.attr, None)
+                self._builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
+                constant = _constant(value, node)
                 if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
                     raise self._no(node, "is neither a number nor a text")
                 return constant
@@ -338,6 +385,9 @@ class _Rewriter(ast.NodeTransformer):
     def _own(self, node: ast.Attribute) -> ast.expr:
         """Return what stands for an attribute of the plug-in itself."""
         fields, plugin = self._builder.fields, self._builder.plugin
+        static = inspect.getattr_static(type(plugin), node.attr, None)
+        if isinstance(static, property) and static.fget is not None:
+            return self._call(self._builder.add(static.fget), node, node.value)
         if node.attr in fields.numbers:
             return node
         if node.attr in fields.arrays:
@@ -348,9 +398,9 @@ class _Rewriter(ast.NodeTransformer):
             if constant is None:
                 raise self._no(node, f"is a {type(fields.others[node.attr]).__name__}")
             return constant
-        static = inspect.getattr_static(type(plugin), node.attr, None)
-        if isinstance(static, property) and static.fget is not None:
-            return self._call(self._builder.add(static.fget), node, node.value)
+        self._builder.constants.append(
+            (node.attr, lambda: inspect.getattr_static(type(plugin), node.attr, None), static)
+        )
         constant = _constant(static, node)
         if constant is None or static is None:
             raise self._no(node, "is no field of numbers, texts or arrays")
@@ -369,7 +419,7 @@ class _Rewriter(ast.NodeTransformer):
                 return ast.copy_location(ast.Constant(not operand.value), node)
             return ast.copy_location(ast.UnaryOp(node.op, operand), node)
         if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and _is_number(operand.value):
-            return ast.copy_location(ast.Constant(-operand.value), node)  # type: ignore[operator]
+            return self.visit_Constant(ast.copy_location(ast.Constant(-operand.value), node))  # type: ignore[operator]
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self._no(node, "this operator is not compiled")
@@ -408,13 +458,44 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _comparison(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
-        if _is_known(left) and _is_known(right):
-            comparison = ast.Expression(ast.Compare(left, [op], [right]))
-            value = eval(compile(ast.fix_missing_locations(comparison), "", "eval"), {"__builtins__": {}})
-            return ast.copy_location(ast.Constant(value), node)
-        if isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn):
-            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        if isinstance(op, ast.Is | ast.IsNot):
+            return self._identity(node, op, left, right)
+        known = _is_known(left) and _is_known(right)
+        members = any(map(_is_member, (*ast.walk(left), *ast.walk(right))))
+        if known and (not members or isinstance(op, ast.Eq | ast.NotEq)):
+            return self._worked_out(node, op, left, right)
+        if isinstance(op, ast.In | ast.NotIn):
+            found = self._found(node, left, right)
+            return found if isinstance(op, ast.In) else ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
         return self._call(_OPERATORS[type(op)], node, left, right)
+
+    def _worked_out(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        comparison = ast.fix_missing_locations(ast.Expression(ast.Compare(left, [op], [right])))
+        try:
+            value = eval(compile(comparison, "", "eval"), {"__builtins__": {}})
+        except TypeError as error:
+            raise self._no(node, str(error)) from None
+        return ast.copy_location(ast.Constant(value), node)
+
+    def _identity(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        """Return ``is``: of None, truth values and members of enumerations; of views; not of numbers and texts."""
+        constants = [part.value for part in (left, right) if isinstance(part, ast.Constant)]
+        unique = [value is None or isinstance(value, bool) for value in constants]
+        if len(constants) == 2 and (any(unique) or all(map(_is_member, (left, right)))):
+            same = constants[0] is constants[1] if any(unique) else constants[0] == constants[1]
+            return ast.copy_location(ast.Constant(same == isinstance(op, ast.Is)), node)
+        if constants and all(unique):
+            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        same_object = self._call("same_object", node, left, right)
+        return same_object if isinstance(op, ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same_object), node)
+
+    def _found(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> ast.expr:
+        if not isinstance(right, ast.Tuple):
+            return self._call("contains", node, right, left)
+        if not all(isinstance(n, ast.Name | ast.Constant | ast.Attribute | ast.Load) for n in ast.walk(left)):
+            raise self._no(node, "looks for a calculation in a tuple")
+        compared = [self._call("equal_wholes", node, left, part) for part in right.elts]
+        return ast.copy_location(ast.BoolOp(ast.Or(), compared), node) if len(compared) > 1 else compared[0]
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         return ast.copy_location(ast.Tuple([self.visit(part) for part in node.elts], ast.Load()), node)
@@ -453,7 +534,7 @@ class _Rewriter(ast.NodeTransformer):
     def _method_call(self, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
         if self._is_self(attribute.value):
             function = inspect.getattr_static(type(self._builder.plugin), attribute.attr, None)
-            if not isinstance(function, types.FunctionType):
+            if not isinstance(function, types.FunctionType) or attribute.attr in self._builder.fields.names:
                 raise self._no(node, "calls what is no method of the class")
             arguments = self._arguments(node, function, attribute.value)
             return self._call(self._builder.add(function), node, *arguments)
@@ -492,9 +573,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def _builtin_call(self, node: ast.Call, function: Any) -> ast.expr:
         name = getattr(function, "__name__", repr(function))
-        known = function is getattr(__builtins__ if not isinstance(__builtins__, dict) else None, name, None) or (
-            isinstance(__builtins__, dict) and __builtins__.get(name) is function
-        )
+        known = function is getattr(builtins, name, None)
         if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
             return self._loop(node, name, node.args[0])
         if node.keywords or not known:
@@ -507,7 +586,9 @@ class _Rewriter(ast.NodeTransformer):
             return result
         if name in _BUILTINS and len(arguments) == 1:
             return self._call(_BUILTINS[name], node, *arguments)
-        if name in _AS_THEY_ARE:
+        if name == "range":
+            arguments = [self._call("whole_index", node, argument) for argument in arguments]
+        if name in _AS_THEY_ARE and (name != "enumerate" or len(arguments) == 1):
             return self._call(name, node, *arguments)
         raise self._no(node, f"calls {name}, which cannot be compiled")
 
@@ -516,6 +597,8 @@ class _Rewriter(ast.NodeTransformer):
     def _loop(self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
         """Make a function of its own of a generator in a call, and return its call."""
         default, start = self._loop_options(node, name)
+        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
+            raise self._no(node, "sets a variable within")
         inner = {name for part in generator.generators for name in _assigned(part.target)}
         first_items = generator.generators[0].iter  # worked out outside
         conditions = [condition for part in generator.generators for condition in part.ifs]
@@ -532,8 +615,8 @@ class _Rewriter(ast.NodeTransformer):
         finally:
             self._locals = outer_locals
         first = ast.copy_location(self.visit(first_items), node)
-        options = [start] if name == "sum" else []
-        parameters = ["items__", *(["total__"] if options else []), *free]
+        options = [start] if name == "sum" else [] if default is None else [self.visit(default)]
+        parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
         definition = _definition(node, parameters, body)
         function = self._builder.keep(f"{name}_of", definition, self._file)
         self._note_free(free)
@@ -561,10 +644,10 @@ class _Rewriter(ast.NodeTransformer):
         steps = {
             "any": "if value__:\n    return True",
             "all": "if not value__:\n    return False",
-            "sum": "total__ = sum_step(total__, value__)",
-            "len": "total__ = add(total__, 1)",
-            "min": _BEST.format("less"),
-            "max": _BEST.format("greater"),
+            "sum": "total__ = sum_step__(total__, value__)",
+            "len": "total__ = add__(total__, 1)",
+            "min": _BETTER.format("less"),
+            "max": _BETTER.format("greater"),
         }
         value = ast.copy_location(ast.Assign([ast.Name("value__", ast.Store())], self.visit(generator.elt)), node)
         body: list[ast.stmt] = [value, *ast.parse(steps[name]).body]
@@ -586,7 +669,7 @@ class _Rewriter(ast.NodeTransformer):
         """Return the body of a search for the least or the largest; of nothing, it is the default or an error."""
         end = ast.parse("if first__:\n    raise ValueError\nreturn best__").body
         if default is not None:
-            end[0] = ast.If(_name("first__"), [ast.Return(self.visit(default))], [])
+            end[0] = ast.If(_name("first__"), [ast.Return(_name("default__"))], [])
         start = ast.parse(f"{_TICKS} = 0\n{before}").body
         return [*start, *body, *end]
 

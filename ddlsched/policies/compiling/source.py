@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-__all__ = ["CannotCompileError", "function_node", "short_path"]
+__all__ = ["CannotCompileError", "function_node", "is_set_when_running", "short_path"]
 
 
 class CannotCompileError(Exception):
@@ -98,6 +98,21 @@ def function_node(function: Any) -> ast.FunctionDef:
                     raise CannotCompileError(where, name, "yields or awaits")
                 return node
     raise CannotCompileError(where, name, "its source was not found")
+
+
+def is_set_when_running(function: Any, name: str) -> bool:
+    """Return whether a function of the same file declares a variable as global or nonlocal, to set it."""
+    try:
+        stat = Path(function.__code__.co_filename).stat()
+        return name in _set_names(function.__code__.co_filename, stat.st_mtime_ns, stat.st_size)
+    except (OSError, SyntaxError, ValueError):
+        return True
+
+
+@functools.lru_cache(maxsize=64)
+def _set_names(path: str, mtime_ns: int, size: int) -> frozenset[str]:
+    tree, _ = _parsed(path, mtime_ns, size)
+    return frozenset(n for node in ast.walk(tree) if isinstance(node, ast.Global | ast.Nonlocal) for n in node.names)
 
 
 def _is_property(decorator: ast.expr) -> bool:

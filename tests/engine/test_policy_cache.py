@@ -1,0 +1,228 @@
+"""What is kept on disk of compiled policies and of the loop: whatever lies there, never another schedule."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+
+import pytest
+from numba.core.ccallback import CFunc
+
+import ddlsched
+from ddlsched.engine.compiled import cache, forms
+from ddlsched.testing import example_workload
+
+PACKAGE = Path(ddlsched.__file__).parent
+CLUSTER = ddlsched.Cluster(num_servers=4, gpus_per_server=3)
+POLICIES = """
+from dataclasses import dataclass
+import {helper}
+
+@dataclass(frozen=True, kw_only=True)
+class P:
+    def key(self, job, now_s):
+        return {helper}.sign() * job.num_gpus
+
+@dataclass(frozen=True, kw_only=True)
+class Q:
+    def key(self, job, now_s):
+        return job.num_gpus, -job.number
+"""
+
+
+class Process:
+    """What a process of its own would do: nothing is known of what was compiled before."""
+
+    def __init__(self, folder, monkeypatch, capsys):
+        self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+        self.compiled = 0
+        plain = CFunc._compile_uncached
+
+        def count(function):
+            self.compiled += 1
+            return plain(function)
+
+        monkeypatch.setattr(CFunc, "_compile_uncached", count)
+        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+        monkeypatch.syspath_prepend(folder)
+        self.module = self.policies(1)
+
+    def policies(self, sign):
+        """Write a file with policies and one with a helper, and import both."""
+        name = f"policies_{uuid.uuid4().hex}"
+        (self.folder / f"{name}_helper.py").write_text(f"def sign():\n    return {sign}\n")
+        (self.folder / f"{name}.py").write_text(POLICIES.format(helper=f"{name}_helper"))
+        return importlib.import_module(name)
+
+    def run(self, place=None, module=None):
+        """Return how many entries were compiled, the schedules, and what was said."""
+        self._monkeypatch.setenv("XDG_CACHE_HOME", str(place or self.folder / "cache"))
+        cache.cache_folder.cache_clear()
+        cache._say_once.cache_clear()
+        forms._compiled.clear()
+        self.compiled = 0
+        schedules = []
+        for kind in ((module or self.module).P, (module or self.module).Q):
+            result = ddlsched.simulate(example_workload(1), CLUSTER, order=kind())
+            schedules.append(result.finished.state.jobs.finish_ns.tolist())
+        return self.compiled, schedules, self._capsys.readouterr().err
+
+    def files(self, ending):
+        return sorted((self.folder / "cache" / "ddlsched").glob(f"*{ending}"))
+
+
+_SCHEDULES = []
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A cache as the first process leaves it, once for all tests."""
+    return tmp_path_factory.mktemp("filled") / "cache"
+
+
+@pytest.fixture
+def process(tmp_path, monkeypatch, capsys, filled):
+    process = Process(tmp_path, monkeypatch, capsys)
+    if not filled.exists():
+        compiled, schedules, _ = process.run(filled)
+        assert compiled >= 2
+        _SCHEDULES[:] = schedules
+    shutil.copytree(filled, tmp_path / "cache")
+    yield process
+    cache.cache_folder.cache_clear()
+    forms._compiled.clear()
+
+
+def test_a_second_process_compiles_nothing(process):
+    assert process.run() == (0, _SCHEDULES, "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        (".nbi", b""),
+        (".nbi", None),
+        (".nbc", b"garbage"),
+        (".nbc", None),
+        (".json", b"{}"),
+        (".json", b"[[["),
+        (".json", None),
+    ],
+)
+def test_a_spoilt_file_is_made_anew(ending, content, process):
+    path = process.files(ending)[0]
+    path.write_bytes(path.read_bytes()[:-9] if content is None else content)
+    assert process.run() == (1, _SCHEDULES, "")
+    assert process.run() == (0, _SCHEDULES, "")
+
+
+@pytest.mark.parametrize("ending", [".nbi", ".nbc", ".json"])
+def test_a_file_of_another_entry_is_not_used(ending, process):
+    paths = [path for path in process.files(ending) if path.name.startswith("key-")]
+    contents = [path.read_bytes() for path in paths]
+    for path, content in zip(paths, [*contents[1:], contents[0]], strict=True):
+        path.write_bytes(content)
+    assert process.run() == (len(paths), _SCHEDULES, "")
+    assert process.run() == (0, _SCHEDULES, "")
+
+
+def test_an_edited_helper_beside_the_file_makes_another_entry(process):
+    compiled, others, _ = process.run(module=process.policies(-1))
+    assert compiled == 1
+    assert others[0] != _SCHEDULES[0]
+    assert others[1] == _SCHEDULES[1]
+
+
+def _a_file(folder):
+    folder.write_text("")
+
+
+def _others_may_write(folder):
+    (folder / "ddlsched").mkdir(parents=True)
+    (folder / "ddlsched").chmod(0o777)
+
+
+def _a_symlink(folder):
+    (folder / "elsewhere").mkdir(parents=True)
+    (folder / "ddlsched").symlink_to(folder / "elsewhere")
+
+
+@pytest.mark.parametrize("make", [_a_file, _others_may_write, _a_symlink])
+def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, process, tmp_path):
+    make(tmp_path / "place")
+    compiled, schedules, err = process.run(tmp_path / "place")
+    assert compiled >= 2
+    assert err.count("compiled policies are not kept") == err.count("\n") == 1
+    assert schedules == _SCHEDULES
+
+
+def test_without_a_home_there_is_no_place(process, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    cache.cache_folder.cache_clear()
+    assert cache.cache_folder() is None
+
+
+SECOND = """
+import time
+from algorithms.communication.adadual import AdaDual
+from algorithms.ordering.srsf import ShortestRemainingServiceFirst
+from ddlsched.engine.compiled import cache, entries, view_types
+from ddlsched.engine.compiled.forms import compile_method
+from ddlsched.network.contention import Linear
+import ddlsched.io.files, ddlsched.simulation, ddlsched.policies.compiling.compiler
+ddlsched.simulation.warm_up()  # numba looks up what it knows
+begin = time.process_time()
+compile_method(ShortestRemainingServiceFirst(), "key")
+compile_method(AdaDual(), "admit")
+compile_method(Linear(), "link_rate")
+print(time.process_time() - begin)
+"""
+
+
+def test_a_second_process_loads_in_a_tenth_of_a_second(tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    took_s = [
+        float(subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert min(took_s[1:]) <= 0.1
+
+
+STAMP = """
+import ddlsched.engine.loop.transfers as transfers
+from ddlsched.engine.loop.dormant_progress import *
+from ddlsched.engine.loop.jit import called_from_python, sources_stamp
+from ddlsched.engine.loop.accounts import add_busy_ns
+from ddlsched.engine.loop.advance import most_slices
+from ddlsched.engine.loop.layout import example_state
+most_slices(example_state().run[0])
+print(sources_stamp(), sum(most_slices.stats.cache_hits.values()), sum(most_slices.stats.cache_misses.values()))
+"""
+
+
+def test_the_loop_is_compiled_anew_when_any_of_its_files_changes(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "ddlsched", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def go():
+        command = [sys.executable, "-c", textwrap.dedent(STAMP)]
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        stamp, hits, misses = done.stdout.split()
+        return stamp, int(hits), int(misses)
+
+    stamp, *first = go()
+    assert first == [0, 1]
+    assert go() == (stamp, 1, 0)
+    helper = tmp_path / "ddlsched" / "engine" / "loop" / "heap.py"
+    helper.write_text(helper.read_text() + "\n# another version\n")
+    other_stamp, *third = go()
+    assert other_stamp != stamp
+    assert third == [0, 1]

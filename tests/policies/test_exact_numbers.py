@@ -1,0 +1,142 @@
+"""Compiled arithmetic against Python's: equal to the bit, or it raises."""
+
+from __future__ import annotations
+
+import ast
+import math
+import struct
+from typing import Any
+
+import numba
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numba.core import types
+
+from ddlsched.engine.compiled.entries import _called
+from ddlsched.policies.compiling.arithmetic import CAREFUL, NAMESPACE
+
+WHOLE = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, -(2**53) - 1, 2**62, 2**63 - 1, -(2**63), 10**18, 3]),
+    st.integers(-100, 100),
+)
+REAL = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, -0.0, 2.0**53, 2.0**63, -(2.0**63), 9.2e18, 0.5, 1.5, 2.5, math.inf, -math.inf]),
+    WHOLE.map(float),
+)
+NUMBERS = {"whole": (WHOLE, types.int64), "real": (REAL, types.float64)}
+
+PAIRS = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "floor_divide": lambda a, b: a // b,
+    "remainder": lambda a, b: a % b,
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+    "equal": lambda a, b: a == b,
+    "not_equal": lambda a, b: a != b,
+}
+SINGLES = {
+    "negative": lambda x: -x,
+    "positive": lambda x: +x,
+    "absolute": abs,
+    "truncate": int,
+    "to_float": float,
+    "round_to_whole": round,
+    "truth": bool,
+    "math_sqrt": math.sqrt,
+    "math_floor": math.floor,
+    "math_ceil": math.ceil,
+    "math_fabs": math.fabs,
+    "math_log": math.log,
+    "math_exp": math.exp,
+    "math_isnan": math.isnan,
+    "math_isinf": math.isinf,
+}
+
+
+def _compiled(function: Any, *kinds: Any) -> Any:
+    """Return a function that returns whether the compiled one did not raise, and its answer."""
+    names = ", ".join("ab"[: len(kinds)])
+    space: dict[str, Any] = {"function": function}
+    exec(compile(ast.parse(f"def inner({names}):\n    return function({names})"), "", "exec"), space)
+    options: dict[str, Any] = {"error_model": "python", "_nrt": False}
+    inner = numba.njit(**options, no_cpython_wrapper=True)(space["inner"])
+    space |= {"called": _called, "inner": inner}
+    exec(compile(ast.parse(f"def outer({names}):\n    return called(inner, ({names},))"), "", "exec"), space)
+    outer = numba.njit(**options)(space["outer"])
+    outer.compile(kinds)
+    return outer
+
+
+def _bits(value: object) -> object:
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else struct.pack("d", value)
+    return value
+
+
+def _assert_same(compiled: Any, function: Any, *numbers: object) -> None:
+    returned, answer = compiled(*numbers)
+    if returned:
+        expected = function(*numbers)
+        assert type(answer) is type(expected)
+        assert _bits(answer) == _bits(expected)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(("one", "other"), [("whole", "whole"), ("whole", "real"), ("real", "real")])
+def test_two_numbers(name, one, other):
+    (first, first_kind), (second, second_kind) = NUMBERS[one], NUMBERS[other]
+    compiled = _compiled(NAMESPACE[name], first_kind, second_kind)
+
+    @given(first, second)
+    @example(2**53 + 1 if one == "whole" else 2.0**53, 2**53 + 1 if other == "whole" else 2.0**53)
+    def check(a, b):
+        _assert_same(compiled, PAIRS[name], a, b)
+
+    check()
+
+
+@pytest.mark.parametrize("name", SINGLES)
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_one_number(name, kind):
+    numbers, numba_kind = NUMBERS[kind]
+    compiled = _compiled(NAMESPACE[name], numba_kind)
+
+    @given(numbers)
+    def check(x):
+        _assert_same(compiled, SINGLES[name], x)
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["add", "multiply", "divide", "equal", "remainder"])
+def test_a_whole_number_as_a_float_makes_no_difference_to_careful_code(name):
+    whole_and_real = _compiled(CAREFUL[name], types.int64, types.float64)
+    reals = _compiled(CAREFUL[name], types.float64, types.float64)
+
+    @given(WHOLE, st.integers(-(2**53), 2**53))
+    @example(2**53 - 1, 3)
+    @example(2**60 + 1, 0)
+    def check(a, b):
+        for compiled, numbers in ((whole_and_real, (a, float(b))), (reals, (float(b), float(b)))):
+            returned, answer = compiled(*numbers)
+            if returned:
+                assert answer == PAIRS[name](int(numbers[0]), b)
+
+    check()
+
+
+@given(WHOLE, WHOLE)
+def test_in_64_bits_nothing_raises_without_need(a, b):
+    returned, _ = _ADD(a, b)
+    assert returned == (-(2**63) <= a + b < 2**63)
+
+
+_ADD = _compiled(NAMESPACE["add"], types.int64, types.int64)

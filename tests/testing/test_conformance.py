@@ -1,0 +1,147 @@
+"""The conformance classes find what a policy's class promises and does not keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ddlsched.testing import CommunicationConformance, OrderingConformance
+
+
+def promises(name):
+    """Make a plug-in of a class that promises something."""
+
+    def promising(kind):
+        setattr(kind, name, True)
+        return dataclass(frozen=True, kw_only=True)(kind)
+
+    return promising
+
+
+@promises("refusal_lasts")
+class RefusesByTheClock:
+    def admit(self, transfer, network):
+        return network.most_on_links_of(transfer) == 0 or network.now_s % 0.5 < 0.25
+
+
+@promises("refusal_lasts")
+class RefusesForOthersElsewhere:
+    def admit(self, transfer, network):
+        return len(network.active) == 0
+
+
+@promises("refusal_lasts")
+class RefusesUntilLittleIsLeft:
+    def admit(self, transfer, network):
+        return all(other.bytes_left < 0.5 * other.message_bytes for other in network.met_by(transfer))
+
+
+@promises("refusal_lasts")
+class RefusesUntilManyWait:
+    def admit(self, transfer, network):
+        return network.most_on_links_of(transfer) == 0 or len(network.waiting) > 1
+
+
+@promises("refusal_lasts")
+class RefusesOneThatMeetsNobody:
+    def admit(self, transfer, network):
+        return network.now_s > 0.75 or len(network.waiting) > 0
+
+
+@promises("refusal_lasts")
+class KeepsItsRefusals:
+    def admit(self, transfer, network):
+        return network.most_on_links_of(transfer) < 2
+
+
+@promises("key_is_linear")
+class SecondNumberChanges:
+    def key(self, job, now_s):
+        return 0, job.iterations_left % 3
+
+
+@promises("key_is_linear")
+class Quadratic:
+    def key(self, job, now_s):
+        return job.iterations_left * job.iterations_left
+
+
+@promises("key_is_linear")
+class Float:
+    def key(self, job, now_s):
+        return job.iterations_left / 2
+
+
+@promises("key_is_linear")
+class Linear:
+    def key(self, job, now_s):
+        return -3 * job.iterations_left, job.num_gpus
+
+
+@promises("key_is_linear")
+class TransferKeyJumps:
+    def transfer_key(self, transfer, network):
+        return transfer.job.iterations_left % 5
+
+
+@promises("key_is_linear")
+class TransfersOfAJobDiffer:
+    def transfer_key(self, transfer, network):
+        return transfer.job.iterations_left * int(transfer.message_bytes)
+
+
+@promises("key_falls_while_sending")
+class KeyRises:
+    def transfer_key(self, transfer, network):
+        return -transfer.bytes_left
+
+
+def _faults(conformance: type, policy: Any) -> list[str]:
+    """Return the checks of promises that a policy fails on hand-made views."""
+    checks = type("Checks", (conformance,), {"make": lambda self: policy()})()
+    failed = []
+    for name in ("test_refusals_last", "test_linear_keys_are", "test_keys_fall_while_sending"):
+        try:
+            getattr(checks, name, lambda: None)()
+        except AssertionError as error:
+            failed.append(str(error).split(":")[0])
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("policy", "promise"),
+    [
+        (RefusesByTheClock, "refusal_lasts"),
+        (RefusesForOthersElsewhere, "refusal_lasts"),
+        (RefusesUntilLittleIsLeft, "refusal_lasts"),
+        (RefusesUntilManyWait, "refusal_lasts"),
+        (RefusesOneThatMeetsNobody, "refusal_lasts"),
+        (TransferKeyJumps, "key_is_linear"),
+        (TransfersOfAJobDiffer, "key_is_linear"),
+        (KeyRises, "key_falls_while_sending"),
+    ],
+)
+def test_a_broken_promise_of_a_communication_policy_is_found(policy, promise):
+    assert _faults(CommunicationConformance, policy) == [promise]
+
+
+@pytest.mark.parametrize("policy", [SecondNumberChanges, Quadratic, Float])
+def test_a_broken_promise_of_an_order_is_found(policy):
+    assert _faults(OrderingConformance, policy) == ["key_is_linear"]
+
+
+def test_a_promise_that_is_kept_is_none_of_the_faults():
+    assert _faults(CommunicationConformance, KeepsItsRefusals) == []
+    assert _faults(OrderingConformance, Linear) == []
+
+
+@pytest.mark.parametrize("policy", [RefusesByTheClock, RefusesForOthersElsewhere, RefusesUntilLittleIsLeft])
+def test_a_broken_promise_changes_a_run_and_is_found_there_too(policy):
+    class Checks(CommunicationConformance):
+        def make(self):
+            return policy()
+
+    with pytest.raises(AssertionError):
+        Checks().test_runs_alike()

@@ -292,7 +292,7 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
     gpus.server = cluster.server_of_gpu
     gpus.relative_speed = cluster.relative_speed
     gpus.slowness = slowdowns / cluster.relative_speed
-    gpus.worker = gpus.open_place = -1
+    gpus.worker = gpus.open_place = gpus.first_ready = -1
     gpus.free_bytes = cluster.gpu_memory_bytes
     return gpus
 

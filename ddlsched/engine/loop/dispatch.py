@@ -14,23 +14,20 @@ from ddlsched.engine.loop.time_accounts import start_computing
 def resident_to_run(s, gpu):
     """The worker whose ready task the GPU takes next, or -1."""
     run = s.run[0]
-    best, best_job, known = -1, -1, False
+    best = s.gpus[gpu].first_ready
+    if best < 0 or s.workers[best].next_ready < 0:
+        return best  # most often no key is needed
     here = len(s.keys) // KEY_WORDS - 2
-    for place in range(s.gpus[gpu].num_residents):
-        number = s.residents[gpu, place]
-        worker = s.workers[number]
-        if worker.num_ready == 0:
-            continue
-        if best < 0:
-            best, best_job = number, worker.job
-            continue
-        if not known:  # most often only one is ready, and no key is needed
-            write_key(s, best_job, here)
-            known = True
-        write_key(s, worker.job, here + 1)
-        if key_before(s, run.key_words, here + 1, worker.job, here, best_job):
+    best_job = s.workers[best].job
+    write_key(s, best_job, here)
+    number = s.workers[best].next_ready
+    while number >= 0:
+        job = s.workers[number].job
+        write_key(s, job, here + 1)
+        if key_before(s, run.key_words, here + 1, job, here, best_job):
             copy_key(s, run.key_words, here + 1, here)
-            best, best_job = number, worker.job
+            best, best_job = number, job
+        number = s.workers[number].next_ready
     return best
 
 
@@ -50,7 +47,7 @@ def dispatch(s):
         worker = s.workers[number]
         job = s.jobs[worker.job]
         start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else 1)
-        g.task = take_ready(s, worker)
+        g.task = take_ready(s, number)
         if job.uneven == 1 or worker.penalty_ppm > 0:
             end = run.now_ns + uneven_ns(s, number, g.task)
         else:

@@ -8,7 +8,7 @@ from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import expand, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.tasks import touch_gpu
+from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
 
@@ -47,6 +47,8 @@ def forget_iteration(s, job):
         record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         worker = s.workers[number]
+        if worker.num_ready > 0:
+            leave_ready(s, number)
         worker.num_ready = 0
         for task in range(job.num_tasks):
             record = s.tasks[job.first_task + task]

@@ -1,4 +1,4 @@
-"""The event heap: the earliest end first; the order of equal ends does not matter (step 1 takes them all)."""
+"""The event heap, of four children each: the earliest end first; equal ends in any order (step 1 takes them all)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddlsched.engine.loop.jit import njit
 def sift_up(heap, position, end_ns, place):
     item, end = heap[place], end_ns[place]
     while place > 0:
-        parent = (place - 1) >> 1
+        parent = (place - 1) >> 2
         if end_ns[parent] <= end:
             break
         heap[place], end_ns[place] = heap[parent], end_ns[parent]
@@ -21,14 +21,28 @@ def sift_up(heap, position, end_ns, place):
 
 
 @njit
+def earliest_child(end_ns, size, first):
+    """The earliest of up to four, compared in pairs so that nothing has to be guessed."""
+    if first + 3 < size:
+        left = first + 1 if end_ns[first + 1] < end_ns[first] else first
+        right = first + 3 if end_ns[first + 3] < end_ns[first + 2] else first + 2
+        return right if end_ns[right] < end_ns[left] else left
+    earliest = first
+    if first + 1 < size and end_ns[first + 1] < end_ns[earliest]:
+        earliest = first + 1
+    if first + 2 < size and end_ns[first + 2] < end_ns[earliest]:
+        earliest = first + 2
+    return earliest
+
+
+@njit
 def sift_down(heap, position, end_ns, size, place):
     item, end = heap[place], end_ns[place]
     while True:
-        child = 2 * place + 1
+        child = 4 * place + 1
         if child >= size:
             break
-        if child + 1 < size and end_ns[child + 1] < end_ns[child]:
-            child += 1
+        child = earliest_child(end_ns, size, child)
         if end_ns[child] >= end:
             break
         heap[place], end_ns[place] = heap[child], end_ns[child]

@@ -67,8 +67,10 @@ _INTEGERS = {
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
         "begins_ns ends_ns"
     ),
-    "worker": "job gpu done_ns busy_ns first_ready num_ready first_flag memory_bytes penalty_ppm",
-    "gpu": "server worker task touched num_residents free_bytes started_ns busy_ns fits open_place",
+    "worker": (
+        "job gpu done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm memory_bytes"
+    ),
+    "gpu": "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place",
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "
         # its strict priority, 0 the first, and the step of the filling that gave it its rate, or -1

@@ -8,7 +8,7 @@ from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.tasks import touch_gpu
+from ddlsched.engine.loop.tasks import join_ready, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now
 
@@ -24,6 +24,8 @@ def expand(s, job):
     for number in range(job.first_worker + 1, job.first_worker + job.num_gpus):
         worker = s.workers[number]
         worker.done_ns, worker.busy_ns = first.done_ns, first.busy_ns
+        if worker.num_ready == 0 and first.num_ready > 0:
+            join_ready(s, number)
         worker.first_ready, worker.num_ready = first.first_ready, first.num_ready
         for task in range(job.num_tasks):
             s.pending[worker.first_flag + task] = s.pending[first.first_flag + task]

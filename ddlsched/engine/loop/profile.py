@@ -84,7 +84,7 @@ def profile_iteration(s, job):
                 left -= 1
                 succeed(s, job, transfer.task)
         if computed_ns == NEVER and first.num_ready > 0:
-            computing = take_ready(s, first)
+            computing = take_ready(s, job.first_worker)
             computed_ns = now_ns + task_ns(s, job, computing)
             regular = regular and computed_ns > now_ns
             record = s.tasks[job.first_task + computing]

@@ -19,9 +19,33 @@ def touch_gpu(run, gpus, touched_gpus, gpu):
 
 
 @njit
+def join_ready(s, number):
+    """List a worker with those on its GPU that have something ready."""
+    worker = s.workers[number]
+    g = s.gpus[worker.gpu]
+    worker.previous_ready, worker.next_ready = -1, g.first_ready
+    if g.first_ready >= 0:
+        s.workers[g.first_ready].previous_ready = number
+    g.first_ready = number
+
+
+@njit
+def leave_ready(s, number):
+    worker = s.workers[number]
+    if worker.previous_ready >= 0:
+        s.workers[worker.previous_ready].next_ready = worker.next_ready
+    else:
+        s.gpus[worker.gpu].first_ready = worker.next_ready
+    if worker.next_ready >= 0:
+        s.workers[worker.next_ready].previous_ready = worker.previous_ready
+
+
+@njit
 def make_ready(s, number, task):
     worker = s.workers[number]
     s.ready[worker.first_flag + task] = 1
+    if worker.num_ready == 0:
+        join_ready(s, number)
     if worker.num_ready == 0 or task < worker.first_ready:
         worker.first_ready = task
     worker.num_ready += 1
@@ -29,8 +53,9 @@ def make_ready(s, number, task):
 
 
 @njit
-def take_ready(s, worker):
+def take_ready(s, number):
     """Take the worker's ready task of the smallest number."""
+    worker = s.workers[number]
     task = worker.first_ready
     s.ready[worker.first_flag + task] = 0
     worker.num_ready -= 1
@@ -39,6 +64,8 @@ def take_ready(s, worker):
         while s.ready[worker.first_flag + following] == 0:
             following += 1
         worker.first_ready = following
+    else:
+        leave_ready(s, number)
     return task
 
 

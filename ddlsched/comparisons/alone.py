@@ -68,6 +68,9 @@ def alone_s(workload: Workload, cluster: Cluster, contention: ContentionModel | 
     only the all-reduce is simulated, and of passes on one server nothing but that it ends, so that a workload
     whose jobs all differ in duration takes no longer.
 
+    A contention model whose rates depend on how far the job is has iterations that are not alike: it is asked about the
+    first one.
+
     On servers of different speeds this is the time on the first servers that have the memory, so a job that a
     policy places on faster ones may take less than its ``alone_s``.
 

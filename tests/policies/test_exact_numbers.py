@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numba.core import types
 
 from ddlsched.engine.compiled.entries import _called
-from ddlsched.policies.compiling.arithmetic import CAREFUL, NAMESPACE
+from ddlsched.policies.compiling.arithmetic import NAMESPACE
+from ddlsched.policies.compiling.careful import CAREFUL
 
 WHOLE = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -23,7 +23,8 @@ from ddlsched.engine.compiled.views import job_at, link_at, network_at, transfer
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
 from ddlsched.engine.loop.state import state_at
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
-from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
+from ddlsched.policies.compiling.kinds import typed
+from ddlsched.policies.compiling.operators import divide_wholes
 
 __all__ = ["METHODS", "entry_function", "key_types"]
 

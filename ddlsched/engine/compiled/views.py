@@ -25,7 +25,8 @@ from ddlsched.engine.compiled.view_types import (
     state_of,
 )
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
-from ddlsched.policies.compiling.arithmetic import divide_wholes, typed
+from ddlsched.policies.compiling.kinds import typed
+from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
 __all__ = ["job_at", "link_at", "network_at", "transfer_at"]

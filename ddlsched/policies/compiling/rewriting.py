@@ -1,0 +1,485 @@
+"""Rewrites one function so that compiled code computes what Python would."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import types
+from typing import Any
+
+from ddlsched.policies.compiling.loops import loop_body, loop_options
+from ddlsched.policies.compiling.source import CannotCompileError, is_set_when_running
+from ddlsched.policies.compiling.syntax import (
+    TICKS,
+    assigned,
+    constant_of,
+    function_definition,
+    is_known,
+    is_member,
+    is_number,
+    is_text,
+    load_name,
+    parse_statement,
+    where_is,
+)
+
+__all__ = ["Rewriter"]
+
+_OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] = {
+    ast.Add: "add",
+    ast.Sub: "subtract",
+    ast.Mult: "multiply",
+    ast.Div: "divide",
+    ast.FloorDiv: "floor_divide",
+    ast.Mod: "remainder",
+    ast.Lt: "less",
+    ast.LtE: "less_equal",
+    ast.Gt: "greater",
+    ast.GtE: "greater_equal",
+    ast.Eq: "equal",
+    ast.NotEq: "not_equal",
+    ast.USub: "negative",
+    ast.UAdd: "positive",
+}
+_BUILTINS = {"abs": "absolute", "int": "truncate", "float": "to_float", "round": "round_to_whole", "bool": "truth"}
+_LOOPS = ("any", "all", "sum", "min", "max", "len")
+_AS_THEY_ARE = ("len", "range", "enumerate", "zip")
+_MATH = ("sqrt", "floor", "ceil", "fabs", "log", "exp", "isnan", "isinf")
+_STATEMENTS = (
+    ast.Return,
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.For,
+    ast.While,
+    ast.If,
+    ast.Raise,
+    ast.Assert,
+    ast.Expr,
+    ast.Pass,
+    ast.Break,
+    ast.Continue,
+)
+
+
+class Rewriter(ast.NodeTransformer):
+    """Rewrites one function."""
+
+    def __init__(self, builder: Any, function: Any, node: ast.FunctionDef) -> None:
+        self._builder, self._function, self._node = builder, function, node
+        self._file = function.__code__.co_filename
+        arguments = node.args
+        if arguments.vararg or arguments.kwarg:
+            raise self.refused(node, "takes any number of arguments")
+        self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        self._locals = {*self._parameters, *assigned(node)}
+        owner = inspect.getattr_static(type(builder.plugin), node.name, None)
+        is_method = function in (owner, getattr(owner, "fget", None))
+        self._self = self._parameters[0] if is_method and self._parameters else None
+        if self._self in assigned(node):
+            raise self.refused(node, f"sets {self._self}")
+        for name in self._locals:
+            if name.endswith("__"):
+                raise self.refused(node, f"{name} is a name of compiled code")
+
+    def refused(self, node: ast.AST, why: str) -> CannotCompileError:
+        text = ast.unparse(node).split("\n")[0]
+        return CannotCompileError(where_is(self._file, node), text[:60], why)
+
+    def rewrite(self) -> ast.FunctionDef:
+        """Return the rewritten function."""
+        body = [statement for statement in self._node.body if not is_text(statement)]
+        rewritten = self._block(body)
+        if any(is_member(n) for statement in rewritten for n in ast.walk(statement)):
+            raise self.refused(self._node, "does more with a member of an enumeration than to compare it")
+        if any(isinstance(n, ast.Name) and n.id == TICKS for statement in rewritten for n in ast.walk(statement)):
+            rewritten.insert(0, parse_statement(f"{TICKS} = 0", self._node))
+        return function_definition(self._node, self._parameters, rewritten)
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        for statement in statements:
+            if is_text(statement):
+                continue
+            if not isinstance(statement, _STATEMENTS):
+                raise self.refused(statement, f"{type(statement).__name__} statements are not compiled")
+            new = self.visit(statement)
+            result += new if isinstance(new, list) else [new]
+            if isinstance(result[-1], ast.Return | ast.Raise | ast.Break | ast.Continue):
+                break  # what follows is never reached, and may read what the rest does not
+        return result or [ast.Pass()]
+
+    # --- statements
+
+    def visit_If(self, node: ast.If) -> ast.stmt | list[ast.stmt]:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            return self._block(node.body if test.value else node.orelse)
+        orelse = self._block(node.orelse) if node.orelse else []
+        return ast.copy_location(ast.If(test, self._block(node.body), orelse), node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        if node.orelse:
+            raise self.refused(node, "has an else")
+        body = [self.tick(node), *self._block(node.body)]
+        return ast.copy_location(ast.While(self.visit(node.test), body, []), node)
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        if node.orelse:
+            raise self.refused(node, "has an else")
+        body = [self.tick(node), *self._block(node.body)]
+        return ast.copy_location(ast.For(self.target(node.target), self.visit(node.iter), body, []), node)
+
+    def tick(self, node: ast.AST) -> ast.stmt:
+        return parse_statement(f"{TICKS} = hear_signals__({TICKS})", node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        targets = [self.target(target) for target in node.targets]
+        return ast.copy_location(ast.Assign(targets, self.visit(node.value)), node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([self.target(node.target)], self.visit(node.value)), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        if not isinstance(node.target, ast.Name | ast.Attribute):
+            raise self.refused(node, "changes an entry in place; write it out")
+        load = ast.copy_location(
+            ast.Name(node.target.id, ast.Load())
+            if isinstance(node.target, ast.Name)
+            else ast.Attribute(node.target.value, node.target.attr, ast.Load()),
+            node,
+        )
+        value = self.visit(ast.copy_location(ast.BinOp(load, node.op, node.value), node))
+        return ast.copy_location(ast.Assign([self.target(node.target)], value), node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.stmt:
+        return parse_statement("raise ValueError", node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        failed = parse_statement("raise AssertionError", node)
+        test = ast.copy_location(ast.UnaryOp(ast.Not(), self.visit(node.test)), node)
+        return ast.copy_location(ast.If(test, [failed], []), node)
+
+    def target(self, target: ast.expr) -> ast.expr:
+        if isinstance(target, ast.Name):
+            return target
+        if isinstance(target, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self.target(t) for t in target.elts], ast.Store()), target)
+        if isinstance(target, ast.Attribute) and self._is_self(target.value):
+            self._builder.fields.refuse_change(target.attr, lambda why: self.refused(target, why))
+            self._builder.changes_itself = True
+            return target
+        if isinstance(target, ast.Subscript):
+            self._builder.changes_itself = True
+            index = self.visit(target.slice)
+            return ast.copy_location(ast.Subscript(self.visit(target.value), index, ast.Store()), target)
+        raise self.refused(target, "cannot be assigned to")
+
+    # --- expressions
+
+    def _is_self(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == self._self
+
+    def _call(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
+        called = name if name.endswith("__") or name in _AS_THEY_ARE else f"{name}__"
+        call = ast.Call(ast.Name(called, ast.Load()), list(arguments), [])
+        for part in (call, call.func):
+            ast.copy_location(part, node)
+        return call
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        constant = constant_of(node.value, node)
+        if constant is None:
+            raise self.refused(node, "is no number of 64 bits, truth value, text or None")
+        return constant
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._locals:
+            if node.id == self._builder.clock and len(self._builder.under_way) == 1:
+                self._builder.reads.add("now_s")
+            return node
+        constant = constant_of(self._global(node), node)
+        if constant is None:
+            raise self.refused(node, "is neither a number nor a text nor a function that is called")
+        return constant
+
+    def _global(self, node: ast.Name) -> Any:
+        try:
+            value = self._look_up(node.id)
+        except NameError:
+            raise self.refused(node, "is not defined") from None
+        if is_set_when_running(self._function, node.id):
+            raise self.refused(node, "is set by a function, and so no constant")
+        self._builder.constants.append((node.id, lambda: self._look_up(node.id), value))
+        return value
+
+    def _look_up(self, name: str) -> Any:
+        closure = inspect.getclosurevars(self._function)
+        for names in (closure.nonlocals, self._function.__globals__, vars(builtins)):
+            if name in names:
+                return names[name]
+        raise NameError(name)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if self._is_self(node.value):
+            return self._own(node)
+        if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
+            owner = self._global(node.value)
+            if isinstance(owner, types.ModuleType | type):
+                value = getattr(owner, node.attr, None)
+                self._builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
+                constant = constant_of(value, node)
+                if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
+                    raise self.refused(node, "is neither a number nor a text")
+                return constant
+        self._builder.reads.add(node.attr)
+        return ast.copy_location(ast.Attribute(self.visit(node.value), node.attr, ast.Load()), node)
+
+    def _own(self, node: ast.Attribute) -> ast.expr:
+        """Return what stands for an attribute of the plug-in itself."""
+        fields, plugin = self._builder.fields, self._builder.plugin
+        static = inspect.getattr_static(type(plugin), node.attr, None)
+        if isinstance(static, property) and static.fget is not None:
+            return self._call(self._builder.add(static.fget), node, node.value)
+        if node.attr in fields.numbers:
+            return node
+        if node.attr in fields.arrays:
+            text = fields.array_expression(str(self._self), node.attr)
+            return ast.copy_location(ast.parse(text, mode="eval").body, node)
+        if node.attr in fields.others:
+            constant = constant_of(fields.others[node.attr], node)
+            if constant is None:
+                raise self.refused(node, f"is a {type(fields.others[node.attr]).__name__}")
+            return constant
+        self._builder.constants.append(
+            (node.attr, lambda: inspect.getattr_static(type(plugin), node.attr, None), static)
+        )
+        constant = constant_of(static, node)
+        if constant is None or static is None:
+            raise self.refused(node, "is no field of numbers, texts or arrays")
+        return constant
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        name = _OPERATORS.get(type(node.op))
+        if name is None:
+            raise self.refused(node, "this operator is not compiled")
+        return self._call(name, node, self.visit(node.left), self.visit(node.right))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not):
+            if isinstance(operand, ast.Constant):
+                return ast.copy_location(ast.Constant(not operand.value), node)
+            return ast.copy_location(ast.UnaryOp(node.op, operand), node)
+        if isinstance(operand, ast.Constant) and isinstance(node.op, ast.USub) and is_number(operand.value):
+            return self.visit_Constant(ast.copy_location(ast.Constant(-operand.value), node))  # type: ignore[operator]
+        name = _OPERATORS.get(type(node.op))
+        if name is None:
+            raise self.refused(node, "this operator is not compiled")
+        return self._call(name, node, operand)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        deciding = isinstance(node.op, ast.Or)
+        values: list[ast.expr] = []
+        for value in node.values:
+            new = self.visit(value)
+            if isinstance(new, ast.Constant) and bool(new.value) != deciding and value is not node.values[-1]:
+                continue
+            values.append(new)
+            if isinstance(new, ast.Constant) and bool(new.value) == deciding:
+                break
+        return values[0] if len(values) == 1 else ast.copy_location(ast.BoolOp(node.op, values), node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        test = self.visit(node.test)
+        if isinstance(test, ast.Constant):
+            chosen: ast.expr = self.visit(node.body if test.value else node.orelse)
+            return chosen
+        return ast.copy_location(ast.IfExp(test, self.visit(node.body), self.visit(node.orelse)), node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        parts: list[ast.expr] = []
+        left = self.visit(node.left)
+        for op, right_node in zip(node.ops, node.comparators, strict=True):
+            right = self.visit(right_node)
+            if right_node is not node.comparators[-1] and not isinstance(right, ast.Name | ast.Constant):
+                raise self.refused(node, "is a chain of comparisons with a calculation in the middle")
+            parts.append(self._comparison(node, op, left, right))
+            left = right
+        if len(parts) == 1:
+            return parts[0]
+        return ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+
+    def _comparison(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        if isinstance(op, ast.Is | ast.IsNot):
+            return self._identity(node, op, left, right)
+        known = is_known(left) and is_known(right)
+        members = any(map(is_member, (*ast.walk(left), *ast.walk(right))))
+        if known and (not members or isinstance(op, ast.Eq | ast.NotEq)):
+            return self._worked_out(node, op, left, right)
+        if isinstance(op, ast.In | ast.NotIn):
+            found = self._found(node, left, right)
+            return found if isinstance(op, ast.In) else ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
+        return self._call(_OPERATORS[type(op)], node, left, right)
+
+    def _worked_out(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        comparison = ast.fix_missing_locations(ast.Expression(ast.Compare(left, [op], [right])))
+        try:
+            value = eval(compile(comparison, "", "eval"), {"__builtins__": {}})
+        except TypeError as error:
+            raise self.refused(node, str(error)) from None
+        return ast.copy_location(ast.Constant(value), node)
+
+    def _identity(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
+        """Return ``is``: of None, truth values and members of enumerations; of views; not of numbers and texts."""
+        constants = [part.value for part in (left, right) if isinstance(part, ast.Constant)]
+        unique = [value is None or isinstance(value, bool) for value in constants]
+        if len(constants) == 2 and (any(unique) or all(map(is_member, (left, right)))):
+            same = constants[0] is constants[1] if any(unique) else constants[0] == constants[1]
+            return ast.copy_location(ast.Constant(same == isinstance(op, ast.Is)), node)
+        if constants and all(unique):
+            return ast.copy_location(ast.Compare(left, [op], [right]), node)
+        same_object = self._call("same_object", node, left, right)
+        return same_object if isinstance(op, ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same_object), node)
+
+    def _found(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> ast.expr:
+        if not isinstance(right, ast.Tuple):
+            return self._call("contains", node, right, left)
+        if not all(isinstance(n, ast.Name | ast.Constant | ast.Attribute | ast.Load) for n in ast.walk(left)):
+            raise self.refused(node, "looks for a calculation in a tuple")
+        compared = [self._call("equal_wholes", node, left, part) for part in right.elts]
+        return ast.copy_location(ast.BoolOp(ast.Or(), compared), node) if len(compared) > 1 else compared[0]
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        return ast.copy_location(ast.Tuple([self.visit(part) for part in node.elts], ast.Load()), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if isinstance(node.slice, ast.Slice):
+            raise self.refused(node, "slices are not compiled")
+        return ast.copy_location(ast.Subscript(self.visit(node.value), self.visit(node.slice), ast.Load()), node)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        return ast.copy_location(ast.NamedExpr(node.target, self.visit(node.value)), node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Pass on statements without parts of their own; refuse what was not thought of."""
+        if isinstance(node, ast.Return | ast.Expr):
+            value = None if node.value is None else self.visit(node.value)
+            return ast.copy_location(type(node)(value), node)  # type: ignore[arg-type]
+        if isinstance(node, ast.Pass | ast.Break | ast.Continue):
+            return node
+        raise self.refused(node, f"{type(node).__name__} is not compiled")
+
+    # --- calls
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if any(isinstance(argument, ast.Starred) for argument in node.args):
+            raise self.refused(node, "passes on a list of arguments")
+        if isinstance(node.func, ast.Attribute):
+            return self._method_call(node, node.func)
+        if not isinstance(node.func, ast.Name) or node.func.id in self._locals:
+            raise self.refused(node, "calls what is known only when it runs")
+        function = self._global(node.func)
+        if isinstance(function, types.FunctionType):
+            return self._call(self._builder.add(function), node, *self._arguments(node, function))
+        return self._builtin_call(node, function)
+
+    def _method_call(self, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
+        if self._is_self(attribute.value):
+            function = inspect.getattr_static(type(self._builder.plugin), attribute.attr, None)
+            if not isinstance(function, types.FunctionType) or attribute.attr in self._builder.fields.names:
+                raise self.refused(node, "calls what is no method of the class")
+            arguments = self._arguments(node, function, attribute.value)
+            return self._call(self._builder.add(function), node, *arguments)
+        if isinstance(attribute.value, ast.Name) and attribute.value.id not in self._locals:
+            owner = self._global(attribute.value)
+            if owner is math and attribute.attr in _MATH and not node.keywords:
+                return self._call(f"math_{attribute.attr}", node, *map(self.visit, node.args))
+            function = getattr(owner, attribute.attr, None)
+            if isinstance(owner, types.ModuleType) and isinstance(function, types.FunctionType):
+                return self._call(self._builder.add(function), node, *self._arguments(node, function))
+            raise self.refused(node, "calls a function that is not compiled")
+        if node.keywords:
+            raise self.refused(node, "names the arguments of a view's method")
+        self._builder.reads.add(attribute.attr)
+        view = ast.copy_location(ast.Attribute(self.visit(attribute.value), attribute.attr, ast.Load()), node)
+        return ast.copy_location(ast.Call(view, [self.visit(argument) for argument in node.args], []), node)
+
+    def _arguments(self, node: ast.Call, function: Any, *first: ast.expr) -> list[ast.expr]:
+        """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
+        given: dict[str, Any] = {keyword.arg or "**": keyword.value for keyword in node.keywords}
+        try:
+            bound = inspect.signature(function).bind(*first, *node.args, **given)
+        except TypeError as error:
+            raise self.refused(node, str(error)) from None
+        result: list[ast.expr] = []
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in bound.arguments:
+                value = bound.arguments[name]
+                result.append(value if value in first else self.visit(value))
+                continue
+            constant = constant_of(parameter.default, node)
+            if constant is None:
+                raise self.refused(node, f"the default of {name} is no constant")
+            result.append(constant)
+        return result
+
+    def _builtin_call(self, node: ast.Call, function: Any) -> ast.expr:
+        name = getattr(function, "__name__", repr(function))
+        known = function is getattr(builtins, name, None)
+        if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
+            return self._loop(node, name, node.args[0])
+        if node.keywords or not known:
+            raise self.refused(node, f"calls {name}, which cannot be compiled")
+        arguments = [self.visit(argument) for argument in node.args]
+        if name in ("min", "max") and len(arguments) > 1:
+            result: ast.expr = arguments[0]
+            for argument in arguments[1:]:
+                result = self._call(f"{name}_of_two", node, result, argument)
+            return result
+        if name in _BUILTINS and len(arguments) == 1:
+            return self._call(_BUILTINS[name], node, *arguments)
+        if name == "range":
+            arguments = [self._call("whole_index", node, argument) for argument in arguments]
+        if name in _AS_THEY_ARE and (name != "enumerate" or len(arguments) == 1):
+            return self._call(name, node, *arguments)
+        raise self.refused(node, f"calls {name}, which cannot be compiled")
+
+    # --- generators
+
+    def _loop(self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
+        """Make a function of its own of a generator in a call, and return its call."""
+        default, start = loop_options(self, node, name)
+        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
+            raise self.refused(node, "sets a variable within")
+        inner = {name for part in generator.generators for name in assigned(part.target)}
+        first_items = generator.generators[0].iter  # worked out outside
+        conditions = [condition for part in generator.generators for condition in part.ifs]
+        used = [
+            generator.elt,
+            *conditions,
+            *(part.iter for part in generator.generators if part.iter is not first_items),
+        ]
+        names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
+        free = sorted((names & self._locals) - inner)
+        outer_locals, self._locals = self._locals, {*free, *inner}
+        try:
+            body = loop_body(self, node, name, generator, default)
+        finally:
+            self._locals = outer_locals
+        first = ast.copy_location(self.visit(first_items), node)
+        options = [start] if name == "sum" else [] if default is None else [self.visit(default)]
+        parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
+        definition = function_definition(node, parameters, body)
+        function = self._builder.keep(f"{name}_of", definition, self._file)
+        self._note_free(free)
+        return self._call(function, node, first, *options, *(ast.copy_location(load_name(n), node) for n in free))
+
+    def _note_free(self, free: list[str]) -> None:
+        """Count a read of the last argument that stands only within a generator."""
+        for name in free:
+            self.visit_Name(load_name(name))

@@ -249,7 +249,8 @@ class Rewriter(ast.NodeTransformer):
             return node
         if node.attr in fields.arrays:
             text = fields.array_expression(str(self._self), node.attr)
-            return ast.copy_location(ast.parse(text, mode="eval").body, node)
+            array: ast.expr = ast.copy_location(ast.parse(text, mode="eval").body, node)
+            return array
         if node.attr in fields.others:
             constant = constant_of(fields.others[node.attr], node)
             if constant is None:

@@ -29,7 +29,7 @@ from ddlsched.policies.compiling.kinds import typed
 from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
-__all__ = ["job_at", "link_at", "network_at", "transfer_at"]
+__all__ = ["job_at", "link_at", "names_of", "network_at", "transfer_at"]
 
 job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
 _cable_at = make_view(CABLE)
@@ -116,6 +116,13 @@ def _take_scratch(s: Any, count: int) -> int:
 
 
 _attributes: dict[str, dict[ViewType, Any]] = {}
+_methods: set[str] = set()
+
+
+def names_of(view: ViewType) -> set[str]:
+    """Return the names that a view has in compiled code."""
+    names = {name for name, functions in _attributes.items() if view in functions}
+    return names | _methods if view == NETWORK else names
 
 
 def _attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
@@ -400,6 +407,7 @@ _attribute(NETWORK, "waiting", _waiting)
 
 
 def _method(name: str, function: Callable[..., Any]) -> None:
+    _methods.add(name)
     overload_method(ViewType, name)(lambda network, argument: function if network == NETWORK else None)  # noqa: ARG005
 
 

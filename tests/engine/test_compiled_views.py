@@ -1,0 +1,35 @@
+"""A view has the same names in Python and in compiled code."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddlsched.engine.compiled import views
+from ddlsched.engine.compiled.view_types import JOB, LINK, NETWORK, TRANSFER
+from ddlsched.network.contention import SharedLink
+from ddlsched.policies.views import JobView, NetworkView, TransferView
+from ddlsched.testing import network_view
+
+TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag"}
+"""What compiled code does not see."""
+
+
+def names_in_python(view: object) -> set[str]:
+    names = {*dir(view), *getattr(view, "__slots__", ()), *getattr(view, "__dict__", ())}
+    return {name for name in names if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("view", "names"),
+    [
+        (JOB, names_in_python(JobView) - TEXTS_AND_OBJECTS),
+        (TRANSFER, names_in_python(TransferView)),
+        (NETWORK, names_in_python(network_view()) | names_in_python(NetworkView)),
+        (LINK, {field.name for field in dataclasses.fields(SharedLink)}),
+    ],
+    ids=["job", "transfer", "network", "link"],
+)
+def test_names_are_the_same_in_both_worlds(view, names):
+    assert views.names_of(view) == names

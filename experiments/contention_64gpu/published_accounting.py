@@ -64,12 +64,18 @@ class PublishedAdaDual:
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether the transfer starts."""
-        server = probed(transfer.servers, network.num_on)
-        if server is None:
+        probed_server = -1
+        for server in transfer.servers:
+            count = network.num_on(server)
+            if count > 1:
+                return False
+            if count == 1 and probed_server < 0:
+                probed_server = server
+        if probed_server < 0:
             return network.most_on_links_of(transfer) == 0
-        (old,) = (other for other in network.active if server in other.links)
         b, eta = network.per_byte_s, network.penalty_per_byte_s
-        return transfer.message_bytes * 2.0 * (b + eta) <= old.bytes_left * b * (1 + 1e-9)
+        cost = transfer.message_bytes * 2.0 * (b + eta)
+        return all(cost <= old.bytes_left * b * (1 + 1e-9) for old in network.transfers_on(probed_server))
 
 
 def faster_than_alone(result: Result) -> dict[str, float]:

@@ -104,6 +104,7 @@ def optimum(
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False  # or Ctrl-C would end the process without a word from then on
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise InputError(f"optimum: {solver.status_name(status)} within {time_limit_s:g} s; expected a schedule")

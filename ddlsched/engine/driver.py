@@ -186,6 +186,7 @@ class Simulation:
         """Return whether the loop paused only for the end of the warm-up."""
         if question != Question.PAUSED or self._state.now_ns >= self._settings.span.until_ns:
             return False
+        take_samples(self._state.arrays, self._state.now_ns)  # before skipped iterations are booked
         add_busy_ns(self._state.arrays, self._warmup_busy_ns)
         self._state.run.pause_ns = self._pause_at_end()
         return True
@@ -197,6 +198,8 @@ class Simulation:
         if now_ns > state.run.sampled_ns:
             take_sample(state.arrays, now_ns)
         close_books(state.arrays)
+        if now_ns < self._settings.span.warmup_ns:  # it ended within the warm-up
+            self._warmup_busy_ns[:] = state.gpus.busy_ns
         self._flush()
         for stay in state.stays:
             if stay.to_ns < 0:

@@ -292,3 +292,17 @@ def test_a_run_that_jumps_agrees_with_the_reference(communication: str) -> None:
     result = run_engine(setting)
     assert result.finished.state.run[0].jumped_iterations > 0
     assert_agrees(result, run_reference(setting))
+
+
+def test_samples_before_the_end_of_a_warm_up_are_as_without_skipping(monkeypatch) -> None:
+    monkeypatch.setattr(build, "_FIRST_SAMPLE_NS", 1_000_000)
+    workload = long_jobs(4)  # which does not compute while it communicates
+    skipping, whole = (simulated(workload, warmup_s=12.0, **more) for more in ({}, {"timeline": True}))
+    assert skipping.skipped_iterations > 500
+    pd.testing.assert_frame_equal(skipping.samples, whole.samples, rtol=1e-12)
+    assert skipping.samples["busy_gpus"].between(0.0, 4.0).all()
+
+
+def test_of_a_run_that_ends_within_the_warm_up_no_gpu_counts_as_busy() -> None:
+    result = simulated(long_jobs(1, 1), warmup_s=1000.0)
+    assert result.gpus["busy_s"].sum() == 0.0

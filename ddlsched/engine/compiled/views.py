@@ -327,6 +327,14 @@ def _sort(numbers: Any, first: int, count: int) -> None:
 
 
 @register_jitable
+def _sorted_transfers(s: Any, first: int) -> Any:
+    """Show the transfers from a place to the end of the scratch array, the smallest number first."""
+    count = s.run[0].scratch_used - first
+    _sort(s.scratch, first, count)
+    return _transfers(s, first, count)
+
+
+@register_jitable
 def _refuse_link(s: Any, link: int) -> None:
     if link < 0 or link >= len(s.links):
         raise IndexError("there is no such link")
@@ -352,9 +360,7 @@ def _met_by(network: Any, transfer: Any) -> Any:
     first = run.scratch_used
     for e in range(record.first_entry, record.first_entry + record.num_entries):
         _list_on_link(s, s.entries[e].link, number, run.seen)
-    count = run.scratch_used - first
-    _sort(s.scratch, first, count)
-    return _transfers(s, first, count)
+    return _sorted_transfers(s, first)
 
 
 @register_jitable
@@ -365,9 +371,7 @@ def _transfers_on(network: Any, link: int) -> Any:
     run.seen += 1
     first = run.scratch_used
     _list_on_link(s, link, -1, run.seen)
-    count = run.scratch_used - first
-    _sort(s.scratch, first, count)
-    return _transfers(s, first, count)
+    return _sorted_transfers(s, first)
 
 
 @register_jitable
@@ -377,24 +381,22 @@ def _num_on(network: Any, link: int) -> int:
     return s.links[link].count
 
 
-def _active(network: Any) -> Any:
-    s = state_of(network)
-    count = s.run[0].num_active
+@register_jitable
+def _sorted_copy(s: Any, numbers: Any, count: int) -> Any:
     first = _take_scratch(s, count)
     for place in range(count):
-        s.scratch[first + place] = s.active[place]
-    _sort(s.scratch, first, count)
-    return _transfers(s, first, count)
+        s.scratch[first + place] = numbers[place]
+    return _sorted_transfers(s, first)
+
+
+def _active(network: Any) -> Any:
+    s = state_of(network)
+    return _sorted_copy(s, s.active, s.run[0].num_active)
 
 
 def _waiting(network: Any) -> Any:
     s = state_of(network)
-    count = s.run[0].num_waiting
-    first = _take_scratch(s, count)
-    for place in range(count):
-        s.scratch[first + place] = s.waiting[place]
-    _sort(s.scratch, first, count)
-    return _transfers(s, first, count)
+    return _sorted_copy(s, s.waiting, s.run[0].num_waiting)
 
 
 _attribute(NETWORK, "now_ns", lambda network: state_of(network).run[0].now_ns)

@@ -127,12 +127,21 @@ def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
 # --- the entries of each method
 
 
-def _order_key(function: Any, fields_at: Any) -> Callable[..., Any]:
+@register_jitable
+def _now_s(s: Any) -> float:
+    return divide_wholes(s.run[0].now_ns, 1_000_000_000)
+
+
+@register_jitable
+def _no_time(s: Any) -> float:  # noqa: ARG001
+    return 0.0
+
+
+def _order_key(function: Any, fields_at: Any, clock: Any = _now_s) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
-        now_s = divide_wholes(s.run[0].now_ns, 1_000_000_000)
-        returned, key = _called(function, (fields_at(fields), job_at(s, number), now_s))
+        returned, key = _called(function, (fields_at(fields), job_at(s, number), clock(s)))
         if not returned or _store(s, place * KEY_WORDS, key) < 0:
             return FAILED
         return 0
@@ -214,7 +223,12 @@ METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
 """For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
 
 
-def entry_function(method: str, function: Any, dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return the entry of a compiled method, to be compiled with :data:`ENTRY_SIGNATURE`."""
+def entry_function(method: str, function: Any, dtype: np.dtype[Any], reads: frozenset[str]) -> Callable[..., Any]:
+    """Return the entry of a compiled method, to be compiled with :data:`ENTRY_SIGNATURE`.
+
+    A key that does not read the time is not given it: the division is a twentieth of a run.
+    """
     make, _ = METHODS[method]
+    if method == "key" and "now_s" not in reads:
+        return _order_key(function, _record_at(dtype), _no_time)
     return make(function, _record_at(dtype))

@@ -146,7 +146,7 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
         if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
             what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
             raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")
-        entry = entry_function(method, function, program.fields.dtype)
+        entry = entry_function(method, function, program.fields.dtype, program.reads)
     except NumbaError as error:
         raise reason_of(error, program) from None
     words = len(kinds) if expected is None else 0

@@ -276,6 +276,7 @@ def _workers(jobs: Records, num_workers: int) -> tuple[Records, int]:
     workers = make_records("worker", num_workers)
     workers.job = np.repeat(np.arange(len(jobs)), jobs.num_gpus)
     workers.gpu = -1
+    workers.leader = np.arange(num_workers)
     flags = jobs.num_tasks[workers.job]
     workers.first_flag = np.cumsum(flags) - flags
     return workers, int(flags.sum())
@@ -292,7 +293,8 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
     gpus.server = cluster.server_of_gpu
     gpus.relative_speed = cluster.relative_speed
     gpus.slowness = slowdowns / cluster.relative_speed
-    gpus.worker = gpus.open_place = gpus.first_ready = -1
+    gpus.worker = gpus.open_place = gpus.first_ready = gpus.next_in_group = -1
+    gpus.leader, gpus.group_size = np.arange(len(gpus)), 1
     gpus.free_bytes = cluster.gpu_memory_bytes
     return gpus
 

@@ -118,6 +118,7 @@ class Simulation:
         run.elastic = bool(self._resizing.jobs)
         run.skipping_networked = self._may_skip_networked()
         run.jumping = self._may_jump()
+        run.grouping = window is None
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ddlsched.engine.loop.codes import JobState, TransferState
 from ddlsched.engine.loop.dormancy import wake_all
 from ddlsched.engine.loop.failures import cut_compute
+from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.jit import called_from_python
 from ddlsched.engine.loop.placement import book, expand
-from ddlsched.engine.loop.time_accounts import count_time
+from ddlsched.engine.loop.time_accounts import computed_ns, count_time
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
 
 
@@ -20,8 +21,8 @@ def add_busy_ns(s, busy_ns):
         for place in range(s.gpus[gpu].num_residents):
             number = s.residents[gpu, place]
             job = s.jobs[s.workers[number].job]
-            source = job.first_worker if job.lockstep == 1 else number
-            busy_ns[gpu] += s.workers[source].busy_ns
+            source = job.first_worker if job.lockstep == 1 else s.workers[number].leader
+            busy_ns[gpu] += computed_ns(s, job, number)
             g = s.gpus[s.workers[source].gpu]
             if g.worker == source:
                 busy_ns[gpu] += s.run[0].now_ns - g.started_ns
@@ -40,6 +41,7 @@ def close_books(s):
         elif job.state == JobState.RUNNING:
             if job.lockstep == 1:
                 expand(s, job)
+            part_groups_of(s, job)
             job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
             count_time(job, run.now_ns)
             for worker in range(job.first_worker, job.first_worker + job.num_gpus):

@@ -46,7 +46,7 @@ def dispatch(s):
             continue
         worker = s.workers[number]
         job = s.jobs[worker.job]
-        start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else 1)
+        start_computing(run, g, number, job, job.num_gpus if job.lockstep == 1 else g.group_size)
         g.task = take_ready(s, number)
         if job.uneven == 1 or worker.penalty_ppm > 0:
             end = run.now_ns + uneven_ns(s, number, g.task)

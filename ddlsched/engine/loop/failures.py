@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import OFFLINE_BYTES, ONE, ZERO, JobState, SliceKind, TransferState
 from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import expand, remove_job
@@ -65,6 +66,7 @@ def stop_job(s, number, checkpoint_iterations):
         wake(s, number)
     if job.lockstep == 1:
         expand(s, job)
+    part_groups_of(s, job)
     for worker in range(job.first_worker, job.first_worker + job.num_gpus):
         cut_compute(s, job, worker)
     count_time(job, run.now_ns)

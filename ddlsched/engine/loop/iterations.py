@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.dormancy import fall_dormant
+from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
 from ddlsched.engine.loop.tasks import begin_sources, end_all_reduce
@@ -18,6 +19,8 @@ def start_iteration(s, job):
     lockstep = 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)
+        if lockstep == 1:
+            part_groups_of(s, job)
         if lockstep == 1 and len(s.penalties_ppm) > 0:
             book_computing(s, job)  # workers with other neighbours have computed for other times
         job.lockstep = lockstep
@@ -26,6 +29,8 @@ def start_iteration(s, job):
             job.profiled = 1 if profile_iteration(s, job) else -1
         if job.profiled == 1 and fall_dormant(s, job):
             return
+    if lockstep == 0 and job.uneven == 0 and s.run[0].grouping == 1:
+        group_gpus(s, job)
     if job.anchor == 1 and job.due == 0:
         job.due, job.next_due = 1, s.run[0].first_due
         s.run[0].first_due = s.workers[job.first_worker].job

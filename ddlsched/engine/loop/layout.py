@@ -32,7 +32,7 @@ _INTEGERS = {
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
-        "skipping_networked jumping elastic "
+        "skipping_networked jumping grouping elastic "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
@@ -55,6 +55,8 @@ _INTEGERS = {
         "dormant_since_round dormant_place "
         # its component, and what is known of that
         "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
+        # iterations until its GPUs are compared again, and from then to the next time
+        "group_wait group_window "
         # progress
         "state load_left_ns stamp checkpoint_ns iteration_ns restarts restarting lost_ns busy_ns "
         # of an elastic job: samples an iteration, and those left when it was placed; 0 for others
@@ -68,9 +70,13 @@ _INTEGERS = {
         "begins_ns ends_ns"
     ),
     "worker": (
-        "job gpu done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm memory_bytes"
+        "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm memory_bytes"
     ),
-    "gpu": "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place",
+    "gpu": (
+        "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
+        # of the GPUs that are simulated as one
+        "leader group_size next_in_group residents_hash older"
+    ),
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "
         # its strict priority, 0 the first, and the step of the filling that gave it its rate, or -1

@@ -18,7 +18,7 @@ def fill_loads(s, gpus, load_ns):
         for place in range(s.gpus[gpu].num_residents):
             worker = s.workers[s.residents[gpu, place]]
             job = s.jobs[worker.job]
-            done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else worker.done_ns
+            done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else s.workers[worker.leader].done_ns
             if job.dormant == 1:
                 done_ns += dormant_done_ns(s, job)
                 load_ns[i] -= dormant_sent_ns(s, job)

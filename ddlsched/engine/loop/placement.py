@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import JobState, TransferState
 from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.gpu_groups import compare_again, part_group
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.tasks import join_ready, touch_gpu
+from ddlsched.engine.loop.tasks import join_ready, mix, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now
 
@@ -114,6 +115,7 @@ def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
     s.workers[number].done_ns = s.workers[number].busy_ns = 0
     g = s.gpus[gpu]
+    part_group(s, gpu)
     # An elastic job takes all and one byte more, so that no other job fits, however little it needs.
     s.workers[number].memory_bytes = g.free_bytes + 1 if job.elastic == 1 else job.memory_bytes
     change_free_bytes(s, gpu, -s.workers[number].memory_bytes)
@@ -130,6 +132,9 @@ def join_gpu(s, job, number, gpu):
             expand(s, other)
     s.residents[gpu, g.num_residents] = number
     g.num_residents += 1
+    s.workers[number].leader = number
+    g.residents_hash += mix(s.workers[number].job + 1)
+    compare_again(s, gpu)
     add_penalties(s, gpu)
 
 
@@ -203,6 +208,9 @@ def leave_gpu(s, number):
     while s.residents[gpu, place] != number:
         place += 1
     s.residents[gpu, place] = s.residents[gpu, g.num_residents]
+    s.workers[number].leader = number
+    g.residents_hash -= mix(s.workers[number].job + 1)
+    compare_again(s, gpu)
     add_penalties(s, gpu)
     if g.num_residents == 1:
         s.jobs[s.workers[s.residents[gpu, 0]].job].shared_gpus -= 1

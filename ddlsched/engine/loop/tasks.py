@@ -143,7 +143,7 @@ def end_compute(s, gpu):
     worker = s.workers[number]
     job = s.jobs[worker.job]
     task = s.tasks[job.first_task + g.task]
-    weight = job.num_gpus if job.lockstep == 1 else 1
+    weight = job.num_gpus if job.lockstep == 1 else g.group_size
     job.remaining_service_ns -= task.duration_ns * weight
     job.steps_left -= weight
     worker.done_ns += task.duration_ns
@@ -176,7 +176,8 @@ def end_all_reduce(s, number):
         successor = s.successors[place]
         if s.tasks[job.first_task + successor].transfer < 0:
             for worker in range(job.first_worker, job.first_worker + simulated):
-                predecessor_ended(s, worker, successor)
+                if s.workers[worker].leader == worker:
+                    predecessor_ended(s, worker, successor)
         else:
             predecessors_ended(s, job, successor, ONE)
     if job.steps_left == 0:
@@ -194,4 +195,5 @@ def begin_sources(s, job):
             push_work(s, transfer)
         else:
             for worker in range(job.first_worker, job.first_worker + simulated):
-                make_ready(s, worker, task)
+                if s.workers[worker].leader == worker:
+                    make_ready(s, worker, task)

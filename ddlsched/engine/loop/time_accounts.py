@@ -62,9 +62,20 @@ def stop_computing(run, g, worker, job, weight):
 
 
 @njit
+def computed_ns(s, job, number):
+    """For how long a worker has computed, tasks that have ended."""
+    if job.lockstep == 1:
+        return s.workers[job.first_worker].busy_ns
+    worker = s.workers[number]
+    if worker.leader != number:
+        return worker.busy_ns + s.workers[worker.leader].busy_ns
+    return worker.busy_ns
+
+
+@njit
 def book_computing(s, job):
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
-        busy_ns = s.workers[job.first_worker].busy_ns if job.lockstep == 1 else s.workers[number].busy_ns
+        busy_ns = computed_ns(s, job, number)
         job.busy_ns += busy_ns
         job.busy_per_gpu_ns += busy_ns / job.num_gpus
         s.gpus[s.workers[number].gpu].busy_ns += busy_ns

@@ -101,11 +101,16 @@ def exponent(values: Sequence[int], costs: Sequence[float]) -> float:
     return float(np.polyfit(np.log(values), np.log(costs), 1)[0])
 
 
+def import_philly(philly: Path, workload: Path) -> None:
+    """Write the jobs of the trace as a workload file."""
+    command = ["workload", "import", "philly-csv", str(philly), "--out", str(workload), "--gpus-per-server", "8"]
+    subprocess.run([str(Path(sys.executable).with_name("ddlsched")), *command], check=True, capture_output=True)
+
+
 def trace(philly: Path) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder) / "philly.parquet"
-        command = ["workload", "import", "philly-csv", str(philly), "--out", str(workload), "--gpus-per-server", "8"]
-        subprocess.run([str(Path(sys.executable).with_name("ddlsched")), *command], check=True, capture_output=True)
+        import_philly(philly, workload)
         rows = [row(label, run(trace=str(workload), **spec)) for label, spec in TRACE_RUNS.items()]
     return Table(
         title="Philly, 82,247 jobs, 313 servers of 8 GPUs used exclusively, star, 10 GbE; and two crowded parts of it",

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import numpy as np
-
 from ddlsched.errors import FaultyInputError, InputError
-from ddlsched.reconfiguration.copying import Copy, chunks
+from ddlsched.reconfiguration.copying import Copy, chunks, is_contiguous
 from ddlsched.reconfiguration.division import divided, within
-from ddlsched.reconfiguration.execution import CHUNK_BYTES, NewArray, filled
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.reconfiguration.reading import Reading, Source, Watch, no_watch
 from ddlsched.reconfiguration.shards import Piece, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
@@ -46,9 +44,9 @@ def content_hashes(reading: Reading, *, watch: Watch = no_watch) -> dict[str, st
 def _content_hash(reading: Reading, tensor: Tensor) -> str:
     array = _whole(reading, tensor)
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, tensor.num_bytes)))
-    for chunk in chunks(array.copies, CHUNK_BYTES // DTYPE_BYTES[tensor.dtype]):
-        digest.update(filled(array, chunk, buffer))
+    buffers = Buffers(GATHERED_BYTES)
+    for chunk in chunks(array.copies, GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]):
+        digest.update(filled(array, chunk, buffers))
     return digest.hexdigest()
 
 
@@ -122,7 +120,11 @@ def _diverged(reading: Reading, tensor: Tensor) -> list[str]:
 
 
 def _same(one: Source, other: Source, piece: Piece) -> bool:
-    size = DTYPE_BYTES[one.entry.dtype]
-    parts = (copy.read for chunk in chunks([Copy(0, piece, piece)], CHUNK_BYTES // size) for copy in chunk.copies)
-    # As bytes: a NaN equals itself.
-    return all(np.array_equal(one.view(part).view(f"u{size}"), other.view(part).view(f"u{size}")) for part in parts)
+    most = GATHERED_BYTES // DTYPE_BYTES[one.entry.dtype]
+    parts = (part.read for chunk in chunks([Copy(0, piece, piece)], most) for part in chunk.copies)
+    return all(_elements(one, part) == _elements(other, part) for part in parts)
+
+
+def _elements(source: Source, part: Piece) -> bytes:
+    """Return a part's elements as bytes: so a NaN equals itself."""
+    return bytes(source.data(part)) if is_contiguous(part) else source.view(part).tobytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import threading
 import warnings
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from ddlsched.reconfiguration.distributed_reading import OWN_DESCRIPTION, read_d
 from ddlsched.reconfiguration.division import Box, divided, within
 from ddlsched.reconfiguration.files_in_parts import refuse_full_disk
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.partial_folder import explained, new_folder
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
 from ddlsched.reconfiguration.resharding import refuse_destination
 from ddlsched.reconfiguration.shards import Layout, dense_layout
@@ -84,19 +84,15 @@ def write_distributed(
     reading.refuse_faulty_files()
     old = reading.checkpoint
     new = dataclasses.replace(old, collection=old.collection.resized(to or old.collection.parallelism), files=())
-    partial = destination.parent / f".{destination.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = destination.parent / f".{destination.name}.torch-partial"
     refuse_full_disk(destination.parent, total_bytes(old.collection.tensors))
-    try:
+    with new_folder(partial), explained(destination):
         _save(reading, new.collection, partial, watch)
         (partial / OWN_DESCRIPTION).write_text(new.text(), encoding="utf-8")
         if verify:
             _verified(reading, new, partial, watch)
+        reading.refuse_changes()
         partial.rename(destination)
-    except OSError as error:
-        raise InputError(f"{destination}: cannot be written ({error.strerror}); expected a new folder") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return sum(file.stat().st_size for file in destination.iterdir())
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -17,17 +16,18 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
-from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
-from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
+from ddlsched.reconfiguration.execution import chunk_bytes_of, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
+from ddlsched.reconfiguration.gathering import NewArray
 from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.partial_folder import PartialFolder, claimed, explained
 from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
+from ddlsched.reconfiguration.tensors import Tensor
 
 __all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
-
-_JOURNAL = "journal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,17 +109,23 @@ def reshard(
     refuse_destination(final, source.place.name_of("").rstrip("/") if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
-    reading, found = _planned(source, to, lost, peers, gpus_per_host)
+    reading = _opened(source, lost, peers, gpus_per_host)
+    collection = _collection(reading.checkpoint.collection, to, gpus_per_host)
+    _refuse_too_much(reading, collection, final, host)
+    found = plan(reading.checkpoint.collection, collection, lost=reading.lost)
     new = dataclasses.replace(reading.checkpoint, collection=found.new, files=())
     plan_s = clock.lap_s()
-    partial = final.parent / f".{final.name}.partial"
-    writing = _Writing(reading, new, found, partial, host)
-    resumed_bytes = writing.copy(buffer_bytes, threads or num_threads(), watch)
-    copy_s = clock.lap_s()
-    if verify:
-        new = _verified(reading, new, partial, watch)
-    verify_s = clock.lap_s()
-    _finish(new, partial, final)
+    writing = _Writing(reading, new, found, host, chunk_bytes_of(buffer_bytes))
+    partial = _partial(final)
+    writing.refuse_full_disk(partial)
+    with claimed(partial, writing.fingerprint(), writing.sizes, others=[DESCRIPTION]) as folder:
+        resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
+        copy_s = clock.lap_s()
+        if verify:
+            new = _verified(reading, new, folder, watch)
+        _refuse_changed_source(reading, folder)
+        verify_s = clock.lap_s()
+        folder.finish(final, DESCRIPTION, new.text())
     return Outcome(
         plan=found,
         written_bytes=sum(writing.sizes.values()),
@@ -139,22 +145,46 @@ def planned(
     gpus_per_host: int = 0,
 ) -> Plan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
-    return _planned(source, to, lost, peers, gpus_per_host)[1]
+    reading = _opened(source, lost, peers, gpus_per_host)
+    old = reading.checkpoint.collection
+    return plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
 
 
-def _planned(
-    source: Path | str | Reading,
-    to: Parallelism | TensorCollection,
-    lost: Collection[int],
-    peers: Mapping[int, str] | None,
-    gpus_per_host: int,
-) -> tuple[Reading, Plan]:
+def _opened(
+    source: Path | str | Reading, lost: Collection[int], peers: Mapping[int, str] | None, gpus_per_host: int
+) -> Reading:
+    """Return the old checkpoint, whose files are there and as it describes them."""
     if not isinstance(source, Reading):
         source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
-    reading = source
-    reading.refuse_faulty_files()
-    old = reading.checkpoint.collection
-    return reading, plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+    allow_open_files(source.checkpoint.collection.num_ranks)
+    source.refuse_faulty_files()
+    return source
+
+
+def _refuse_too_much(reading: Reading, new: TensorCollection, final: Path, host: int | None) -> None:
+    """Raise InputError at once, before a plan for very many ranks, if their files cannot be."""
+    hosts = new.allocation.hosts
+    num_files = sum(host in (None, of_rank) for of_rank in hosts)
+    allow_open_files(reading.checkpoint.collection.num_ranks + num_files)
+    if host is None:
+        refuse_full_disk(final.parent, _least_bytes(new) - _allocated_bytes(_partial(final)))
+
+
+def _least_bytes(collection: TensorCollection) -> int:
+    """Return what all ranks' files hold at least: tensors that replicas do not share out are in each."""
+    dp, ep = collection.parallelism.dp, collection.parallelism.ep
+    return sum(
+        tensor.num_bytes * (1 if _shared_out(tensor) else dp // (ep if tensor.over_experts else 1))
+        for tensor in collection.tensors
+    )
+
+
+def _shared_out(tensor: Tensor) -> bool:
+    return bool(tensor.flat) or any(cut.axis == "data" for cut in tensor.cuts)
+
+
+def _partial(final: Path) -> Path:
+    return final.parent / f".{final.name}.partial"
 
 
 class _Clock:
@@ -176,7 +206,7 @@ def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_
 
 
 def refuse_destination(final: Path, source: Path | str) -> None:
-    """Raise InputError unless ``final`` is a new name in an existing local folder, outside ``source``."""
+    """Raise InputError unless ``final`` is a new name in an existing writable local folder, outside ``source``."""
     if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
     if final.exists() or final.is_symlink():
@@ -185,13 +215,15 @@ def refuse_destination(final: Path, source: Path | str) -> None:
         raise InputError(f"{final}: there is no folder {final.parent}; expected a name in an existing folder")
     if "://" not in str(source) and Path(source).resolve() in (final.resolve(), *final.resolve().parents):
         raise InputError(f"{final}: is in the source {source}, which is only read; expected a folder elsewhere")
+    with explained(final):
+        tempfile.TemporaryFile(dir=final.parent).close()
 
 
 class _Writing:
-    """The temporary folder, and what is to be in it."""
+    """What is to be in the temporary folder."""
 
-    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, partial: Path, host: int | None) -> None:
-        self.reading, self.new, self.plan, self.partial = reading, new, found, partial
+    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, host: int | None, chunk_bytes: int) -> None:
+        self.reading, self.new, self.plan, self.chunk_bytes = reading, new, found, chunk_bytes
         hosts = new.collection.allocation.hosts
         self.ranks = [rank for rank in range(len(hosts)) if host in (None, hosts[rank])]
         if not self.ranks:
@@ -210,16 +242,16 @@ class _Writing:
         ends = (entry.begin + entry.num_bytes for entry in self.entries[rank].values())
         self.sizes[file] = max(ends, default=len(self.headers[file]))
 
-    def copy(self, buffer_bytes: int, threads: int, watch: Watch) -> int:
+    def refuse_full_disk(self, partial: Path) -> None:
+        """Raise InputError if the files do not fit beside what an earlier run has written of them."""
+        refuse_full_disk(partial.parent, sum(self.sizes.values()) - _allocated_bytes(partial))
+
+    def copy(self, folder: PartialFolder, threads: int, watch: Watch) -> int:
         """Fill the temporary folder; returns the bytes that an earlier run had written."""
-        needed = sum(self.sizes.values()) - _allocated_bytes(self.partial)
-        refuse_full_disk(self.partial.parent, needed)
-        self.partial.mkdir(exist_ok=True)
-        with (
-            closing(Journal(self.partial / _JOURNAL, self._fingerprint(buffer_bytes, threads))) as journal,
-            closing(OpenFiles(self.partial, self.headers, self.sizes)) as files,
-        ):
-            return copied(self._arrays(), files, journal, buffer_bytes=buffer_bytes, threads=threads, watch=watch)
+        with closing(OpenFiles(folder.path, folder.directory, self.headers, self.sizes)) as files:
+            return copied(
+                self._arrays(), files, folder.journal, chunk_bytes=self.chunk_bytes, threads=threads, watch=watch
+            )
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
@@ -232,48 +264,44 @@ class _Writing:
 
         return new_arrays(tensor, lambda rank: self.reading.source(rank, name), target_of)
 
-    def _fingerprint(self, *settings: int) -> str:
+    def fingerprint(self) -> str:
         """Return what the contents of the temporary folder follow from, as a hash."""
         reading = self.reading
         versions = [reading.place_of(rank).version(reading.checkpoint.files[rank]) for rank in reading.survivors]
-        parts = (reading.checkpoint.text(), self.new.text(), sorted(reading.lost), self.ranks, versions, settings)
+        parts = (
+            reading.checkpoint.text(),
+            self.new.text(),
+            sorted(reading.lost),
+            self.ranks,
+            versions,
+            self.chunk_bytes,
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _allocated_bytes(folder: Path) -> int:
-    return sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.is_dir() else 0
+    if folder.is_symlink() or not folder.is_dir():
+        return 0
+    return sum(file.lstat().st_blocks * 512 for file in folder.iterdir())
 
 
-def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) -> Checkpoint:
+def _verified(reading: Reading, new: Checkpoint, folder: PartialFolder, watch: Watch) -> Checkpoint:
     """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
     expected = dict(reading.checkpoint.sha256)
     if set(expected) != set(new.collection.by_name):
         expected = content_hashes(reading, watch=watch) | expected
     try:
         refuse_diverged(reading)
-        refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
+        refuse_other_content(Reading(new, location_of(folder.path)), expected, watch=watch)
     except InputError:
-        shutil.rmtree(partial)
+        folder.remove()
         raise
     return dataclasses.replace(new, sha256=expected)
 
 
-def _finish(new: Checkpoint, partial: Path, final: Path) -> None:
-    """Write the description and give the folder its name."""
-    new.write_description(partial)
-    (partial / _JOURNAL).unlink()
-    _sync(partial / DESCRIPTION)
-    _sync(partial)
+def _refuse_changed_source(reading: Reading, folder: PartialFolder) -> None:
     try:
-        partial.rename(final)
-    except OSError as error:
-        raise InputError(f"{final}: cannot be made of {partial} ({error.strerror}); expected a new folder") from None
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        reading.refuse_changes()
+    except InputError:
+        folder.remove()
+        raise

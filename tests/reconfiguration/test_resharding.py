@@ -118,14 +118,14 @@ def test_resharding_from_surviving_replicas(folder: Path) -> None:
 
 SLOW_RUN = """
 import sys, time
-from ddlsched.reconfiguration import Parallelism, execution, files_in_parts, reshard
+from ddlsched.reconfiguration import Parallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
-record = files_in_parts.Journal.record
+record = partial_folder.Journal.record
 def slow(self):
     record(self)
     print(self.done, flush=True)
     time.sleep(0.05)
-files_in_parts.Journal.record = slow
+partial_folder.Journal.record = slow
 reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
 """
 
@@ -146,11 +146,11 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.Mon
         with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read"):
             Checkpoint.read(folder / ".b.partial")
     with pytest.raises(InputError, match="holds part of another change of parallelism"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=3)
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=1))
     monkeypatch.setattr(execution, "_BATCH_BYTES", 4096)
     written: list[int] = []
     done = reshard(
-        folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=2, verify=True,
+        folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=3, verify=True,
         watch=lambda what, now, total: written.append(now) if what == "copying" else None,
     )  # fmt: skip
     assert done.resumed_bytes >= 4 * 4096

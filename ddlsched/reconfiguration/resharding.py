@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,11 +119,11 @@ def reshard(
     partial = _partial(final)
     writing.refuse_full_disk(partial)
     with claimed(partial, writing.fingerprint(), writing.sizes, others=[DESCRIPTION]) as folder:
-        resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
-        copy_s = clock.lap_s()
-        if verify:
-            new = _verified(reading, new, folder, watch)
-        _refuse_changed_source(reading, folder)
+        with _unless_changed(reading, folder):
+            resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
+            copy_s = clock.lap_s()
+            if verify:
+                new = _verified(reading, new, folder, watch)
         verify_s = clock.lap_s()
         folder.finish(final, DESCRIPTION, new.text())
     return Outcome(
@@ -299,7 +299,18 @@ def _verified(reading: Reading, new: Checkpoint, folder: PartialFolder, watch: W
     return dataclasses.replace(new, sha256=expected)
 
 
-def _refuse_changed_source(reading: Reading, folder: PartialFolder) -> None:
+@contextmanager
+def _unless_changed(reading: Reading, folder: PartialFolder) -> Iterator[None]:
+    """Refuse old files that changed meanwhile, which is also why something else may be wrong with them."""
+    try:
+        yield
+    except InputError:
+        _refuse_changed(reading, folder)
+        raise
+    _refuse_changed(reading, folder)
+
+
+def _refuse_changed(reading: Reading, folder: PartialFolder) -> None:
     try:
         reading.refuse_changes()
     except InputError:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ddlsched.errors import InputError
 __all__ = ["Journal", "PartialFolder", "claimed", "explained", "new_folder"]
 
 _JOURNAL = "journal"
+_END = "all batches"
 _BEGIN_ANEW = "remove it to begin anew"
 
 
@@ -42,7 +43,7 @@ class Journal:
         except OSError:
             self.close()
             raise InputError(f"{path}: another run is writing it; expected one at a time") from None
-        self.fingerprint, self.done = _kept_lines(self.descriptor)
+        self.fingerprint, self.done, self.ended = _kept_lines(self.descriptor)
 
     def begin(self, fingerprint: str) -> None:
         """Note what the batches follow from."""
@@ -54,6 +55,12 @@ class Journal:
         self.done += 1
         self._add(f"batch {self.done}")
 
+    def end(self) -> None:
+        """Note that no batch is left."""
+        if not self.ended:
+            self.ended = True
+            self._add(_END)
+
     def _add(self, line: str) -> None:
         os.write(self.descriptor, f"{line}\n".encode())
         os.fsync(self.descriptor)
@@ -63,20 +70,19 @@ class Journal:
         os.close(self.descriptor)
 
 
-def _kept_lines(descriptor: int) -> tuple[str, int]:
-    """Return a journal's fingerprint and its batches; what a kill left of a last line is cut off."""
-    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
-    first, *rest = text.split("\n")
-    if not rest:
-        os.ftruncate(descriptor, 0)
-        return "", 0
-    batches = len(rest) - 1
-    kept = "\n".join([first, *(f"batch {number + 1}" for number in range(batches)), ""])
-    if not text.startswith(kept):
-        return "unknown", 0
-    os.ftruncate(descriptor, len(kept))
+def _kept_lines(descriptor: int) -> tuple[str, int, bool]:
+    """Return a journal's fingerprint, its batches, and whether they were all; half a last line is cut off."""
+    lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")[:-1]
+    os.ftruncate(descriptor, sum(len(line) + 1 for line in lines))
     os.lseek(descriptor, 0, os.SEEK_END)
-    return first, batches
+    if not lines:
+        return "", 0, False
+    first, *batches = (line.decode(errors="replace") for line in lines)
+    ended = bool(batches) and batches[-1] == _END
+    batches = batches[: len(batches) - ended]
+    if batches != [f"batch {number + 1}" for number in range(len(batches))]:
+        return "unknown", 0, False
+    return first, len(batches), ended
 
 
 class PartialFolder:
@@ -85,8 +91,13 @@ class PartialFolder:
     def __init__(self, path: Path, directory: int, journal: Journal) -> None:
         self.path, self.directory, self.journal = path, directory, journal
 
-    def finish(self, final: Path, description: str, text: str) -> None:
-        """Write the description, and give the folder its name.
+    def begin_descriptions(self) -> None:
+        """Note that all files are full, and that files with other names follow, which a later run writes anew."""
+        with explained(self.path):
+            self.journal.end()
+
+    def finish(self, final: Path, descriptions: Sequence[Path]) -> None:
+        """Give the folder its name once the descriptions, the last of its files, are on disk.
 
         Raises
         ------
@@ -94,7 +105,8 @@ class PartialFolder:
             The system refuses.
         """
         try:
-            self._write(description, text)
+            for path in descriptions:
+                _sync(path)
             os.unlink(_JOURNAL, dir_fd=self.directory)
             os.fsync(self.directory)
             self.path.rename(final)
@@ -103,24 +115,13 @@ class PartialFolder:
             why = error.strerror
             raise InputError(f"{final}: cannot be made of {self.path} ({why}); expected a new folder") from None
 
-    def _write(self, name: str, text: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self.directory)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o666, dir_fd=self.directory), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
     def remove(self) -> None:
         """Remove it with all that is in it: what it holds must not be used."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
-def claimed(
-    path: Path, fingerprint: str, sizes: Mapping[str, int], others: Collection[str] = ()
-) -> Iterator[PartialFolder]:
+def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[PartialFolder]:
     """Yield the temporary folder, which no other run has until the end.
 
     Parameters
@@ -129,8 +130,6 @@ def claimed(
         What its contents follow from.
     sizes
         The files that belong in it, and their sizes in bytes.
-    others
-        Names of files that may be in it, too.
 
     Raises
     ------
@@ -142,13 +141,15 @@ def claimed(
     try:
         with explained(path):
             if not os.access(_JOURNAL, os.F_OK, dir_fd=directory, follow_symlinks=False):
-                _refuse_strangers(path, directory, (*sizes, *others))
+                _refuse_strangers(path, directory, sizes)
             journal = Journal(path, directory)
         with closing(journal):
             if journal.fingerprint not in ("", fingerprint):
                 raise InputError(f"{path}: holds part of another change of parallelism; expected none: {_BEGIN_ANEW}")
             with explained(path):
-                _refuse_strangers(path, directory, (*sizes, *others))
+                if journal.ended:
+                    _remove_descriptions(directory, sizes)
+                _refuse_strangers(path, directory, sizes)
                 _take_over(path, directory, journal, sizes)
                 if not journal.fingerprint:
                     journal.begin(fingerprint)
@@ -195,6 +196,11 @@ def _refuse_strangers(path: Path, directory: int, names: Collection[str]) -> Non
         if name not in known or not own:
             what = "a file of its own" if name in known else "no such file"
             raise InputError(f"{path}: holds {name}, which no run with these arguments wrote ({what}); {_BEGIN_ANEW}")
+
+
+def _remove_descriptions(directory: int, names: Collection[str]) -> None:
+    for name in set(_names(directory)) - {_JOURNAL, *names}:
+        os.unlink(name, dir_fd=directory)
 
 
 def _take_over(path: Path, directory: int, journal: Journal, sizes: Mapping[str, int]) -> None:

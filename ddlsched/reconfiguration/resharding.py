@@ -118,14 +118,16 @@ def reshard(
     writing = _Writing(reading, new, found, host, chunk_bytes_of(buffer_bytes))
     partial = _partial(final)
     writing.refuse_full_disk(partial)
-    with claimed(partial, writing.fingerprint(), writing.sizes, others=[DESCRIPTION]) as folder:
+    with claimed(partial, writing.fingerprint(), writing.sizes) as folder:
         with _unless_changed(reading, folder):
             resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
             copy_s = clock.lap_s()
             if verify:
                 new = _verified(reading, new, folder, watch)
         verify_s = clock.lap_s()
-        folder.finish(final, DESCRIPTION, new.text())
+        folder.begin_descriptions()
+        new.write_description(partial)
+        folder.finish(final, [partial / DESCRIPTION])
     return Outcome(
         plan=found,
         written_bytes=sum(writing.sizes.values()),

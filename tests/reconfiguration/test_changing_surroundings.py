@@ -204,6 +204,26 @@ def test_a_line_of_the_journal_that_was_cut_short_does_not_count(source: Path) -
     assert (source.parent / "c" / "journal").read_text() == "f\nbatch 1\nbatch 2\n"
 
 
+def test_a_run_that_ended_between_its_last_file_and_its_name_goes_on(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = stored(source.parent / "same", JOB)
+    with monkeypatch.context() as patched:
+        patched.setattr(partial_folder.PartialFolder, "finish", stop)
+        for _ in range(2):
+            with pytest.raises(StoppedError):
+                reshard(source, source.parent / "b", to=TO)
+    (source.parent / ".b.partial" / ".ddlsched-17.json").write_text("half a descr")
+    seen: list[int] = []
+    done = reshard(source, source.parent / "b", to=TO, watch=lambda what, copied, total: seen.append(copied))
+    assert seen == [done.resumed_bytes]
+    assert_holds(source.parent / "b", wholes)
+    assert sorted(path.name for path in (source.parent / "b").iterdir()) == [
+        "checkpoint.json",
+        *(f"rank_{rank:05d}.safetensors" for rank in range(4)),
+    ]
+
+
 def test_what_is_left_before_the_first_batch_is_begun_anew(source: Path) -> None:
     wholes = stored(source.parent / "same", JOB)
     partial = stopped_run(source)

@@ -132,6 +132,10 @@ def reshard(
 
 def _read(source: str, like: str | None) -> str | Reading:
     """Return a PyTorch distributed checkpoint as a reading, anything else as it is."""
+    from ddlsched.reconfiguration.checkpoint import DESCRIPTION
+
+    if like is None and (Path(source) / DESCRIPTION).is_file():
+        return source  # What reads other forms is not imported.
     from ddlsched.reconfiguration.distributed_reading import is_distributed, read_distributed
 
     return read_distributed(source, like) if like is not None or is_distributed(source) else source

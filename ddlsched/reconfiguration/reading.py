@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.arrays import Array, numpy_dtype
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint, described_in
 from ddlsched.reconfiguration.collection import Allocation
 from ddlsched.reconfiguration.copying import span
@@ -18,6 +15,9 @@ from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.safetensors_files import Entry
 from ddlsched.reconfiguration.shards import Layout, Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
+
+if TYPE_CHECKING:
+    from ddlsched.reconfiguration.arrays import Array
 
 __all__ = ["Reading", "Replicas", "Source", "Watch", "no_watch"]
 
@@ -43,6 +43,10 @@ class Source(NamedTuple):
 
     def view(self, piece: Piece) -> Array:
         """Return a piece of the array."""
+        import numpy as np  # Most changes need none, and start sooner without it.
+
+        from ddlsched.reconfiguration.arrays import numpy_dtype
+
         dtype = numpy_dtype(self.entry.dtype)
         strides = tuple(stride * dtype.itemsize for stride in piece.strides)
         return np.ndarray(piece.extent, dtype, self.data(piece), 0, strides)

@@ -15,9 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from benchmark_tables import Table, say
@@ -97,6 +97,10 @@ def cold(folder: Path) -> None:
         os.close(descriptor)
 
 
+Rivals: TypeAlias = dict[str, tuple[Path, Callable[[], Run]]]
+"""By name, what is read, and what runs."""
+
+
 class Memory:
     """The most anonymous memory that a process has, looked at every 10 ms."""
 
@@ -121,8 +125,8 @@ class Memory:
         return self.most_bytes
 
 
-def ran(commands: Sequence[Callable[[], Sequence[str]]], target: Path, given: str = "") -> Run:
-    """Run commands one after the other, which make the target, and remove it."""
+def ran(commands: Sequence[Callable[[], Sequence[str]]], target: Path, given: str = "", *, keep: bool = False) -> Run:
+    """Run commands one after the other, which make the target; it is removed unless it is to be kept."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     anonymous_bytes = 0
@@ -137,7 +141,8 @@ def ran(commands: Sequence[Callable[[], Sequence[str]]], target: Path, given: st
     wall_s, after = time.perf_counter() - begin_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     written_bytes = sum(file.stat().st_size for file in files_of(target))
-    shutil.rmtree(target)
+    if not keep:
+        shutil.rmtree(target)
     return Run(wall_s, cpu_s, written_bytes, anonymous_bytes)
 
 
@@ -151,7 +156,9 @@ def resharded(source: Path, target: Path, to: str, *flags: str) -> Run:
     return ran([lambda: command], target)
 
 
-def through_torch(python: str, source: Path, target: Path, to: Parallelism, tensors: Sequence[Tensor]) -> Run:
+def through_torch(
+    python: str, source: Path, target: Path, to: Parallelism, tensors: Sequence[Tensor], *, keep: bool = False
+) -> Run:
     """Load under another parallelism and save, with PyTorch's distributed checkpoint, a process a rank."""
     task = {
         "source": str(source),
@@ -163,53 +170,52 @@ def through_torch(python: str, source: Path, target: Path, to: Parallelism, tens
         ],
     }
     program = Path(__file__).with_name("resharding_torch.py")
-    return ran([lambda: [python, str(program)]], target, json.dumps(task))
+    return ran([lambda: [python, str(program)]], target, json.dumps(task), keep=keep)
 
 
-def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | None) -> list[Table]:
-    """Return a table for each change and each state of the page cache."""
-    tables = []
-    for title, tensors, after, forms in (
-        ("GPT, tp=2 -> tp=4", transformer_tensors(gb), "tp=4", True),
-        ("GPT, tp=2 -> tp=3", transformer_tensors(gb), "tp=3", False),
-        ("all cut by columns, tp=2 -> tp=4", strided_tensors(gb), "tp=4", False),
-        ("all cut by columns, tp=2 -> tp=3", strided_tensors(gb), "tp=3", False),
-    ):
-        source, target = folder / "source", folder / "target"
-        made(source, tensors, Parallelism(tp=2))
-        rivals = {
-            "cp --reflink=never, sync": (source, lambda: copied(source, target)),
-            "reshard": (source, lambda after=after: resharded(source, target, after)),
-            "reshard --verify": (source, lambda after=after: resharded(source, target, after, "--verify")),
-        }
-        if forms:
-            rivals |= torch_rivals(folder, target, tensors, after, torch_python)
-        tables += [_table(title, state, rivals, repeats) for state in (warm, cold)]
-        for read in {read for read, _ in rivals.values()}:
-            shutil.rmtree(read)
-    return tables
+CHANGES = (
+    ("GPT, tp=2 -> tp=4", transformer_tensors, "tp=4"),
+    ("GPT, tp=2 -> tp=3", transformer_tensors, "tp=3"),
+    ("all cut by columns, tp=2 -> tp=4", strided_tensors, "tp=4"),
+    ("all cut by columns, tp=2 -> tp=3", strided_tensors, "tp=3"),
+)
 
 
-def torch_rivals(
-    folder: Path, target: Path, tensors: Sequence[Tensor], after: str, torch_python: str | None
-) -> dict[str, tuple[Path, Callable[[], Run]]]:
-    """Return what needs PyTorch, if there is one; its own checkpoint is made of the same tensors."""
-    if torch_python is None:
-        return {}
-    own, to = folder / "torch", parse_parallelism(after)
-    through_torch(torch_python, folder / "none", own, Parallelism(tp=2), tensors)
+def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | None) -> Iterator[Table]:
+    """Yield a table for each change and each state of the page cache; PyTorch has a part in the first change."""
+    for number, (title, make, after) in enumerate(CHANGES):
+        here = folder / str(number)
+        here.mkdir()
+        tensors = make(gb)
+        made(here / "source", tensors, Parallelism(tp=2))
+        rivals = plain_rivals(here, after)
+        if number == 0 and torch_python is not None:
+            rivals |= torch_rivals(here, tensors, after, torch_python)
+        for state in (warm, cold):
+            yield _table(f"{title}, {gb:g} GB", state, rivals, repeats)
+        shutil.rmtree(here)
+
+
+def plain_rivals(here: Path, after: str) -> Rivals:
+    source, target = here / "source", here / "target"
     return {
-        "reshard --format torch": (
-            folder / "source",
-            lambda: resharded(folder / "source", target, after, "--format", "torch"),
-        ),
+        "cp --reflink=never, sync": (source, lambda: copied(source, target)),
+        "reshard": (source, lambda: resharded(source, target, after)),
+        "reshard --verify": (source, lambda: resharded(source, target, after, "--verify")),
+    }
+
+
+def torch_rivals(here: Path, tensors: Sequence[Tensor], after: str, torch_python: str) -> Rivals:
+    """Return what needs PyTorch; its own checkpoint is made of the same tensors."""
+    source, own, target, to = here / "source", here / "torch", here / "target", parse_parallelism(after)
+    through_torch(torch_python, here / "none", own, Parallelism(tp=2), tensors, keep=True)
+    return {
+        "reshard --format torch": (source, lambda: resharded(source, target, after, "--format", "torch")),
         "PyTorch distributed checkpoint": (own, lambda: through_torch(torch_python, own, target, to, tensors)),
     }
 
 
-def _table(
-    title: str, state: Callable[[Path], None], rivals: dict[str, tuple[Path, Callable[[], Run]]], repeats: int
-) -> Table:
+def _table(title: str, state: Callable[[Path], None], rivals: Rivals, repeats: int) -> Table:
     runs: dict[str, list[Run]] = {name: [] for name in rivals}
     loads = []
     for repeat in range(repeats):
@@ -236,8 +242,6 @@ def _table(
 def _row(own: list[Run], first: list[Run]) -> tuple[float, ...]:
     median = [statistics.median(values) for values in zip(*own, strict=True)]
     wall = [run.wall_s / cp.wall_s for run, cp in zip(own, first, strict=True)]
-    rate = [
-        run.written_bytes / run.wall_s * cp.wall_s / cp.written_bytes for run, cp in zip(own, first, strict=True)
-    ]
+    rate = [run.written_bytes / run.wall_s * cp.wall_s / cp.written_bytes for run, cp in zip(own, first, strict=True)]
     written, anonymous = median[2] / 1e9, median[3] / 1e6
     return (written, median[0], median[1], anonymous, statistics.median(wall), statistics.median(rate))

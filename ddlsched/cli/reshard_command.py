@@ -22,6 +22,13 @@ _HOSTS = "Hosts"
 _TORCH = "PyTorch distributed checkpoints"
 
 
+class Hash(StrEnum):
+    """What contents are compared by."""
+
+    xxh3 = "xxh3"
+    sha256 = "sha256"
+
+
 class Format(StrEnum):
     """What is written."""
 
@@ -39,6 +46,10 @@ def reshard(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read all back: contents as saved, replicas equal; takes longer.")
     ] = False,
+    digest: Annotated[
+        Hash,
+        typer.Option(help="For --verify, and checked if SRC records it; sha256 also resists intent, and is slower."),
+    ] = Hash.xxh3,
     lost: Annotated[
         str, typer.Option(help="Ranks whose files are gone, e.g. 4,5; replicas serve for them.", metavar="RANKS")
     ] = "",
@@ -122,6 +133,7 @@ def reshard(
             peers=peers,
             gpus_per_host=gpus_per_host,
             verify=verify,
+            digest=digest.value,
             buffer_bytes=buffer_mb * 1_000_000,
             watch=watch,
         )

@@ -53,6 +53,7 @@ class _File:
     files: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     sha256: dict[str, str] = field(default_factory=dict)
+    xxh3: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,8 @@ class Checkpoint:
     sha256
         Content hash by tensor, of the whole tensor's bytes in row-major order without padding, so that it is the same
         under any parallelism; tensors may be left out.
+    xxh3
+        The same with XXH3 of 128 bits.
     """
 
     collection: TensorCollection
@@ -82,6 +85,7 @@ class Checkpoint:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     random: Mapping[str, Any] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
+    xxh3: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -175,7 +179,7 @@ def described_in(place: Location, file: str) -> Checkpoint:
     return checkpoint
 
 
-_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256")
+_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3")
 
 
 def _json(described: _File) -> str:

@@ -112,7 +112,7 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     reading = _DistributedReading(dataclasses.replace(wanted, collection=collection, files=files), place, found)
     if like is None:
         return reading
-    own = dataclasses.replace(reading.checkpoint, iteration=_step(reading), dataset={}, random={}, sha256={})
+    own = dataclasses.replace(reading.checkpoint, iteration=_step(reading), dataset={}, random={}, sha256={}, xxh3={})
     return _DistributedReading(own, place, found)
 
 

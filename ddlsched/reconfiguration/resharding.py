@@ -15,7 +15,7 @@ from pathlib import Path
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
+from ddlsched.reconfiguration.content import Digest, content_hashes, refuse_diverged, refuse_other_content
 from ddlsched.reconfiguration.execution import chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
 from ddlsched.reconfiguration.gathering import NewArray
@@ -64,6 +64,7 @@ def reshard(
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
     verify: bool = False,
+    digest: Digest = "xxh3",
     buffer_bytes: int = 64_000_000,
     threads: int = 0,
     watch: Watch = no_watch,
@@ -92,6 +93,8 @@ def reshard(
         Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
     verify
         Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
+    digest
+        The hash for that; it must also be the one that the old checkpoint records, if it records it.
     buffer_bytes
         Most memory for data on its way, all threads together.
     threads
@@ -123,7 +126,7 @@ def reshard(
             resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
             copy_s = clock.lap_s()
             if verify:
-                new = _verified(reading, new, folder, watch)
+                new = _verified(reading, new, folder, digest, watch)
         verify_s = clock.lap_s()
         folder.begin_descriptions()
         new.write_description(partial)
@@ -287,17 +290,19 @@ def _allocated_bytes(folder: Path) -> int:
     return sum(file.lstat().st_blocks * 512 for file in folder.iterdir())
 
 
-def _verified(reading: Reading, new: Checkpoint, folder: PartialFolder, watch: Watch) -> Checkpoint:
+def _verified(reading: Reading, new: Checkpoint, folder: PartialFolder, digest: Digest, watch: Watch) -> Checkpoint:
     """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
-    expected = dict(reading.checkpoint.sha256)
+    expected = dict(getattr(reading.checkpoint, digest))
     if set(expected) != set(new.collection.by_name):
-        expected = content_hashes(reading, watch=watch) | expected
+        expected = content_hashes(reading, digest, watch=watch) | expected
     try:
         refuse_diverged(reading)
-        refuse_other_content(Reading(new, location_of(folder.path)), expected, watch=watch)
+        refuse_other_content(Reading(new, location_of(folder.path)), expected, digest, watch=watch)
     except InputError:
         folder.remove()
         raise
+    if digest == "xxh3":
+        return dataclasses.replace(new, xxh3=expected)
     return dataclasses.replace(new, sha256=expected)
 
 

@@ -19,7 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration import files_in_parts
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes
+from ddlsched.reconfiguration.content import DIGESTS, Digest, content_hashes
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
@@ -118,16 +118,17 @@ def test_headers_that_contradict_themselves(folder: Path, item: object, message:
     assert message in found
 
 
-def test_a_flipped_bit_is_found_by_its_hash(folder: Path) -> None:
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> None:
     job = a_job(tp=2)
     stored(folder / "a", job)
     reading = Reading.at(folder / "a")
-    Checkpoint(collection=job, sha256=content_hashes(reading)).write_description(folder / "a")
+    Checkpoint(collection=job, **{digest: content_hashes(reading, digest)}).write_description(folder / "a")
     path, entry = folder / "a" / RANK_1, reading.source(1, QKV).entry
     data = bytearray(path.read_bytes())
     data[entry.begin + 17] ^= 64
     path.write_bytes(data)
-    text = refused(folder, verify=True)
+    text = refused(folder, verify=True, digest=digest)
     assert f"tensor {QKV} has content hash" in text
     assert "its contents are not those that were saved" in text
     assert not (folder / ".b.partial").exists()

@@ -36,7 +36,7 @@ from ddlsched.reconfiguration import execution
 from ddlsched.reconfiguration.arrays import part_of, view_of, write_checkpoint
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
+from ddlsched.reconfiguration.content import DIGESTS, Digest, content_hashes, refuse_other_content
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
@@ -68,7 +68,7 @@ def assert_round_trip(old: TensorCollection, new: TensorCollection, buffer_bytes
         before, after = contents(folder / "a"), contents(folder / "c")
         described = [json.loads(files.pop("checkpoint.json")) for files in (before, after)]
         assert before == after
-        assert described[0] == described[1] | {"sha256": {}}
+        assert described[0] == described[1] | {"xxh3": {}}
 
 
 @settings(max_examples=2)
@@ -291,10 +291,13 @@ def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
     assert [name for name in known if known[name] != other[name]] == ["optimiser.step"]
 
 
-def test_verified_hashes_are_kept(folder: Path) -> None:
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_verified_hashes_are_kept(folder: Path, digest: Digest) -> None:
     stored(folder / "a", job(tp=2))
-    reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True)
-    assert Checkpoint.read(folder / "b").sha256 == content_hashes(Reading.at(folder / "a"))
+    reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True, digest=digest)
+    found = Checkpoint.read(folder / "b")
+    assert getattr(found, digest) == content_hashes(Reading.at(folder / "a"), digest)
+    assert {name for name in DIGESTS if getattr(found, name)} == {digest}
 
 
 def test_memory_is_bounded_by_the_buffer(folder: Path) -> None:

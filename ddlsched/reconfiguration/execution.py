@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from itertools import groupby
-from queue import SimpleQueue
 from typing import NamedTuple
 
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks, is_contiguous
 from ddlsched.reconfiguration.division import within
 from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target
-from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled, is_run
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.reconfiguration.partial_folder import Journal, explained
 from ddlsched.reconfiguration.plan import TensorPlan
 from ddlsched.reconfiguration.reading import Source, Watch
@@ -21,8 +21,9 @@ from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
 __all__ = ["chunk_bytes_of", "copied", "new_arrays", "num_threads"]
 
-_CHUNK_BYTES = 8 << 20
-_BATCH_BYTES = 256 << 20
+_CHUNK_BYTES = 2 << 20
+_BATCH_BYTES = 128 << 20
+_MOST_UNSYNCED_BATCHES = 8
 _MOST_THREADS = 8
 
 
@@ -87,10 +88,13 @@ class _Job(NamedTuple):
         return (self.chunk.high - self.chunk.low) * DTYPE_BYTES[self.array.dtype] * len(self.array.targets)
 
 
+@contextmanager
 def copied(
     arrays: Sequence[NewArray], files: OpenFiles, journal: Journal, *, chunk_bytes: int, threads: int, watch: Watch
-) -> int:
-    """Fill the files; returns the bytes that an earlier run had written.
+) -> Iterator[int]:
+    """Fill the files; yields the bytes that an earlier run had written, and waits at the end until all is on disk.
+
+    What is done meanwhile, such as checking, finds the files full.
 
     Parameters
     ----------
@@ -100,27 +104,55 @@ def copied(
         Told of each batch.
     """
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
-    spare: SimpleQueue[Buffers] = SimpleQueue()
-    for _ in range(threads):
-        spare.put(Buffers(chunk_bytes))
+    buffers = [Buffers(chunk_bytes) for _ in range(threads)]
     done = resumed = 0
-    flushing: Future[None] | None = None
-    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as flusher:
+    with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
         for number, batch in enumerate(_batches(arrays, chunk_bytes)):
             done += sum(job.num_bytes for job in batch)
             if number < journal.done:
                 resumed = done
                 continue
-            for _ in pool.map(lambda job: _carried_out(job, files, spare), batch):
+            left = iter(batch)  # Threads take from it one by one.
+            for _ in pool.map(lambda own, left=left: _carry_out(left, files, own), buffers):
                 pass
-            if flushing is not None:
-                flushing.result()
-            flushing = flusher.submit(_flushed, files, journal)
+            flusher.begin(number + 1)
             watch("copying", min(done, total), total)
-        if flushing is not None:
-            flushing.result()
-    watch("copying", total, total)
-    return resumed
+        watch("copying", total, total)
+        yield resumed
+        flusher.wait()
+
+
+class _Flusher:
+    """A thread that brings batches to the disk, and notes them, while the next ones are copied."""
+
+    def __init__(self, files: OpenFiles, journal: Journal) -> None:
+        self._files, self._journal = files, journal
+        self._thread = ThreadPoolExecutor(1)
+        self._begun: deque[Future[None]] = deque()
+        self._written = 0
+
+    def begin(self, batches: int) -> None:
+        """Bring so many batches, those before included, to the disk; wait if it is far behind."""
+        self._written = batches
+        self._begun.append(self._thread.submit(self._flush))
+        while len(self._begun) > _MOST_UNSYNCED_BATCHES or (self._begun and self._begun[0].done()):
+            self._begun.popleft().result()
+
+    def _flush(self) -> None:
+        batches = self._written
+        if batches > self._journal.done:
+            self._files.flush()
+            with explained(self._journal.path):
+                self._journal.record(batches)
+
+    def wait(self) -> None:
+        """Wait until all that was begun is on disk."""
+        while self._begun:
+            self._begun.popleft().result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 def _batches(arrays: Sequence[NewArray], chunk_bytes: int) -> Iterator[list[_Job]]:
@@ -148,26 +180,10 @@ def _jobs(arrays: Iterable[NewArray], chunk_bytes: int) -> list[_Job]:
     return [job for _, job in sorted(jobs, key=lambda item: item[0])]
 
 
-def _carried_out(job: _Job, files: OpenFiles, spare: SimpleQueue[Buffers]) -> None:
-    array, chunk = job
-    offset = chunk.low * DTYPE_BYTES[array.dtype]
-    first = array.sources[chunk.copies[0].source]
-    descriptor = first.place.descriptor(first.file)
-    if is_run(chunk) and descriptor is not None:
-        byte_range = first.byte_range(chunk.copies[0].read)
-        if files.copy(array.targets, offset, descriptor, byte_range, array.tensor):
-            return
-    buffers = spare.get()
-    try:
+def _carry_out(jobs: Iterator[_Job], files: OpenFiles, buffers: Buffers) -> None:
+    for array, chunk in jobs:
+        offset = chunk.low * DTYPE_BYTES[array.dtype]
         files.write(array.targets, offset, filled(array, chunk, buffers), array.tensor)
-    finally:
-        spare.put(buffers)
-
-
-def _flushed(files: OpenFiles, journal: Journal) -> None:
-    files.flush()
-    with explained(journal.path):
-        journal.record()
 
 
 def num_threads() -> int:

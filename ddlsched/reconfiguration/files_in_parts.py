@@ -57,19 +57,6 @@ class OpenFiles:
                 while done < len(data):
                     done += os.pwrite(self.descriptors[file], data[done:], begin + offset + done)
 
-    def copy(
-        self, targets: Sequence[Target], offset: int, source: int, byte_range: tuple[int, int], tensor: str
-    ) -> bool:
-        """Copy a range of an open file to each target within the kernel; returns False if it cannot, or not all.
-
-        The kernel does not say which file a failure is about: who reads and writes the range instead finds out.
-        """
-        for file, begin in targets:
-            with self._explained(file, f"tensor {tensor}"):
-                if not _copied_range(source, self.descriptors[file], byte_range, begin + offset):
-                    return False
-        return True
-
     def flush(self) -> None:
         """Wait until all that was written is on disk."""
         for name, descriptor in self.descriptors.items():
@@ -89,21 +76,6 @@ class OpenFiles:
             why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
             text = f"{self.folder / file}: {what} cannot be written ({why})"
             raise InputError(f"{text}; what is done is kept: run again to go on, or remove {self.folder}") from None
-
-
-def _copied_range(source: int, target: int, byte_range: tuple[int, int], begin: int) -> bool:
-    low, high = byte_range
-    while low < high:
-        try:
-            done = os.copy_file_range(source, target, high - low, low, begin)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            return False
-        if not done:
-            return False
-        low, begin = low + done, begin + done
-    return True
 
 
 def refuse_full_disk(folder: Path, needed_bytes: int) -> None:

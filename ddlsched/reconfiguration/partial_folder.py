@@ -50,10 +50,10 @@ class Journal:
         self.fingerprint = fingerprint
         self._add(fingerprint)
 
-    def record(self) -> None:
-        """Note that one more batch is on disk."""
-        self.done += 1
-        self._add(f"batch {self.done}")
+    def record(self, batches: int) -> None:
+        """Note that so many batches are on disk."""
+        self._add(*(f"batch {number + 1}" for number in range(self.done, batches)))
+        self.done = batches
 
     def end(self) -> None:
         """Note that no batch is left."""
@@ -61,8 +61,8 @@ class Journal:
             self.ended = True
             self._add(_END)
 
-    def _add(self, line: str) -> None:
-        os.write(self.descriptor, f"{line}\n".encode())
+    def _add(self, *lines: str) -> None:
+        os.write(self.descriptor, "".join(f"{line}\n" for line in lines).encode())
         os.fsync(self.descriptor)
 
     def close(self) -> None:

@@ -122,12 +122,14 @@ def reshard(
     partial = _partial(final)
     writing.refuse_full_disk(partial)
     with claimed(partial, writing.fingerprint(), writing.sizes) as folder:
-        with _unless_changed(reading, folder):
-            resumed_bytes = writing.copy(folder, threads or num_threads(), watch)
+        with (
+            _unless_changed(reading, folder),
+            writing.copied_to(folder, threads or num_threads(), watch) as resumed_bytes,
+        ):
             copy_s = clock.lap_s()
-            if verify:
+            if verify:  # While the last batches are on their way to the disk.
                 new = _verified(reading, new, folder, digest, watch)
-        verify_s = clock.lap_s()
+            verify_s = clock.lap_s()
         folder.begin_descriptions()
         new.write_description(partial)
         folder.finish(final, [partial / DESCRIPTION])
@@ -251,12 +253,15 @@ class _Writing:
         """Raise InputError if the files do not fit beside what an earlier run has written of them."""
         refuse_full_disk(partial.parent, sum(self.sizes.values()) - _allocated_bytes(partial))
 
-    def copy(self, folder: PartialFolder, threads: int, watch: Watch) -> int:
-        """Fill the temporary folder; returns the bytes that an earlier run had written."""
-        with closing(OpenFiles(folder.path, folder.directory, self.headers, self.sizes)) as files:
-            return copied(
-                self._arrays(), files, folder.journal, chunk_bytes=self.chunk_bytes, threads=threads, watch=watch
-            )
+    @contextmanager
+    def copied_to(self, folder: PartialFolder, threads: int, watch: Watch) -> Iterator[int]:
+        """Fill the temporary folder; yields the bytes that an earlier run had written, and waits for the disk."""
+        settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
+        with (
+            closing(OpenFiles(folder.path, folder.directory, self.headers, self.sizes)) as files,
+            copied(self._arrays(), files, folder.journal, **settings, watch=watch) as resumed_bytes,
+        ):
+            yield resumed_bytes
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]

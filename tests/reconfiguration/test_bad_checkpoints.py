@@ -220,26 +220,20 @@ def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: 
 def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    pwrite = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if offset:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data, offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_in_parts.os, "copy_file_range", full)
+        patched.setattr(files_in_parts.os, "pwrite", full)
         text = refused(folder)
     assert "rank_0000" in text
     assert "tensor " in text
     assert "cannot be written (no space left)" in text
     reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
-
-
-def test_systems_without_copies_in_the_kernel_read_and_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(folder / "a", a_job(tp=2))
-
-    def unknown(*_: object) -> int:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(files_in_parts.os, "copy_file_range", unknown)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=1, pp=2), verify=True)
 
 
 def test_tensors_cuts_and_models_that_cannot_be() -> None:

@@ -195,12 +195,12 @@ def test_a_line_of_the_journal_that_was_cut_short_does_not_count(source: Path) -
     assert done.resumed_bytes < 4096 * (len(lines) + 1)
     assert_holds(source.parent / "b", wholes)
     with claimed(source.parent / "c", "f", {}) as other:
-        other.journal.record()
+        other.journal.record(1)
     with (source.parent / "c" / "journal").open("a") as file:
         file.write("bat")
     with claimed(source.parent / "c", "f", {}) as other:
         assert other.journal.done == 1
-        other.journal.record()
+        other.journal.record(2)
     assert (source.parent / "c" / "journal").read_text() == "f\nbatch 1\nbatch 2\n"
 
 

@@ -121,8 +121,8 @@ import sys, time
 from ddlsched.reconfiguration import Parallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
 record = partial_folder.Journal.record
-def slow(self):
-    record(self)
+def slow(self, batches):
+    record(self, batches)
     print(self.done, flush=True)
     time.sleep(0.05)
 partial_folder.Journal.record = slow

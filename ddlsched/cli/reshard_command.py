@@ -14,6 +14,7 @@ from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from ddlsched.reconfiguration.file_forms import FileForm
     from ddlsched.reconfiguration.reading import Reading
 
 __all__ = ["reshard"]
@@ -81,7 +82,7 @@ def reshard(
         ),
     ] = None,
     write: Annotated[
-        Format, typer.Option("--format", help="What DST becomes; torch needs PyTorch.", rich_help_panel=_TORCH)
+        Format, typer.Option("--format", help="What DST becomes.", rich_help_panel=_TORCH)
     ] = Format.safetensors,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan and times as one JSON object.")] = False,
 ) -> None:
@@ -103,20 +104,12 @@ def reshard(
         found = resharding.planned(origin, wanted, lost=ranks, peers=peers, gpus_per_host=gpus_per_host)
         emit(json.dumps(output.numbers(found), indent=2) + "\n" if as_json else output.text(found))
         return
-    if write is Format.torch:
-        from ddlsched.reconfiguration.distributed_writing import write_distributed
-        from ddlsched.reconfiguration.reading import Reading
-
-        reading = Reading.at(origin, ranks, peers) if isinstance(origin, str) else origin
-        with bytes_bar() as watch:
-            size = write_distributed(reading, destination, to=wanted, verify=verify, watch=watch)
-        emit(f"{destination}: a PyTorch distributed checkpoint of {size:,} bytes, in chunks for {wanted}\n")
-        return
     with bytes_bar() as watch:
         done = resharding.reshard(
             origin,
             destination,
             to=wanted,
+            form=_form(write),
             lost=ranks,
             host=None if host < 0 else host,
             peers=peers,
@@ -128,6 +121,13 @@ def reshard(
     numbers = output.numbers(done.plan) | output.times(done)
     emit(json.dumps(numbers, indent=2) + "\n" if as_json else output.text(done.plan))
     notice(f"wrote {output.summary(done, destination)}")
+
+
+def _form(write: Format) -> FileForm:
+    from ddlsched.reconfiguration.distributed_writing import TORCH_FILES
+    from ddlsched.reconfiguration.file_forms import RANK_FILES
+
+    return {Format.safetensors: RANK_FILES, Format.torch: TORCH_FILES}[write]
 
 
 def _read(source: str, like: str | None) -> str | Reading:

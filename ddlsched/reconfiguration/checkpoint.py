@@ -53,6 +53,7 @@ class _File:
     files: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     sha256: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,9 @@ class Checkpoint:
     sha256
         Content hash by tensor, of the whole tensor's bytes in row-major order without padding, so that it is the same
         under any parallelism; tensors may be left out.
+    paths
+        Where tensors lie in the nested state of a training program, by tensor: keys of dictionaries and places in
+        lists. A PyTorch distributed checkpoint says so.
     """
 
     collection: TensorCollection
@@ -82,6 +86,7 @@ class Checkpoint:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     random: Mapping[str, Any] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -175,7 +180,7 @@ def described_in(place: Location, file: str) -> Checkpoint:
     return checkpoint
 
 
-_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256")
+_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "paths")
 
 
 def _json(described: _File) -> str:

@@ -120,9 +120,14 @@ class TensorCollection:
     def resized(
         self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
     ) -> TensorCollection:
-        """Return the same tensors under another parallelism, with a new job's stages and allocation if not given."""
+        """Return the same tensors under another parallelism.
+
+        Without ``stages`` the stage map stays if the number of stages does, else it is even; without ``allocation`` it
+        is a new job's.
+        """
+        kept = self.stages if to.pp == self.parallelism.pp else ()
         new = Allocation(devices=(), hosts=()) if allocation is None else allocation
-        return dataclasses.replace(self, parallelism=to, stages=tuple(stages), allocation=new)
+        return dataclasses.replace(self, parallelism=to, stages=tuple(stages) or kept, allocation=new)
 
     @cached_property
     def by_name(self) -> Mapping[str, Tensor]:

@@ -8,22 +8,21 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
 from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
-from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
-from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
 
 __all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
 
@@ -59,6 +58,7 @@ def reshard(
     destination: Path | str,
     *,
     to: Parallelism | TensorCollection,
+    form: FileForm = RANK_FILES,
     lost: Collection[int] = (),
     host: int | None = None,
     peers: Mapping[int, str] | None = None,
@@ -82,6 +82,9 @@ def reshard(
         Folder of the new one; it must not exist.
     to
         The new parallelism, or the same tensors as they are to be divided.
+    form
+        What is written: a checkpoint of this package, a PyTorch distributed checkpoint
+        (:data:`~ddlsched.reconfiguration.distributed_writing.TORCH_FILES`), ...
     lost
         Old ranks whose files are gone; their state is taken from other replicas.
     host
@@ -109,17 +112,20 @@ def reshard(
     refuse_destination(final, source.place.name_of("").rstrip("/") if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
-    reading, found = _planned(source, to, lost, peers, gpus_per_host)
-    new = dataclasses.replace(reading.checkpoint, collection=found.new, files=())
+    reading = _opened(source, lost, peers, gpus_per_host)
+    old = reading.checkpoint.collection
+    new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host), files=())
+    held = form.held(new)
+    found = plan(old, held.collection, lost=reading.lost)
     plan_s = clock.lap_s()
     partial = final.parent / f".{final.name}.partial"
-    writing = _Writing(reading, new, found, partial, host)
+    writing = _Writing(reading, held, form, found, partial, host)
     resumed_bytes = writing.copy(buffer_bytes, threads or num_threads(), watch)
     copy_s = clock.lap_s()
     if verify:
-        new = _verified(reading, new, partial, watch)
+        new = _verified(reading, new, form.reading(new, held, partial), partial, watch)
     verify_s = clock.lap_s()
-    _finish(new, partial, final)
+    _finish(form.describe(new, held, partial), partial, final)
     return Outcome(
         plan=found,
         written_bytes=sum(writing.sizes.values()),
@@ -139,22 +145,18 @@ def planned(
     gpus_per_host: int = 0,
 ) -> Plan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
-    return _planned(source, to, lost, peers, gpus_per_host)[1]
+    reading = _opened(source, lost, peers, gpus_per_host)
+    old = reading.checkpoint.collection
+    return plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
 
 
-def _planned(
-    source: Path | str | Reading,
-    to: Parallelism | TensorCollection,
-    lost: Collection[int],
-    peers: Mapping[int, str] | None,
-    gpus_per_host: int,
-) -> tuple[Reading, Plan]:
+def _opened(
+    source: Path | str | Reading, lost: Collection[int], peers: Mapping[int, str] | None, gpus_per_host: int
+) -> Reading:
     if not isinstance(source, Reading):
         source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
-    reading = source
-    reading.refuse_faulty_files()
-    old = reading.checkpoint.collection
-    return reading, plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+    source.refuse_faulty_files()
+    return source
 
 
 class _Clock:
@@ -190,25 +192,17 @@ def refuse_destination(final: Path, source: Path | str) -> None:
 class _Writing:
     """The temporary folder, and what is to be in it."""
 
-    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, partial: Path, host: int | None) -> None:
+    def __init__(
+        self, reading: Reading, new: Checkpoint, form: FileForm, found: Plan, partial: Path, host: int | None
+    ) -> None:
         self.reading, self.new, self.plan, self.partial = reading, new, found, partial
         hosts = new.collection.allocation.hosts
         self.ranks = [rank for rank in range(len(hosts)) if host in (None, hosts[rank])]
         if not self.ranks:
             raise InputError(f"host {host}: has no rank of {new.collection.parallelism}; expected one of {set(hosts)}")
-        self.headers: dict[str, bytes] = {}
-        self.sizes: dict[str, int] = {}
-        self.entries: dict[int, dict[str, Entry]] = {}
-        for rank in self.ranks:
-            self._lay_out(rank)
-
-    def _lay_out(self, rank: int) -> None:
-        tensors, file = self.new.collection.by_name, self.new.files[rank]
-        held = self.new.collection.arrays[rank]
-        arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.items()}
-        self.headers[file], self.entries[rank] = header_bytes(arrays)
-        ends = (entry.begin + entry.num_bytes for entry in self.entries[rank].values())
-        self.sizes[file] = max(ends, default=len(self.headers[file]))
+        self.files: dict[int, FilePlan] = {rank: form.file_plan(new, rank) for rank in self.ranks}
+        self.headers = {new.files[rank]: file.pieces[0] for rank, file in self.files.items()}
+        self.sizes = {new.files[rank]: file.num_bytes for rank, file in self.files.items()}
 
     def copy(self, buffer_bytes: int, threads: int, watch: Watch) -> int:
         """Fill the temporary folder; returns the bytes that an earlier run had written."""
@@ -219,7 +213,17 @@ class _Writing:
             closing(Journal(self.partial / _JOURNAL, self._fingerprint(buffer_bytes, threads))) as journal,
             closing(OpenFiles(self.partial, self.headers, self.sizes)) as files,
         ):
-            return copied(self._arrays(), files, journal, buffer_bytes=buffer_bytes, threads=threads, watch=watch)
+            done = copied(self._arrays(), files, journal, buffer_bytes=buffer_bytes, threads=threads, watch=watch)
+            self._write_pieces(files)
+            return done
+
+    def _write_pieces(self, files: OpenFiles) -> None:
+        """Write what is between the arrays."""
+        between = [(rank, at, piece) for rank, file in self.files.items() for at, piece in file.pieces.items() if at]
+        for rank, at, piece in between:
+            files.write([Target(self.new.files[rank], at)], 0, memoryview(piece), "archive")
+        if between:
+            files.flush()
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
@@ -228,7 +232,7 @@ class _Writing:
         name = tensor.tensor.name
 
         def target_of(rank: int) -> Target | None:
-            return Target(self.new.files[rank], self.entries[rank][name].begin) if rank in self.entries else None
+            return Target(self.new.files[rank], self.files[rank].entries[name].begin) if rank in self.files else None
 
         return new_arrays(tensor, lambda rank: self.reading.source(rank, name), target_of)
 
@@ -244,25 +248,25 @@ def _allocated_bytes(folder: Path) -> int:
     return sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.is_dir() else 0
 
 
-def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) -> Checkpoint:
+def _verified(reading: Reading, new: Checkpoint, written: Reading, partial: Path, watch: Watch) -> Checkpoint:
     """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
     expected = dict(reading.checkpoint.sha256)
     if set(expected) != set(new.collection.by_name):
         expected = content_hashes(reading, watch=watch) | expected
     try:
         refuse_diverged(reading)
-        refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
+        refuse_other_content(written, expected, watch=watch)
     except InputError:
         shutil.rmtree(partial)
         raise
     return dataclasses.replace(new, sha256=expected)
 
 
-def _finish(new: Checkpoint, partial: Path, final: Path) -> None:
-    """Write the description and give the folder its name."""
-    new.write_description(partial)
+def _finish(descriptions: Sequence[Path], partial: Path, final: Path) -> None:
+    """Give the folder its name when the descriptions, the last of its files, are on disk."""
     (partial / _JOURNAL).unlink()
-    _sync(partial / DESCRIPTION)
+    for path in descriptions:
+        _sync(path)
     _sync(partial)
     try:
         partial.rename(final)

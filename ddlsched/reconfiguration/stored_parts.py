@@ -1,0 +1,115 @@
+"""Tensors in parts that no rule of cuts gives: as files happen to hold them, or as they are to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ddlsched.reconfiguration.checkpoint import Checkpoint
+from ddlsched.reconfiguration.collection import Allocation, Shard, TensorCollection
+from ddlsched.reconfiguration.locations import Location
+from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.reading import Reading, Source
+from ddlsched.reconfiguration.safetensors_files import Entry
+from ddlsched.reconfiguration.shards import Layout, dense_layout
+from ddlsched.reconfiguration.tensors import Tensor
+
+__all__ = ["PartsCollection", "PartsReading", "StoredPart", "whole_parts"]
+
+
+class StoredPart(NamedTuple):
+    """A part of a tensor as it lies in a file."""
+
+    layout: Layout
+    file: str
+    entry: Entry
+
+
+def whole_parts(dtype: str, shape: tuple[int, ...], file: str, begin: int) -> list[StoredPart]:
+    """Return a whole tensor that lies in a file from this byte on; one without elements has no part."""
+    entry = Entry(dtype, shape, begin)
+    return [StoredPart(dense_layout(shape, (), ()), file, entry)] if entry.num_bytes else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsCollection(TensorCollection):
+    """Tensors whose parts are listed, each with the one rank that holds it.
+
+    What is called a rank here is a file, or one of several that hold parts of the same tensor.
+
+    Parameters
+    ----------
+    parts
+        By tensor.
+    job
+        The same tensors as a job's ranks divide them: what :meth:`resized` starts from.
+    """
+
+    parts: Mapping[str, tuple[Shard, ...]] = field(default_factory=dict)
+    job: TensorCollection
+
+    @classmethod
+    def of(cls, job: TensorCollection, parts: Mapping[str, tuple[Shard, ...]], hosts: Sequence[int]) -> PartsCollection:
+        """Return a job's tensors in these parts; ``hosts`` is where each rank is."""
+        return cls(
+            tensors=job.tensors,
+            parallelism=Parallelism(dp=max(len(hosts), 1)),
+            allocation=Allocation(devices=tuple(range(len(hosts))), hosts=tuple(hosts)),
+            flat_multiple=job.flat_multiple,
+            parts=parts,
+            job=job,
+        )
+
+    def shards(self, tensor: Tensor) -> tuple[Shard, ...]:
+        """Return the parts of a tensor."""
+        return self.parts[tensor.name]
+
+    def resized(
+        self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
+    ) -> TensorCollection:
+        """Return the same tensors as a job of this parallelism divides them."""
+        return self.job.resized(to, stages=stages, allocation=allocation)
+
+
+class PartsReading(Reading):
+    """A reading of tensors whose parts are listed.
+
+    Parameters
+    ----------
+    checkpoint
+        What is known of it; its collection is the job's.
+    parts
+        The parts of each tensor, all of which have elements.
+    place
+        The folder of the files.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[StoredPart]], place: Location) -> None:
+        ranks: dict[tuple[str, int], int] = {}
+        shards: dict[str, tuple[Shard, ...]] = {}
+        self._found: dict[tuple[int, str], tuple[str, Entry]] = {}
+        for name, of_tensor in parts.items():
+            counts: Counter[str] = Counter()
+            found = []
+            for part in of_tensor:
+                rank = ranks.setdefault((part.file, counts[part.file]), len(ranks))
+                counts[part.file] += 1
+                self._found[rank, name] = (part.file, part.entry)
+                found.append(Shard(part.layout, (rank,)))
+            shards[name] = tuple(found)
+        held = PartsCollection.of(checkpoint.collection, shards, (0,) * len(ranks))
+        super().__init__(
+            dataclasses.replace(checkpoint, collection=held, files=tuple(file for file, _ in ranks)), place
+        )
+        self.described = checkpoint
+
+    def source(self, rank: int, tensor: str) -> Source:
+        """Return a part of a tensor."""
+        file, entry = self._found[rank, tensor]
+        return Source(self.place, file, entry)
+
+    def refuse_faulty_files(self) -> None:
+        """Do nothing: what says where the parts are has been checked against the files."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
+from ddlsched.reconfiguration.files_beside import is_file_name
 from ddlsched.reconfiguration.locations import Location
 from ddlsched.reconfiguration.plain_pickles import Record, shape_of, unpickled
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 from ddlsched.reconfiguration.torch_archives import DTYPES, StoredChunk
 
-__all__ = ["METADATA", "Metadata", "StoredTensor", "is_file_name", "read_metadata"]
+__all__ = ["METADATA", "Metadata", "StoredTensor", "read_metadata"]
 
 METADATA = ".metadata"
 
@@ -137,8 +138,3 @@ def _stored(name: str, start: tuple[int, ...], extent: tuple[int, ...], info: An
         text = f"tensor {name}: bytes {low} to {low + length} of a file of {place.num_bytes(file)}"
         raise InputError(f"{place.name_of(file)}: {text}: the file is truncated")
     return StoredChunk(start, extent, file, low, low + length)
-
-
-def is_file_name(name: Any) -> bool:
-    """Return whether something is the bare name of a file."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0:")

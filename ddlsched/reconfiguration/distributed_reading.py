@@ -18,7 +18,7 @@ from ddlsched.reconfiguration.division_rules import found_division, place_by_nam
 from ddlsched.reconfiguration.files_beside import MEGATRON_FILES, files_beside, has_file
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.reading import Reading
-from ddlsched.reconfiguration.stored_parts import PartsReading, StoredPart, whole_parts
+from ddlsched.reconfiguration.stored_parts import PartsReading, StoredPart, stored_part, whole_parts
 from ddlsched.reconfiguration.tensors import Kind, Tensor
 from ddlsched.reconfiguration.torch_archives import chunk_entry
 
@@ -58,7 +58,9 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     place = location_of(directory)
     stored = read_metadata(place)
     beside = files_beside(place, MEGATRON_FILES)
-    parts = dict(_parts(place, stored)) | {name: whole_parts("U8", (size,), name, 0) for name, size in beside.items()}
+    parts = dict(_parts(place, stored)) | {
+        name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()
+    }
     known = _with_bytes(_described(place, stored, like), stored, beside)
     _refuse_differences(stored, beside, known, place)
     if like is not None or not known.iteration:
@@ -105,9 +107,9 @@ def _kinds(objects: Mapping[str, int], beside: Mapping[str, int]) -> tuple[tuple
 def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[StoredPart]]]:
     for name, tensor in stored.tensors.items():
         found = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
-        yield name, [StoredPart(layout, file, entry) for (entry, layout), file in found]
+        yield name, [stored_part(layout, place, file, entry) for (entry, layout), file in found]
     for name, held in stored.objects.items():
-        yield name, whole_parts("U8", (held.high - held.low,), held.file, held.low)
+        yield name, whole_parts("U8", (held.high - held.low,), place, held.file, held.low)
 
 
 def _refuse_differences(stored: Metadata, beside: Mapping[str, int], known: Checkpoint, place: Location) -> None:
@@ -131,6 +133,6 @@ def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[Stored
     """Return how many steps the optimiser has counted, 0 if it has not."""
     for name, tensor in stored.tensors.items():
         if name.rpartition(".")[2] == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
-            (part,) = parts[name]
-            return max(int(np.nan_to_num(local_array(place, part.file, part.entry)[0])), 0)
+            ((_, (source,)),) = parts[name]
+            return max(int(np.nan_to_num(local_array(place, source.file, source.entry)[0])), 0)
     return 0

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddlsched.errors import InputError
-from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Shard, TensorCollection
-from ddlsched.reconfiguration.distributed_files import METADATA, is_file_name
+from ddlsched.reconfiguration.distributed_files import METADATA
 from ddlsched.reconfiguration.distributed_reading import OWN_DESCRIPTION, read_distributed
 from ddlsched.reconfiguration.division import divided
 from ddlsched.reconfiguration.file_forms import FileForm, FilePlan
+from ddlsched.reconfiguration.files_beside import refuse_bad_file_name
 from ddlsched.reconfiguration.plain_pickles import Called, Items, Name, New, pickled
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.safetensors_files import Entry
@@ -88,7 +88,11 @@ class _Chunks:
         for layout, holders in self._boxes(tensor):
             owner = min(holders, key=lambda rank: (self._bytes[rank], rank))
             self._bytes[owner] += layout.num_elements * DTYPE_BYTES[tensor.dtype]
-            file = refuse_bad_file_name(tensor) if tensor.kind == "file" else f"__{owner}_{counts[owner]}.distcp"
+            file = (
+                refuse_bad_file_name(tensor, (OWN_DESCRIPTION,))
+                if tensor.kind == "file"
+                else f"__{owner}_{counts[owner]}.distcp"
+            )
             found.append(Shard(layout, (self._number(file, owner),)))
             counts[owner] += 1
         self.shards[tensor.name] = tuple(found)
@@ -107,16 +111,6 @@ class _Chunks:
             (piece,) = dense_layout(cell.box.extent, (), ()).pieces
             layout = Layout(cell.box.extent, (piece._replace(start=cell.box.start),))
             yield layout, [rank for holding in cell.old for rank in shards[holding.shard].ranks]
-
-
-def refuse_bad_file_name(tensor: Tensor) -> str:
-    """Return the name of a file that is carried along, unless it is none or that of a file of the formats."""
-    if not is_file_name(tensor.name) or tensor.name.startswith((".", "__")) or tensor.name in _OWN_FILES:
-        raise InputError(f"file {tensor.name!r}: cannot be beside tensors; expected the name of another file")
-    return tensor.name
-
-
-_OWN_FILES = (OWN_DESCRIPTION, DESCRIPTION, "journal")
 
 
 def _metadata(form: FileForm, held: Checkpoint) -> bytes:

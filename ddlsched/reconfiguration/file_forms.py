@@ -12,7 +12,7 @@ from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
 from ddlsched.reconfiguration.tensors import Tensor
 
-__all__ = ["RANK_FILES", "FileForm", "FilePlan"]
+__all__ = ["RANK_FILES", "FileForm", "FilePlan", "safetensors_plan", "whole_file_plan"]
 
 
 class FilePlan(NamedTuple):
@@ -75,6 +75,13 @@ def safetensors_plan(held: Checkpoint, rank: int, metadata: Mapping[str, str]) -
     arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.collection.arrays[rank].items()}
     header, entries = header_bytes(arrays, metadata)
     return FilePlan(entries, {0: header})
+
+
+def whole_file_plan(held: Checkpoint, rank: int) -> FilePlan | None:
+    """Return the plan of a file that is carried along as it is; None if the rank holds tensors."""
+    ((name, layout), *_) = held.collection.arrays[rank].items()
+    kind = held.collection.by_name[name].kind
+    return FilePlan({name: Entry("U8", layout.shape, 0)}, {0: b""}) if kind == "file" else None
 
 
 RANK_FILES: FileForm = _RankFiles()

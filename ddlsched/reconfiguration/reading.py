@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import Array, numpy_dtype
 from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import Allocation
+from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.copying import span
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.safetensors_files import Entry
@@ -115,6 +115,11 @@ class Reading:
             packed = Allocation.packed(collection.num_ranks, gpus_per_host)
             checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
         return cls(checkpoint, location_of(where), lost, peers)
+
+    @property
+    def job(self) -> TensorCollection:
+        """The tensors as the job's ranks divide them, however files hold them."""
+        return self.checkpoint.collection
 
     @property
     def survivors(self) -> list[int]:

@@ -63,6 +63,7 @@ def reshard(
     host: int | None = None,
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
     verify: bool = False,
     buffer_bytes: int = 64_000_000,
     threads: int = 0,
@@ -93,6 +94,8 @@ def reshard(
         Where the old files of other hosts are, by host, if not in ``source``.
     gpus_per_host
         Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
+    stages
+        The new stage of each layer; none given: as before if their number is, else even.
     verify
         Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
     buffer_bytes
@@ -114,7 +117,7 @@ def reshard(
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
     reading = _opened(source, lost, peers, gpus_per_host)
     old = reading.checkpoint.collection
-    new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host), files=())
+    new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host, stages), files=())
     held = form.held(new)
     found = plan(old, held.collection, lost=reading.lost)
     plan_s = clock.lap_s()
@@ -143,11 +146,12 @@ def planned(
     lost: Collection[int] = (),
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
 ) -> Plan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
     reading = _opened(source, lost, peers, gpus_per_host)
     old = reading.checkpoint.collection
-    return plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+    return plan(old, _collection(old, to, gpus_per_host, stages), lost=reading.lost)
 
 
 def _opened(
@@ -170,11 +174,16 @@ class _Clock:
         return self.last_s - before_s
 
 
-def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int) -> TensorCollection:
+def _collection(
+    old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int, stages: Sequence[int]
+) -> TensorCollection:
     if isinstance(to, TensorCollection):
         return to
     each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
-    return old.resized(to, allocation=Allocation.packed(to.num_ranks, each))
+    new = old.resized(to, stages=stages, allocation=Allocation.packed(to.num_ranks, each))
+    if stages and len(stages) != new.num_layers:
+        raise InputError(f"the stage map has {len(stages)} layers; expected all {new.num_layers} of the model")
+    return new
 
 
 def refuse_destination(final: Path, source: Path | str) -> None:

@@ -17,26 +17,30 @@ from ddlsched.reconfiguration.safetensors_files import Entry
 from ddlsched.reconfiguration.shards import Layout, dense_layout
 from ddlsched.reconfiguration.tensors import Tensor
 
-__all__ = ["PartsCollection", "PartsReading", "StoredPart", "whole_parts"]
+__all__ = ["PartsCollection", "PartsReading", "StoredPart", "stored_part", "whole_parts"]
 
 
 class StoredPart(NamedTuple):
-    """A part of a tensor as it lies in a file."""
+    """A part of a tensor, and the arrays that hold it."""
 
     layout: Layout
-    file: str
-    entry: Entry
+    sources: tuple[Source, ...]
 
 
-def whole_parts(dtype: str, shape: tuple[int, ...], file: str, begin: int) -> list[StoredPart]:
+def stored_part(layout: Layout, place: Location, file: str, entry: Entry) -> StoredPart:
+    """Return a part that lies once in a file."""
+    return StoredPart(layout, (Source(place, file, entry),))
+
+
+def whole_parts(dtype: str, shape: tuple[int, ...], place: Location, file: str, begin: int) -> list[StoredPart]:
     """Return a whole tensor that lies in a file from this byte on; one without elements has no part."""
     entry = Entry(dtype, shape, begin)
-    return [StoredPart(dense_layout(shape, (), ()), file, entry)] if entry.num_bytes else []
+    return [stored_part(dense_layout(shape, (), ()), place, file, entry)] if entry.num_bytes else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartsCollection(TensorCollection):
-    """Tensors whose parts are listed, each with the one rank that holds it.
+    """Tensors whose parts are listed, each with the ranks that hold it.
 
     What is called a rank here is a file, or one of several that hold parts of the same tensor.
 
@@ -84,32 +88,61 @@ class PartsReading(Reading):
     parts
         The parts of each tensor, all of which have elements.
     place
-        The folder of the files.
+        The folder.
     """
 
     def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[StoredPart]], place: Location) -> None:
-        ranks: dict[tuple[str, int], int] = {}
+        ranks: dict[tuple[int, str, int], int] = {}
+        self._found: dict[tuple[int, str], Source] = {}
         shards: dict[str, tuple[Shard, ...]] = {}
-        self._found: dict[tuple[int, str], tuple[str, Entry]] = {}
         for name, of_tensor in parts.items():
-            counts: Counter[str] = Counter()
+            counts: Counter[tuple[int, str]] = Counter()
             found = []
             for part in of_tensor:
-                rank = ranks.setdefault((part.file, counts[part.file]), len(ranks))
-                counts[part.file] += 1
-                self._found[rank, name] = (part.file, part.entry)
-                found.append(Shard(part.layout, (rank,)))
+                holders = []
+                for source in part.sources:
+                    key = (id(source.place), source.file)
+                    rank = ranks.setdefault((*key, counts[key]), len(ranks))
+                    counts[key] += 1
+                    self._found[rank, name] = source
+                    holders.append(rank)
+                found.append(Shard(part.layout, tuple(holders)))
             shards[name] = tuple(found)
         held = PartsCollection.of(checkpoint.collection, shards, (0,) * len(ranks))
-        super().__init__(
-            dataclasses.replace(checkpoint, collection=held, files=tuple(file for file, _ in ranks)), place
-        )
+        files = tuple(file for _, file, _ in ranks)
+        super().__init__(dataclasses.replace(checkpoint, collection=held, files=files), place)
         self.described = checkpoint
+        self._place_of = {rank: source.place for (rank, _), source in self._found.items()}
+
+    @property
+    def job(self) -> TensorCollection:
+        """The tensors as the job's ranks divide them."""
+        return self.described.collection
+
+    @classmethod
+    def of(cls, reading: Reading) -> PartsReading:
+        """Return any reading as one of listed parts."""
+        if isinstance(reading, cls):
+            return reading
+        checkpoint = reading.checkpoint
+        parts = {
+            tensor.name: [StoredPart(layout, sources) for layout, sources in reading.replicas(tensor)]
+            for tensor in checkpoint.collection.tensors
+        }
+        return cls(checkpoint, parts, reading.place)
+
+    def parts(self) -> dict[str, list[StoredPart]]:
+        """Return the parts of each tensor."""
+        tensors = self.checkpoint.collection.tensors
+        return {tensor.name: [StoredPart(*found) for found in self.replicas(tensor)] for tensor in tensors}
+
+    def place_of(self, rank: int) -> Location:
+        """Return where a rank's file is."""
+        return self._place_of[rank]
 
     def source(self, rank: int, tensor: str) -> Source:
         """Return a part of a tensor."""
-        file, entry = self._found[rank, tensor]
-        return Source(self.place, file, entry)
+        return self._found[rank, tensor]
 
     def refuse_faulty_files(self) -> None:
         """Do nothing: what says where the parts are has been checked against the files."""

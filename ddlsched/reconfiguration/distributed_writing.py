@@ -23,18 +23,19 @@ from ddlsched.reconfiguration.stored_parts import PartsCollection
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 from ddlsched.reconfiguration.torch_archives import TORCH_NAMES, archive_of
 
-__all__ = ["TORCH_FILES"]
+__all__ = ["TORCH_FILES", "TorchFiles"]
 
 _META = "torch.distributed.checkpoint.metadata"
 
 
-class _TorchFiles:
+class TorchFiles:
     """Chunks as the ranks of a job hold them, each once, in ``__RANK_N.distcp``; Python objects and files as they were.
 
     A rank that holds several boxes of a tensor has as many files.
     """
 
     def held(self, job: Checkpoint) -> Checkpoint:
+        """Return each chunk with the file of a rank that holds it."""
         chunks = _Chunks(job.collection)
         for tensor in job.collection.tensors:
             chunks.add(tensor)
@@ -43,6 +44,7 @@ class _TorchFiles:
         return dataclasses.replace(job, collection=collection, files=tuple(chunks.files))
 
     def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        """Return a file of archives, or of bytes as they are."""
         entries: dict[str, Entry] = {}
         pieces: dict[int, bytes] = {0: b""}
         at = 0
@@ -56,17 +58,19 @@ class _TorchFiles:
         return FilePlan(entries, pieces)
 
     def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        """Write the metadata and this package's description."""
         written = {METADATA: _metadata(self, held), OWN_DESCRIPTION: job.text().encode()}
         for name, content in written.items():
             (folder / name).write_bytes(content)
         return [folder / name for name in written]
 
     def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        """Return a reading of what is written, described first."""
         self.describe(job, held, folder)
         return read_distributed(folder)
 
 
-TORCH_FILES: FileForm = _TorchFiles()
+TORCH_FILES: FileForm = TorchFiles()
 """The form of PyTorch's distributed checkpoints."""
 
 

@@ -5,6 +5,7 @@ What is found decides which rank gets which part, never what is in it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,23 +73,32 @@ def _cut(dim: int, shape: Sequence[int], parts: int) -> Cut:
     return Cut(dim=dim, parts=(Part(shape[dim] // parts),) * parts if equal else (), uneven=True)
 
 
-def found_division(tensors: Mapping[str, Chunked]) -> tuple[Parallelism, dict[str, tuple[Cut, ...]]]:
+def found_division(
+    tensors: Mapping[str, Chunked], *, halves: bool = False
+) -> tuple[Parallelism, dict[str, tuple[Cut, ...]]]:
     """Return degrees and cuts under which ranks hold the chunks that are there.
 
-    Tried are all tp and dp whose product is the most chunks that a tensor has, each tensor being whole, or cut along
-    a dimension over tensor-parallel ranks, the first one over data-parallel ranks, or both, in parts as ``torch.chunk``
+    Tried are all tp and dp whose product is the most chunks that a tensor has, each tensor being whole, or cut along a
+    dimension over tensor-parallel ranks, the first one over data-parallel ranks, or both, in parts as ``torch.chunk``
     makes them (DTensor, FSDP2, HSDP, tensor parallelism with FSDP2). The degrees that explain most tensors are taken,
     of these the fewest tensor-parallel ranks. A tensor that they do not explain gets the cuts that its name says, and
     so do all, if each is one chunk.
+
+    Parameters
+    ----------
+    tensors
+        By name.
+    halves
+        Whether there are no data-parallel cuts, but matrices may be two halves that are cut by themselves, as gate and
+        up projections are by Megatron-core.
     """
     kinds = set(tensors.values())
     most = max((len(boxes) for _, boxes in kinds), default=1)
     if most <= 1:
         return Parallelism(), {name: cuts_by_name(name, shape) for name, (shape, _) in tensors.items()}
     best, explained = Parallelism(), dict[Chunked, tuple[Cut, ...]]()
-    for tp in (degree for degree in range(1, most + 1) if most % degree == 0):
-        degrees = Parallelism(tp=tp, dp=most // tp)
-        found = {kind: cuts for kind in kinds if (cuts := _explanation(kind, degrees)) is not None}
+    for degrees in _degrees(most, halves):
+        found = {kind: cuts for kind in kinds if (cuts := _explanation(kind, degrees, halves)) is not None}
         if len(found) > len(explained):
             best, explained = degrees, found
         if len(found) == len(kinds):
@@ -96,12 +106,22 @@ def found_division(tensors: Mapping[str, Chunked]) -> tuple[Parallelism, dict[st
     return best, {name: explained.get(kind, cuts_by_name(name, kind[0])) for name, kind in tensors.items()}
 
 
-def _explanation(kind: Chunked, degrees: Parallelism) -> tuple[Cut, ...] | None:
+def _degrees(most: int, halves: bool) -> Iterator[Parallelism]:
+    if halves:
+        yield from (Parallelism(tp=tp) for tp in (most // 2, most) if tp > 1)
+        return
+    for tp in range(1, most + 1):
+        if most % tp == 0:
+            yield Parallelism(tp=tp, dp=most // tp)
+
+
+def _explanation(kind: Chunked, degrees: Parallelism, halves: bool) -> tuple[Cut, ...] | None:
     """Return the cuts that make these chunks, if any do."""
     shape, boxes = kind
-    for cuts in _candidates(shape, boxes):
+    for cuts in _candidates(shape, boxes, halves):
         groups = [range({"tensor": degrees.tp, "data": degrees.dp}[cut.axis]) for cut in cuts]
-        if any(len(group) == 1 for group in groups) or math.prod(map(len, groups)) < len(boxes):
+        most = math.prod(len(group) * max(len(cut.parts), 1) for group, cut in zip(groups, cuts, strict=True))
+        if any(len(group) == 1 for group in groups) or most < len(boxes):
             continue
         places = (
             tuple((index, len(of)) for index, of in zip(chosen, groups, strict=True)) for chosen in product(*groups)
@@ -112,7 +132,7 @@ def _explanation(kind: Chunked, degrees: Parallelism) -> tuple[Cut, ...] | None:
     return None
 
 
-def _candidates(shape: Sequence[int], boxes: frozenset[Box]) -> Iterator[tuple[Cut, ...]]:
+def _candidates(shape: Sequence[int], boxes: frozenset[Box], halves: bool) -> Iterator[tuple[Cut, ...]]:
     """Yield the ways to cut exactly the dimensions along which there is more than one chunk."""
     dims = [dim for dim in range(len(shape)) if len({box.start[dim] for box in boxes}) > 1]
     if not dims:
@@ -123,6 +143,8 @@ def _candidates(shape: Sequence[int], boxes: frozenset[Box]) -> Iterator[tuple[C
             yield (_over("data", dim),)
         yield (_over("tensor", dim),)
         yield _over("tensor", dim), _over("data", dim)
+        if halves and shape[dim] % 2 == 0:
+            yield (dataclasses.replace(_over("tensor", dim), parts=(Part(shape[dim] // 2),) * 2),)
     if len(dims) == 2:
         yield _over("tensor", dims[1]), _over("data", dims[0])
 

@@ -13,3 +13,4 @@ class Format(StrEnum):
     safetensors = "safetensors"
     torch = "torch"
     huggingface = "huggingface"
+    megatron = "megatron"

@@ -108,7 +108,7 @@ class Persistent(NamedTuple):
 
 
 def pickled(value: Any) -> bytes:
-    """Return a pickle (protocol 2) of None, booleans, whole numbers, texts, tuples, lists, dictionaries, the above."""
+    """Return a pickle (protocol 2) of None, booleans, numbers, texts, tuples, lists, dictionaries, the above."""
     out = [pickle.PROTO + b"\x02"]
     _put(value, out, {})
     return b"".join([*out, pickle.STOP])
@@ -122,6 +122,8 @@ def _put(value: Any, out: list[bytes], memo: dict[Name, int]) -> None:
             out.append(pickle.NEWTRUE if value else pickle.NEWFALSE)
         case int():
             out.append(_whole(value))
+        case float():
+            out.append(pickle.BINFLOAT + struct.pack(">d", value))
         case str():
             text = value.encode()
             out.append(pickle.BINUNICODE + struct.pack("<I", len(text)) + text)

@@ -20,7 +20,7 @@ from ddlsched.reconfiguration.safetensors_files import Entry
 from ddlsched.reconfiguration.shards import Layout, Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
-__all__ = ["DTYPES", "TORCH_NAMES", "Archive", "StoredChunk", "archive_of", "chunk_entry"]
+__all__ = ["DTYPES", "TORCH_NAMES", "Archive", "StoredChunk", "archive_of", "chunk_entry", "object_archive"]
 
 DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "uint16": "U16",
@@ -149,14 +149,26 @@ def archive_of(dtype: str, shape: tuple[int, ...]) -> Archive:
     The elements have no checksum, as with ``torch.serialization.set_crc32_options(False)``: nothing reads them for it.
     """
     num_bytes = prod(shape) * DTYPE_BYTES[dtype]
-    before, directory = b"", b""
-    for name, content in (("data.pkl", _description(dtype, shape)), ("byteorder", b"little"), ("version", b"3\n")):
-        header, listed = _member(f"archive/{name}", len(before), len(content), zlib.crc32(content))
-        before += header + content
-        directory += listed
+    before, directory = _beginning(_description(dtype, shape))
     header, listed = _member("archive/data/0", len(before), num_bytes, 0, aligned=True)
     before += header
-    return Archive(before, directory + listed + _end(len(directory + listed), len(before) + num_bytes))
+    return Archive(before, directory + listed + _end(4, len(directory + listed), len(before) + num_bytes))
+
+
+def object_archive(value: object) -> bytes:
+    """Return the archive of a plain value, which ``torch.load`` reads."""
+    members, directory = _beginning(pickled(value))
+    return members + directory + _end(3, len(directory), len(members))
+
+
+def _beginning(description: bytes) -> tuple[bytes, bytes]:
+    """Return the members that every archive begins with, and their lines in the directory."""
+    members, directory = b"", b""
+    for name, content in (("data.pkl", description), ("byteorder", b"little"), ("version", b"3\n")):
+        header, listed = _member(f"archive/{name}", len(members), len(content), zlib.crc32(content))
+        members += header + content
+        directory += listed
+    return members, directory
 
 
 def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -194,9 +206,8 @@ def _member(name: str, begin: int, num_bytes: int, checksum: int, *, aligned: bo
     return header, b"PK\x01\x02" + struct.pack("<H", version) + fields + behind + text + sizes
 
 
-def _end(directory_bytes: int, begin: int) -> bytes:
-    """Return what is behind a directory of four members that begins at this byte."""
-    count = 4
+def _end(count: int, directory_bytes: int, begin: int) -> bytes:
+    """Return what is behind a directory of so many members that begins at this byte."""
     if begin < _LARGE:
         return b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, count, count, directory_bytes, begin, 0)
     large = struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, count, count, directory_bytes, begin)

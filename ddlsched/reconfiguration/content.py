@@ -99,7 +99,9 @@ def refuse_other_content(
         A tensor has other contents, or two files that should hold the same do not; all such tensors are named.
     """
     found = content_hashes(reading, digest, watch=watch)
-    faults = [_other(reading, name, found[name], text) for name, text in expected.items() if found.get(name) != text]
+    faults = [
+        _other(reading, name, found.get(name, ""), text) for name, text in expected.items() if found.get(name) != text
+    ]
     faults += _divergences(reading)
     if faults:
         raise FaultyInputError(faults)
@@ -119,7 +121,10 @@ def refuse_diverged(reading: Reading) -> None:
 
 
 def _other(reading: Reading, name: str, found: str, expected: str) -> str:
-    parts = reading.replicas(reading.checkpoint.collection.by_name[name])
+    tensor = reading.checkpoint.collection.by_name.get(name)
+    if tensor is None:
+        return f"{reading.place.name_of('')}: tensor {name} has a content hash, but is not there; expected it"
+    parts = reading.replicas(tensor)
     others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
     text = f"{parts[0].sources[0].name}{others}: tensor {name} has content hash {found[:12]}"
     return f"{text}; expected {expected[:12]}: its contents are not those that were saved"

@@ -120,6 +120,7 @@ def copied(
         watch("copying", total, total)
         yield resumed
         flusher.wait()
+        files.flush()  # Also of files without a batch.
 
 
 class _Flusher:

@@ -33,21 +33,20 @@ class OpenFiles:
     ----------
     folder, directory
         Where they are, and its open descriptor.
-    headers, sizes
-        The first bytes and the size of each file; a file that has its size already is kept as it is.
+    sizes
+        Of each file; a file that has its size already is kept as it is.
     """
 
-    def __init__(self, folder: Path, directory: int, headers: Mapping[str, bytes], sizes: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, directory: int, sizes: Mapping[str, int]) -> None:
         self.folder = folder
         self.descriptors: dict[str, int] = {}
-        for name, header in headers.items():
-            with self._explained(name, "its header"):
+        for name in sizes:
+            with self._explained(name, "the file"):
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, 0o666, dir_fd=directory)
                 self.descriptors[name] = descriptor
                 if os.fstat(descriptor).st_size != sizes[name]:
                     os.ftruncate(descriptor, sizes[name])
-                os.pwrite(descriptor, header, 0)
 
     def write(self, targets: Sequence[Target], offset: int, data: memoryview, tensor: str) -> None:
         """Write bytes into each target's file, ``offset`` bytes behind where the tensor's array begins."""

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 
-__all__ = ["Journal", "PartialFolder", "claimed", "explained", "new_folder"]
+__all__ = ["Journal", "PartialFolder", "claimed", "explained"]
 
 _JOURNAL = "journal"
-_END = "all batches"
+_DESCRIPTIONS = "descriptions"
 _BEGIN_ANEW = "remove it to begin anew"
 
 
@@ -43,7 +43,7 @@ class Journal:
         except OSError:
             self.close()
             raise InputError(f"{path}: another run is writing it; expected one at a time") from None
-        self.fingerprint, self.done, self.ended = _kept_lines(self.descriptor)
+        self.fingerprint, self.done, self.described = _kept_lines(self.descriptor)
 
     def begin(self, fingerprint: str) -> None:
         """Note what the batches follow from."""
@@ -55,11 +55,11 @@ class Journal:
         self._add(*(f"batch {number + 1}" for number in range(self.done, batches)))
         self.done = batches
 
-    def end(self) -> None:
-        """Note that no batch is left."""
-        if not self.ended:
-            self.ended = True
-            self._add(_END)
+    def begin_descriptions(self) -> None:
+        """Note that there are files from now on that are not filled in batches."""
+        if not self.described:
+            self.described = True
+            self._add(_DESCRIPTIONS)
 
     def _add(self, *lines: str) -> None:
         os.write(self.descriptor, "".join(f"{line}\n" for line in lines).encode())
@@ -71,18 +71,17 @@ class Journal:
 
 
 def _kept_lines(descriptor: int) -> tuple[str, int, bool]:
-    """Return a journal's fingerprint, its batches, and whether they were all; half a last line is cut off."""
+    """Return a journal's fingerprint, its batches, and whether there are descriptions; half a last line is cut off."""
     lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")[:-1]
     os.ftruncate(descriptor, sum(len(line) + 1 for line in lines))
     os.lseek(descriptor, 0, os.SEEK_END)
     if not lines:
         return "", 0, False
-    first, *batches = (line.decode(errors="replace") for line in lines)
-    ended = bool(batches) and batches[-1] == _END
-    batches = batches[: len(batches) - ended]
+    first, *rest = (line.decode(errors="replace") for line in lines)
+    batches = [line for line in rest if line != _DESCRIPTIONS]
     if batches != [f"batch {number + 1}" for number in range(len(batches))]:
         return "unknown", 0, False
-    return first, len(batches), ended
+    return first, len(batches), len(rest) > len(batches)
 
 
 class PartialFolder:
@@ -92,9 +91,9 @@ class PartialFolder:
         self.path, self.directory, self.journal = path, directory, journal
 
     def begin_descriptions(self) -> None:
-        """Note that all files are full, and that files with other names follow, which a later run writes anew."""
+        """Note that files with other names follow, which a later run writes anew."""
         with explained(self.path):
-            self.journal.end()
+            self.journal.begin_descriptions()
 
     def finish(self, final: Path, descriptions: Sequence[Path]) -> None:
         """Give the folder its name once the descriptions, the last of its files, are on disk.
@@ -147,7 +146,7 @@ def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[
             if journal.fingerprint not in ("", fingerprint):
                 raise InputError(f"{path}: holds part of another change of parallelism; expected none: {_BEGIN_ANEW}")
             with explained(path):
-                if journal.ended:
+                if journal.described:
                     _remove_descriptions(directory, sizes)
                 _refuse_strangers(path, directory, sizes)
                 _take_over(path, directory, journal, sizes)
@@ -171,10 +170,6 @@ def _made(path: Path) -> int:
     """Return the descriptor of the folder, which is made if it is not there."""
     with suppress(FileExistsError):
         path.mkdir()
-    return _opened(path)
-
-
-def _opened(path: Path) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError:
@@ -214,49 +209,6 @@ def _take_over(path: Path, directory: int, journal: Journal, sizes: Mapping[str,
         name = min(name for name in sizes if there.get(name) != sizes[name])
         found = f"of {there[name]:,} bytes" if name in there else "missing"
         raise InputError(f"{path}: {name} is {found}; expected {sizes[name]:,} bytes: {_BEGIN_ANEW}")
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """Make a temporary folder that no later run can go on with, and remove it at the end if it is still there.
-
-    What a killed run left under this name is removed first.
-
-    Raises
-    ------
-    InputError
-        It cannot be made, or another run has it.
-    """
-    with explained(path):
-        if os.path.lexists(path):
-            _removed(path)
-        path.mkdir()
-        directory = _locked(path)
-    try:
-        yield
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(directory)
-
-
-def _removed(path: Path) -> None:
-    directory = _locked(path)
-    try:
-        if os.fstat(directory).st_uid != os.geteuid():
-            raise InputError(f"{path}: belongs to another user; expected a folder of an earlier run, or none")
-        shutil.rmtree(path)
-    finally:
-        os.close(directory)
-
-
-def _locked(path: Path) -> int:
-    directory = _opened(path)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(directory)
-        raise InputError(f"{path}: another run is writing it; expected one at a time") from None
-    return directory
 
 
 def _sync(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint, described_in
-from ddlsched.reconfiguration.collection import Allocation
+from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.copying import span
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.safetensors_files import Entry
@@ -120,6 +120,11 @@ class Reading:
             packed = Allocation.packed(collection.num_ranks, gpus_per_host)
             checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
         return cls(checkpoint, place, lost, peers)
+
+    @property
+    def job(self) -> TensorCollection:
+        """The tensors as the job's ranks divide them, however files hold them."""
+        return self.checkpoint.collection
 
     @property
     def survivors(self) -> list[int]:

@@ -7,25 +7,24 @@ import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.content import Digest, content_hashes, refuse_diverged, refuse_other_content
 from ddlsched.reconfiguration.execution import chunk_bytes_of, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
 from ddlsched.reconfiguration.gathering import NewArray
-from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.partial_folder import PartialFolder, claimed, explained
 from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
-from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
-from ddlsched.reconfiguration.tensors import Tensor
+from ddlsched.reconfiguration.tensors import Tensor, total_bytes
 
 __all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
 
@@ -59,10 +58,12 @@ def reshard(
     destination: Path | str,
     *,
     to: Parallelism | TensorCollection,
+    form: FileForm = RANK_FILES,
     lost: Collection[int] = (),
     host: int | None = None,
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
     verify: bool = False,
     digest: Digest = "xxh3",
     buffer_bytes: int = 64_000_000,
@@ -83,6 +84,9 @@ def reshard(
         Folder of the new one; it must not exist.
     to
         The new parallelism, or the same tensors as they are to be divided.
+    form
+        What is written: a checkpoint of this package, a PyTorch distributed checkpoint
+        (:data:`~ddlsched.reconfiguration.distributed_writing.TORCH_FILES`), ...
     lost
         Old ranks whose files are gone; their state is taken from other replicas.
     host
@@ -91,6 +95,8 @@ def reshard(
         Where the old files of other hosts are, by host, if not in ``source``.
     gpus_per_host
         Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
+    stages
+        The new stage of each layer; none given: as before if their number is, else even.
     verify
         Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
     digest
@@ -113,13 +119,15 @@ def reshard(
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
     reading = _opened(source, lost, peers, gpus_per_host)
-    collection = _collection(reading.checkpoint.collection, to, gpus_per_host)
-    _refuse_too_much(reading, collection, final, host)
-    found = plan(reading.checkpoint.collection, collection, lost=reading.lost)
-    new = dataclasses.replace(reading.checkpoint, collection=found.new, files=())
-    plan_s = clock.lap_s()
-    writing = _Writing(reading, new, found, host, chunk_bytes_of(buffer_bytes))
+    old = reading.checkpoint.collection
+    new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host, stages), files=())
     partial = _partial(final)
+    _refuse_too_much(reading, new.collection, form, partial, host)
+    held = form.held(new)
+    allow_open_files(old.num_ranks + held.collection.num_ranks)
+    found = plan(old, held.collection, lost=reading.lost)
+    plan_s = clock.lap_s()
+    writing = _Writing(reading, held, form, found, host, chunk_bytes_of(buffer_bytes))
     writing.refuse_full_disk(partial)
     with claimed(partial, writing.fingerprint(), writing.sizes) as folder:
         with (
@@ -128,11 +136,11 @@ def reshard(
         ):
             copy_s = clock.lap_s()
             if verify:  # While the last batches are on their way to the disk.
-                new = _verified(reading, new, folder, digest, watch)
+                folder.begin_descriptions()
+                new = _verified(reading, new, form.reading(new, held, partial), folder, digest, watch)
             verify_s = clock.lap_s()
         folder.begin_descriptions()
-        new.write_description(partial)
-        folder.finish(final, [partial / DESCRIPTION])
+        folder.finish(final, form.describe(new, held, partial))
     return Outcome(
         plan=found,
         written_bytes=sum(writing.sizes.values()),
@@ -150,11 +158,12 @@ def planned(
     lost: Collection[int] = (),
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
 ) -> Plan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
     reading = _opened(source, lost, peers, gpus_per_host)
     old = reading.checkpoint.collection
-    return plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+    return plan(old, _collection(old, to, gpus_per_host, stages), lost=reading.lost)
 
 
 def _opened(
@@ -168,13 +177,14 @@ def _opened(
     return source
 
 
-def _refuse_too_much(reading: Reading, new: TensorCollection, final: Path, host: int | None) -> None:
+def _refuse_too_much(reading: Reading, new: TensorCollection, form: FileForm, partial: Path, host: int | None) -> None:
     """Raise InputError at once, before a plan for very many ranks, if their files cannot be."""
     hosts = new.allocation.hosts
     num_files = sum(host in (None, of_rank) for of_rank in hosts)
     allow_open_files(reading.checkpoint.collection.num_ranks + num_files)
     if host is None:
-        refuse_full_disk(final.parent, _least_bytes(new) - _allocated_bytes(_partial(final)))
+        least_bytes = _least_bytes(new) if form is RANK_FILES else total_bytes(new.tensors)
+        refuse_full_disk(partial.parent, least_bytes - _allocated_bytes(partial))
 
 
 def _least_bytes(collection: TensorCollection) -> int:
@@ -205,11 +215,16 @@ class _Clock:
         return self.last_s - before_s
 
 
-def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int) -> TensorCollection:
+def _collection(
+    old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int, stages: Sequence[int]
+) -> TensorCollection:
     if isinstance(to, TensorCollection):
         return to
     each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
-    return old.resized(to, allocation=Allocation.packed(to.num_ranks, each))
+    new = old.resized(to, stages=stages, allocation=Allocation.packed(to.num_ranks, each))
+    if stages and len(stages) != new.num_layers:
+        raise InputError(f"the stage map has {len(stages)} layers; expected all {new.num_layers} of the model")
+    return new
 
 
 def refuse_destination(final: Path, source: Path | str) -> None:
@@ -229,25 +244,17 @@ def refuse_destination(final: Path, source: Path | str) -> None:
 class _Writing:
     """What is to be in the temporary folder."""
 
-    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, host: int | None, chunk_bytes: int) -> None:
-        self.reading, self.new, self.plan, self.chunk_bytes = reading, new, found, chunk_bytes
+    def __init__(
+        self, reading: Reading, new: Checkpoint, form: FileForm, found: Plan, host: int | None, chunk_bytes: int
+    ) -> None:
+        self.reading, self.new, self.form = reading, new, form
+        self.plan, self.chunk_bytes = found, chunk_bytes
         hosts = new.collection.allocation.hosts
         self.ranks = [rank for rank in range(len(hosts)) if host in (None, hosts[rank])]
         if not self.ranks:
             raise InputError(f"host {host}: has no rank of {new.collection.parallelism}; expected one of {set(hosts)}")
-        self.headers: dict[str, bytes] = {}
-        self.sizes: dict[str, int] = {}
-        self.entries: dict[int, dict[str, Entry]] = {}
-        for rank in self.ranks:
-            self._lay_out(rank)
-
-    def _lay_out(self, rank: int) -> None:
-        tensors, file = self.new.collection.by_name, self.new.files[rank]
-        held = self.new.collection.arrays[rank]
-        arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.items()}
-        self.headers[file], self.entries[rank] = header_bytes(arrays)
-        ends = (entry.begin + entry.num_bytes for entry in self.entries[rank].values())
-        self.sizes[file] = max(ends, default=len(self.headers[file]))
+        self.files: dict[int, FilePlan] = {rank: form.file_plan(new, rank) for rank in self.ranks}
+        self.sizes = {new.files[rank]: file.num_bytes for rank, file in self.files.items()}
 
     def refuse_full_disk(self, partial: Path) -> None:
         """Raise InputError if the files do not fit beside what an earlier run has written of them."""
@@ -257,11 +264,16 @@ class _Writing:
     def copied_to(self, folder: PartialFolder, threads: int, watch: Watch) -> Iterator[int]:
         """Fill the temporary folder; yields the bytes that an earlier run had written, and waits for the disk."""
         settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
-        with (
-            closing(OpenFiles(folder.path, folder.directory, self.headers, self.sizes)) as files,
-            copied(self._arrays(), files, folder.journal, **settings, watch=watch) as resumed_bytes,
-        ):
-            yield resumed_bytes
+        with closing(OpenFiles(folder.path, folder.directory, self.sizes)) as files:
+            self._write_pieces(files)
+            with copied(self._arrays(), files, folder.journal, **settings, watch=watch) as resumed_bytes:
+                yield resumed_bytes
+
+    def _write_pieces(self, files: OpenFiles) -> None:
+        """Write what is between the arrays."""
+        for rank, file in self.files.items():
+            for at, piece in file.pieces.items():
+                files.write([Target(self.new.files[rank], at)], 0, memoryview(piece), "archive")
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
@@ -270,7 +282,7 @@ class _Writing:
         name = tensor.tensor.name
 
         def target_of(rank: int) -> Target | None:
-            return Target(self.new.files[rank], self.entries[rank][name].begin) if rank in self.entries else None
+            return Target(self.new.files[rank], self.files[rank].entries[name].begin) if rank in self.files else None
 
         return new_arrays(tensor, lambda rank: self.reading.source(rank, name), target_of)
 
@@ -295,14 +307,16 @@ def _allocated_bytes(folder: Path) -> int:
     return sum(file.lstat().st_blocks * 512 for file in folder.iterdir())
 
 
-def _verified(reading: Reading, new: Checkpoint, folder: PartialFolder, digest: Digest, watch: Watch) -> Checkpoint:
+def _verified(
+    reading: Reading, new: Checkpoint, written: Reading, folder: PartialFolder, digest: Digest, watch: Watch
+) -> Checkpoint:
     """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
     expected = dict(getattr(reading.checkpoint, digest))
     if set(expected) != set(new.collection.by_name):
         expected = content_hashes(reading, digest, watch=watch) | expected
     try:
         refuse_diverged(reading)
-        refuse_other_content(Reading(new, location_of(folder.path)), expected, digest, watch=watch)
+        refuse_other_content(written, expected, digest, watch=watch)
     except InputError:
         folder.remove()
         raise

@@ -134,6 +134,13 @@ def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> Non
     assert not (folder / ".b.partial").exists()
 
 
+def test_a_hash_of_a_tensor_that_is_not_there_is_a_fault(folder: Path) -> None:
+    job = a_job(tp=2)
+    stored(folder / "a", job)
+    Checkpoint(collection=job, xxh3={"odd": "0" * 32}).write_description(folder / "a")
+    assert "tensor odd has a content hash, but is not there" in refused(folder, verify=True)
+
+
 DESCRIPTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a path upwards": (
         lambda d: d["files"].__setitem__(1, "../rank.safetensors"),

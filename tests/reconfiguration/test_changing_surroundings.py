@@ -18,7 +18,7 @@ from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.reconfiguration import execution, partial_folder, resharding
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.partial_folder import claimed, new_folder
+from ddlsched.reconfiguration.partial_folder import claimed
 from ddlsched.reconfiguration.resharding import reshard
 from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
 
@@ -262,20 +262,3 @@ def test_far_too_many_ranks_are_refused_before_they_are_planned(source: Path, mo
     assert "has 1,000.0 MB free of" in refused(source, to=Parallelism(dp=100_000))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert "10,002 files of ranks, old and new" in refused(source, to=Parallelism(dp=10_000))
-
-
-def test_a_folder_that_nothing_goes_on_with_is_made_anew_and_removed(folder: Path) -> None:
-    path = folder / ".b.torch-partial"
-    path.mkdir()
-    (path / "old").write_bytes(b"")
-    with new_folder(path):
-        assert not list(path.iterdir())
-        with pytest.raises(InputError, match="another run is writing it"), new_folder(path):
-            pass
-        (path / "new").write_bytes(b"")
-    assert not path.exists()
-    (folder / "precious").mkdir()
-    path.symlink_to(folder / "precious")
-    with pytest.raises(InputError, match="is a link or a file"), new_folder(path):
-        pass
-    assert (folder / "precious").is_dir()

@@ -153,13 +153,13 @@ def changed(source: Path, destination: Path, form: Format, to: Parallelism) -> N
     reshard(reading, destination, to=to, form=form_of(form), verify=True)
 
 
-def compared(original: Arrays, found: Arrays) -> str:
+def compared(original: Arrays, found: Arrays, reader: Program) -> str:
     """Return how many tensors that a program reads have the bytes of the original's."""
     expected = _by_layer(original)
     rooted = {name.removeprefix("model."): array for name, array in expected.items()}
     got = _by_layer(found)
     equal = sum(any(_same(array, known.get(name)) for known in (expected, rooted)) for name, array in got.items())
-    return f"{equal} of {len(got)} equal" + ("" if len(got) == len(expected) else " (weights)")
+    return f"{equal} of {len(got)} equal" + (" weights" if reader.form is Format.huggingface else "")
 
 
 def _same(one: np.ndarray, other: np.ndarray | None) -> bool:
@@ -191,7 +191,7 @@ def main() -> None:
             cells = []
             for number, reader in enumerate(programs):
                 changed(folder / "ours", folder / str(number), reader.form, Parallelism(tp=3))
-                cells.append(compared(original, reader.read(folder / str(number))))
+                cells.append(compared(original, reader.read(folder / str(number)), reader))
         print(f"| {writer.title} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -30,10 +30,12 @@ from ddlsched.reconfiguration.format_names import Format
 from ddlsched.reconfiguration.formats import foreign_reading, form_of, reading_for
 from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.making import make_checkpoint
+from ddlsched.reconfiguration.megatron_names import megatron_name
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
 from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
+from ddlsched.reconfiguration.tensors import Tensor
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -157,6 +159,7 @@ def compared(original: Arrays, found: Arrays, reader: Program) -> str:
     """Return how many tensors that a program reads have the bytes of the original's."""
     expected = _by_layer(original)
     rooted = {name.removeprefix("model."): array for name, array in expected.items()}
+    rooted |= {megatron_name(Tensor(name=name, shape=(), dtype="F32")): array for name, array in expected.items()}
     got = _by_layer(found)
     equal = sum(any(_same(array, known.get(name)) for known in (expected, rooted)) for name, array in got.items())
     return f"{equal} of {len(got)} equal" + (" weights" if reader.form is Format.huggingface else "")

@@ -60,6 +60,25 @@ def load(_rank: int, task: Task) -> dict[str, str]:
     return _digests(model, optimiser) | {"iteration": str(found["iteration"])}
 
 
+def load_gpt(_rank: int, folder: str) -> dict[str, Any]:
+    """Load a GPT of 4 layers, hidden size 64 and 4 heads as one rank; returns its tensors by their global names."""
+    parallel_state.initialize_model_parallel(1, 1)
+    config = TransformerConfig(num_layers=4, hidden_size=64, num_attention_heads=4, use_cpu_initialization=True)
+    model = GPTModel(
+        config,
+        get_gpt_layer_local_spec(),
+        vocab_size=250,
+        max_sequence_length=32,
+        share_embeddings_and_output_weights=True,
+        position_embedding_type="learned_absolute",
+    )
+    state = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
+    wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
+    keys = {name: value.key for name, value in wanted.items()}
+    found = dist_checkpointing.load(wanted, folder)
+    return {key: found[name].numpy() for name, key in keys.items()}
+
+
 def _job(task: Task, seed: int) -> tuple[GPTModel, torch.optim.AdamW]:
     parallel_state.initialize_model_parallel(task.tp, task.pp)
     config = TransformerConfig(

@@ -28,6 +28,7 @@ from ddlsched.reconfiguration.division_rules import found_division
 from ddlsched.reconfiguration.file_forms import FileForm
 from ddlsched.reconfiguration.files_beside import MEGATRON_FILES, has_file
 from ddlsched.reconfiguration.locations import location_of
+from ddlsched.reconfiguration.megatron_names import megatron_name
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.shards import Layout, Piece
 from ddlsched.reconfiguration.stored_parts import PartsReading, StoredPart
@@ -113,9 +114,20 @@ def _divided_as_stored(tensors: Sequence[tuple[Tensor, Sequence[StoredPart]]]) -
 
 
 def stacked(reading: Reading) -> PartsReading:
-    """Return a checkpoint with the tensors of layers stacked again that were when it was Megatron-core's."""
+    """Return a checkpoint as Megatron-core has it.
+
+    Tensors of layers are stacked again that were when it was Megatron-core's; those of this package's models get the
+    names that Megatron-core gives them (:func:`~ddlsched.reconfiguration.megatron_names.megatron_name`).
+
+    Raises
+    ------
+    InputError
+        Layers of a stack are missing, or a model is not divided as Megatron-core does.
+    """
     old = PartsReading.of(reading)
-    known, parts = old.described, old.parts()
+    names = {tensor.name: megatron_name(tensor) for tensor in old.job.tensors}
+    known = _renamed(old.described, names)
+    parts = {names[name]: found for name, found in old.parts().items()}
     stacks: dict[str, dict[int, Tensor]] = defaultdict(dict)
     tensors = []
     for tensor in known.collection.tensors:
@@ -139,6 +151,16 @@ def stacked(reading: Reading) -> PartsReading:
         files=(),
     )
     return PartsReading(new, new_parts, old.place)
+
+
+def _renamed(known: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    old = known.collection
+    tensors = tuple(dataclasses.replace(tensor, name=names[tensor.name]) for tensor in old.tensors)
+    hashes = {names[name]: digest for name, digest in known.sha256.items()}
+    paths = {names[name]: path for name, path in known.paths.items() if name in names}
+    return dataclasses.replace(
+        known, collection=dataclasses.replace(old, tensors=tensors), sha256=hashes, paths=paths, files=()
+    )
 
 
 def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:

@@ -35,8 +35,11 @@ class Record:
         return self.fields.get(name)
 
 
-class _Plain(pickle.Unpickler):
-    """An unpickler that knows some names, each as a function that makes a plain value, and no other."""
+class _Plain(pickle._Unpickler):
+    """An unpickler that knows some names, each as a function that makes a plain value, and no other.
+
+    It is the standard library's in Python: the one in C takes memory for as many objects as a damaged number says.
+    """
 
     def __init__(self, content: bytes, names: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(io.BytesIO(content))

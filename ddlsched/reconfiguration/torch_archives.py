@@ -101,12 +101,25 @@ def chunk_entry(place: Location, name: str, dtype: str, chunk: StoredChunk) -> t
             text = f"is {own_dtype or storage_dtype} {list(size)}"
             raise InputError(f"{where}: {text}; expected {dtype} {list(chunk.extent)}, as the metadata says")
         last = offset + sum((rows - 1) * stride for rows, stride in zip(shape, strides, strict=True))
-    except (zipfile.BadZipFile, KeyError, StopIteration, NotImplementedError, TypeError, ValueError) as error:
+    except (*_DAMAGED, TypeError, ValueError) as error:
         raise InputError(f"{where}: is no archive of a tensor ({error}); expected what torch.save writes") from None
     if prod(shape) and not 0 <= offset * DTYPE_BYTES[dtype] <= last * DTYPE_BYTES[dtype] < num_bytes:
         raise InputError(f"{where}: has {num_bytes} bytes; expected {prod(shape)} elements of {dtype}")
     entry = Entry(dtype, chunk.extent, begin + offset * DTYPE_BYTES[dtype])
     return entry, Layout(chunk.extent, (Piece(chunk.start, chunk.extent, 0, strides),))
+
+
+_DAMAGED = (
+    zipfile.BadZipFile,
+    EOFError,
+    KeyError,
+    OverflowError,
+    RuntimeError,
+    StopIteration,
+    struct.error,
+    zlib.error,
+)
+"""What the zip module raises of archives that are none."""
 
 
 def _archived(place: Location, chunk: StoredChunk, where: str) -> tuple[int, int, Any]:

@@ -6,12 +6,14 @@ it, and the settings of its group as Python objects.
 
 from __future__ import annotations
 
+import errno
 import io
 import pickle
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ddlsched.reconfiguration.arrays import whole_tensor
 from ddlsched.reconfiguration.checkpoint import Checkpoint
@@ -20,6 +22,7 @@ from ddlsched.reconfiguration.distributed_reading import read_distributed
 from ddlsched.reconfiguration.distributed_writing import TORCH_FILES
 from ddlsched.reconfiguration.division import Box
 from ddlsched.reconfiguration.division_rules import found_division, place_by_name
+from ddlsched.reconfiguration.files_in_parts import OpenFiles
 from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.resharding import reshard
@@ -125,3 +128,16 @@ def test_archives_larger_than_4_gib_say_so() -> None:
         found = archive.getinfo("archive/data/0")
         assert (found.file_size, len(before) % 64) == (num_bytes, 0)
         assert archive.read("archive/byteorder") == b"little"
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenFiles, "flush", full)
+        with pytest.raises(OSError, match="No space left"):
+            reshard(read_distributed(STORED), tmp_path / "new", to=Parallelism(dp=3), form=TORCH_FILES)
+    assert not (tmp_path / "new").exists()
+    reshard(read_distributed(STORED), tmp_path / "new", to=Parallelism(dp=3), form=TORCH_FILES, verify=True)
+    assert objects(tmp_path / "new") == objects(STORED)

@@ -14,17 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import run
+from small_jobs import GPT, LLAMA, stored
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import whole_tensor
 from ddlsched.reconfiguration.checkpoint import Checkpoint
+from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import content_hashes
 from ddlsched.reconfiguration.distributed_files import read_metadata
 from ddlsched.reconfiguration.distributed_reading import read_distributed
 from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.megatron import read_megatron
+from ddlsched.reconfiguration.megatron_names import megatron_name
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
 
 STORED = Path(__file__).parent / "megatron"
 FIRST = "decoder.layers.mlp.linear_fc1.weight"
@@ -88,3 +92,34 @@ def test_stacks_of_different_depths_are_refused(tmp_path: Path) -> None:
     metadata.write_bytes(metadata.read_bytes().replace(norm, b"decoder.layers.layernorm_weigh"))
     with pytest.raises(InputError, match=r"have \d and \d layers; expected as many in all"):
         read_megatron(tmp_path / "copy")
+
+
+def test_our_models_get_the_names_of_megatron(tmp_path: Path) -> None:
+    job = TensorCollection(
+        tensors=job_tensors(GPT, dtype="BF16", optimiser=Optimiser(sharding="zero1")),
+        parallelism=Parallelism(tp=2, dp=2),
+    )
+    wholes = stored(tmp_path / "ours", job)
+    done = run("reshard", tmp_path / "ours", tmp_path / "new", "--to", "tp=4", "--format", "megatron", "--verify")
+    assert done.exit_code == 0, done.stderr
+    names = set(read_distributed(tmp_path / "new").job.by_name)
+    layer = "decoder.layers.3"
+    assert {
+        "embedding.word_embeddings.weight", "embedding.position_embeddings.weight", "decoder.final_layernorm.bias",
+        f"{layer}.self_attention.linear_qkv.layer_norm_weight", f"{layer}.self_attention.linear_qkv.bias",
+        f"{layer}.self_attention.linear_proj.weight", f"{layer}.mlp.linear_fc1.layer_norm_bias",
+        f"{layer}.mlp.linear_fc1.weight", f"optimizer.state.exp_avg_sq.{layer}.mlp.linear_fc2.weight",
+        f"optimizer.state.fp32_param.{layer}.mlp.linear_fc2.bias", "optimiser.step",
+    } <= names  # fmt: skip
+    assert len(names - {"common.pt", "metadata.json"}) == len(wholes)
+    reshard(read_megatron(tmp_path / "new"), tmp_path / "back", to=Parallelism(), verify=True)
+    back, place = Checkpoint.read(tmp_path / "back"), location_of(tmp_path / "back")
+    for tensor in job.tensors:
+        np.testing.assert_array_equal(whole_tensor(back, place, megatron_name(tensor)), wholes[tensor.name])
+
+
+def test_queries_that_lie_apart_are_no_megatron_layout(tmp_path: Path) -> None:
+    stored(tmp_path / "ours", TensorCollection(tensors=job_tensors(LLAMA, dtype="F32"), parallelism=Parallelism()))
+    done = run("reshard", tmp_path / "ours", tmp_path / "new", "--to", "tp=2", "--format", "megatron")
+    assert done.exit_code == 2
+    assert "layers.0.attention.qkv.weight: queries, keys and values lie one behind the other" in done.stderr

@@ -207,7 +207,7 @@ KIND_OF = {"--scheduler": "bundle"} | {f"--{kind}": kind for kind in KINDS}
 @pytest.mark.parametrize("command", [("simulate",), ("compare",), ("estimate",), ("design",), ("live",)])
 def test_help_lists_every_name(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
-    options = {flag: option for option in COMMAND.commands[command[0]].params for flag in option.opts}
+    options = {flag: option for option in COMMAND.get_command(None, command[0]).params for flag in option.opts}
     text = run(*command, "--help").stdout
     named = KIND_OF.keys() & options.keys()
     assert named

@@ -15,6 +15,7 @@ from ddlsched.cli.output import emit
 
 if TYPE_CHECKING:
     from ddlsched.reconfiguration.collection import TensorCollection
+    from ddlsched.reconfiguration.content import Digest
     from ddlsched.reconfiguration.reading import Reading
     from ddlsched.reconfiguration.tensors import Cut, Tensor
 
@@ -47,9 +48,17 @@ def inspect(
     reading.refuse_faulty_files()
     if verify:
         with bytes_bar() as watch:
-            refuse_other_content(reading, reading.checkpoint.sha256, watch=watch)
+            for digest in _recorded(reading):
+                refuse_other_content(reading, getattr(reading.checkpoint, digest), digest, watch=watch)
     found = _numbers(reading)
     emit(json.dumps(found, indent=2) + "\n" if as_json else _text(directory, found, verify))
+
+
+def _recorded(reading: Reading) -> list[Digest]:
+    """Return the digests that a checkpoint records; at least one, so that all is read."""
+    from ddlsched.reconfiguration.content import DIGESTS
+
+    return [digest for digest in DIGESTS if getattr(reading.checkpoint, digest)] or ["xxh3"]
 
 
 def _numbers(reading: Reading) -> dict[str, Any]:
@@ -75,7 +84,7 @@ def _numbers(reading: Reading) -> dict[str, Any]:
         "whole_tensors": len(collection.tensors),
         "whole_bytes": total_bytes(collection.tensors),
         "stored_bytes": sum(file["bytes"] for file in files),
-        "hashed_tensors": len(checkpoint.sha256),
+        "hashed_tensors": len(set(checkpoint.sha256) | set(checkpoint.xxh3)),
         "model": dict(checkpoint.model),
         "dataset": dict(checkpoint.dataset),
         "random": dict(checkpoint.random),

@@ -8,7 +8,6 @@ from typing import Any, Final
 from typer.core import TyperCommand
 
 from ddlsched.errors import InputError
-from ddlsched.plugins.names import KINDS, names
 
 __all__ = ["DROPPED", "Command"]
 
@@ -50,6 +49,8 @@ class Command(TyperCommand):
 
 def _with_names(parameter: Any) -> Any:
     """Return an option that is called as a kind of plug-in with that kind's names at the end of its help."""
+    from ddlsched.plugins.names import KINDS, names
+
     kind = {"scheduler": "bundle"}.get(parameter.name, parameter.name)
     if kind not in KINDS:
         return parameter

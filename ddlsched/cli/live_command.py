@@ -55,11 +55,15 @@ def live(
     scavenger = SlurmScavenger() if trace is None else TraceScavenger(trace=read_fragments(trace), speed=speed)
     sharer = _sharer(allocation, hold_s)
     _make(folder)
-    with (folder / "timeline.csv").open("a") as timeline:
+    with (folder / "timeline.csv").open("ab", buffering=0) as timeline:
 
         def watch(event: Event) -> None:
-            timeline.write(f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}\n")
-            timeline.flush()
+            row = f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}\n"
+            try:
+                timeline.write(row.encode())
+            except OSError as error:
+                why = f"cannot be written ({error.strerror}); expected space for a row an event"
+                raise InputError(f"{folder / 'timeline.csv'}: {why}") from None
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 

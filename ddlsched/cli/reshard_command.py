@@ -12,6 +12,7 @@ import typer
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
+from ddlsched.reconfiguration.format_names import Format
 
 if TYPE_CHECKING:
     from ddlsched.reconfiguration.reading import Reading
@@ -19,26 +20,43 @@ if TYPE_CHECKING:
 __all__ = ["reshard"]
 
 _HOSTS = "Hosts"
-_TORCH = "PyTorch distributed checkpoints"
+_FORMATS = "Formats of other programs"
 
 
-class Format(StrEnum):
-    """What is written."""
+class Hash(StrEnum):
+    """What contents are compared by."""
 
-    safetensors = "safetensors"
-    torch = "torch"
+    xxh3 = "xxh3"
+    sha256 = "sha256"
 
 
 def reshard(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or URL of the checkpoint; it is only read.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="New folder.", readable=False)],
     to: Annotated[
-        str, typer.Option(help="The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.", metavar="DEGREES")
-    ],
+        str,
+        typer.Option(
+            help="The new parallelism, e.g. tp=4,pp=2,dp=2; what is left out is 1.",
+            metavar="DEGREES",
+            show_default="as in SRC",
+        ),
+    ] = "",
+    stages: Annotated[
+        str,
+        typer.Option(
+            help="The new stage of each layer, e.g. 0,1,1,1.",
+            metavar="STAGES",
+            show_default="as in SRC for the same pp, else even",
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read all back: contents as saved, replicas equal; takes longer.")
     ] = False,
+    digest: Annotated[
+        Hash,
+        typer.Option(help="For --verify, and checked if SRC records it; sha256 also resists intent, and is slower."),
+    ] = Hash.xxh3,
     lost: Annotated[
         str, typer.Option(help="Ranks whose files are gone, e.g. 4,5; replicas serve for them.", metavar="RANKS")
     ] = "",
@@ -74,74 +92,86 @@ def reshard(
     like: Annotated[
         str | None,
         typer.Option(
-            help="If SRC is one: a checkpoint with the same tensors, which says how each is divided.",
+            help="If SRC is PyTorch's: a checkpoint with the same tensors, which says how each is divided.",
             metavar="DIR",
-            show_default="SRC/ddlsched.json",
-            rich_help_panel=_TORCH,
+            show_default="as in SRC",
+            rich_help_panel=_FORMATS,
         ),
     ] = None,
     write: Annotated[
-        Format, typer.Option("--format", help="What DST becomes; torch needs PyTorch.", rich_help_panel=_TORCH)
+        Format, typer.Option("--format", help="What DST becomes.", rich_help_panel=_FORMATS)
     ] = Format.safetensors,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan and times as one JSON object.")] = False,
 ) -> None:
-    """Write a checkpoint under another parallelism, moving the least data.
+    """Write a checkpoint under another parallelism or in another format, moving the least data.
 
-    A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the format.
+    SRC may be this program's, a PyTorch distributed checkpoint, Megatron-core's, or a Hugging Face directory.
+    A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the formats.
     """
     from ddlsched.cli import reshard_output as output
     from ddlsched.io.progress import bytes_bar
     from ddlsched.reconfiguration import resharding
+    from ddlsched.reconfiguration.formats import form_of, reading_for
     from ddlsched.reconfiguration.parallelism import parse_parallelism
 
     if buffer_mb < 1:
         raise InputError(f"--buffer-mb {buffer_mb}: expected a whole number from 1")
-    wanted, ranks = parse_parallelism(to), _numbers(lost)
-    peers = dict(map(_peer, peer or []))
-    origin = _read(source, like)
+    degrees = parse_parallelism(to) if to else None
+    lost_ranks, map_of_stages = _numbers("--lost", lost), _numbers("--stages", stages)
+    found = _opened(source, like, lost_ranks, dict(map(_peer, peer or [])), gpus_per_host)
+    origin = reading_for(write, found)
+    wanted = degrees or origin.job.parallelism
+    _tell_what_is_left_out(found, origin)
     if dry_run:
-        found = resharding.planned(origin, wanted, lost=ranks, peers=peers, gpus_per_host=gpus_per_host)
-        emit(json.dumps(output.numbers(found), indent=2) + "\n" if as_json else output.text(found))
-        return
-    if write is Format.torch:
-        from ddlsched.reconfiguration.distributed_writing import write_distributed
-        from ddlsched.reconfiguration.reading import Reading
-
-        reading = Reading.at(origin, ranks, peers) if isinstance(origin, str) else origin
-        with bytes_bar() as watch:
-            size = write_distributed(reading, destination, to=wanted, verify=verify, watch=watch)
-        emit(f"{destination}: a PyTorch distributed checkpoint of {size:,} bytes, in chunks for {wanted}\n")
+        plan = resharding.planned(origin, wanted, gpus_per_host=gpus_per_host, stages=map_of_stages)
+        emit(json.dumps(output.numbers(plan), indent=2) + "\n" if as_json else output.text(plan))
         return
     with bytes_bar() as watch:
         done = resharding.reshard(
             origin,
             destination,
             to=wanted,
-            lost=ranks,
+            form=form_of(write),
             host=None if host < 0 else host,
-            peers=peers,
             gpus_per_host=gpus_per_host,
+            stages=map_of_stages,
             verify=verify,
+            digest=digest.value,
             buffer_bytes=buffer_mb * 1_000_000,
             watch=watch,
         )
-    numbers = output.numbers(done.plan) | output.times(done)
-    emit(json.dumps(numbers, indent=2) + "\n" if as_json else output.text(done.plan))
+    if as_json:
+        emit(json.dumps(output.numbers(done.plan) | output.times(done), indent=2) + "\n")
+    elif write is Format.safetensors:
+        emit(output.text(done.plan))
     notice(f"wrote {output.summary(done, destination)}")
 
 
-def _read(source: str, like: str | None) -> str | Reading:
-    """Return a PyTorch distributed checkpoint as a reading, anything else as it is."""
-    from ddlsched.reconfiguration.distributed_reading import is_distributed, read_distributed
+def _opened(source: str, like: str | None, lost: list[int], peers: dict[int, str], gpus_per_host: int) -> Reading:
+    """Return a checkpoint of any program as a reading."""
+    from ddlsched.reconfiguration.formats import foreign_reading
+    from ddlsched.reconfiguration.reading import Reading
 
-    return read_distributed(source, like) if like is not None or is_distributed(source) else source
+    foreign = foreign_reading(source, like)
+    if foreign is None:
+        return Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
+    if lost or peers:
+        option = "--lost" if lost else "--peer"
+        raise InputError(f"{source}: has no files of ranks, which {option} names; expected none for this format")
+    return foreign
 
 
-def _numbers(text: str) -> list[int]:
+def _tell_what_is_left_out(found: Reading, origin: Reading) -> None:
+    left = len(found.job.tensors) - len(origin.job.tensors)
+    if left:
+        notice(f"left out what is no weight of the model: {left} tensors, objects or files")
+
+
+def _numbers(option: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     wrong = [part for part in parts if not part.isdecimal()]
     if wrong:
-        raise InputError(f"--lost {text}: {wrong[0]!r} is no rank; expected whole numbers such as 4,5")
+        raise InputError(f"{option} {text}: {wrong[0]!r} is no number; expected whole numbers such as 4,5")
     return [int(part) for part in parts]
 
 

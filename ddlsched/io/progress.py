@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -40,7 +41,13 @@ def progress_bar(title: str) -> Iterator[Told]:
 
 @contextlib.contextmanager
 def bytes_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each piece of work; yields what takes the work's name, the bytes done and the bytes in all."""
+    """Show a bar for each piece of work; yields what takes the work's name, the bytes done and the bytes in all.
+
+    There is none where stderr is no terminal.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda *_: None
+        return
     from rich import progress as bars
     from rich.console import Console
 

@@ -93,10 +93,12 @@ class LiveManager:
 
     def close(self) -> None:
         """End every process; jobs that are not done stay in the queue."""
-        for job_id in list(self.running):
-            self._stop(job_id)
-        self._socket.close()
-        self.store.close()
+        try:
+            for job_id in list(self.running):
+                self._stop(job_id)
+        finally:
+            self._socket.close()
+            self.store.close()
 
     def turn(self) -> bool:
         """Look once at everything; return whether jobs are left."""

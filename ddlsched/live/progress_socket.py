@@ -7,12 +7,11 @@ import math
 import selectors
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from ddlsched.live.socket_folders import SOCKET, listening_folder
 from ddlsched.units import is_whole
 
 __all__ = ["MOST_BYTES", "Report", "ReportSocket", "parse_report", "send_report"]
@@ -76,12 +75,8 @@ class ReportSocket:
 
     def __init__(self, accepts: Callable[[str, str], bool]) -> None:
         self._accepts = accepts
-        self._folder = Path(tempfile.mkdtemp(prefix="ddlsched-"))  # Its mode is 0700; a socket's path must be short.
-        self.path = str(self._folder / "progress")
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(self.path)
-        Path(self.path).chmod(0o600)
-        self._listener.listen(_MOST_CONNECTIONS)
+        self._folder, self._listener = listening_folder(_MOST_CONNECTIONS)
+        self.path = str(self._folder / SOCKET)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

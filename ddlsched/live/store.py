@@ -49,6 +49,7 @@ class JobStore:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -63,13 +64,23 @@ class JobStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._db.execute("BEGIN IMMEDIATE")
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself takes back what finds no space.
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+            yield
+        except sqlite3.Error as error:
+            text = f"{self._path}: the state of jobs cannot be kept ({error})"
+            raise InputError(f"{text}; what is committed stays: make room, then start again to go on") from None
 
     def submit(self, job_id: str, *, program: str, steps: int, max_nodes: int) -> bool:
         """Put a job in the queue, unless one of its name is known; return whether it is new.
@@ -90,7 +101,8 @@ class JobStore:
 
     def jobs(self) -> list[StoredJob]:
         """Return all jobs in the order of submission."""
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY place")
+        with self._explained():
+            rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY place").fetchall()
         return [StoredJob(*row) for row in rows]
 
     def recover(self) -> list[str]:

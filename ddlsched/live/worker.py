@@ -67,18 +67,33 @@ def main() -> int:
 
 
 def _commit(folder: Path, losses: list[float], state: Callable[[Path], None] | None = None) -> None:
-    """Replace the committed state: first the weights of this step under its own name, then the file that names it."""
+    """Replace the committed state: the weights of this step under their own name, then the file that names them.
+
+    Each is on disk before the next begins, and the weights of the step before go last: whatever ends the machine, the
+    file names weights that are whole.
+    """
     step = len(losses)
     if state is not None:
         state(folder / f"state{step}.tmp")
-        (folder / f"state{step}.tmp").replace(folder / f"state{step}.pt")
-    temporary = folder / "history.tmp"
-    with temporary.open("w") as file:
-        json.dump({"losses": losses}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / "history.json")
+        _replace(folder / f"state{step}.tmp", folder / f"state{step}.pt")
+    (folder / "history.tmp").write_text(json.dumps({"losses": losses}))
+    _replace(folder / "history.tmp", folder / "history.json")
     (folder / f"state{step - 1}.pt").unlink(missing_ok=True)
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """Give a file its name, contents and name on disk."""
+    _sync(temporary)
+    temporary.replace(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _report(orders: Orders, losses: list[float]) -> None:

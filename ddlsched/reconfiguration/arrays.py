@@ -72,7 +72,7 @@ def whole_tensor(checkpoint: Checkpoint, place: Location, name: str) -> Array:
 
 
 def local_array(place: Location, file: str, entry: Entry) -> Array:
-    """Return a rank's array as one dimension, memory-mapped if the file is local."""
+    """Return a rank's array as one dimension."""
     data = place.read(file, entry.begin, entry.begin + entry.num_bytes)
     return np.frombuffer(data, dtype=numpy_dtype(entry.dtype))
 

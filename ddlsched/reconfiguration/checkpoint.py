@@ -53,6 +53,8 @@ class _File:
     files: tuple[str, ...]
     tensors: tuple[Tensor, ...]
     sha256: dict[str, str] = field(default_factory=dict)
+    xxh3: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,11 @@ class Checkpoint:
     sha256
         Content hash by tensor, of the whole tensor's bytes in row-major order without padding, so that it is the same
         under any parallelism; tensors may be left out.
+    xxh3
+        The same with XXH3 of 128 bits.
+    paths
+        Where tensors lie in the nested state of a training program, by tensor: keys of dictionaries and places in
+        lists. A PyTorch distributed checkpoint says so.
     """
 
     collection: TensorCollection
@@ -82,6 +89,8 @@ class Checkpoint:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     random: Mapping[str, Any] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
+    xxh3: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -98,6 +107,13 @@ class Checkpoint:
             There is none, or it holds what cannot be; the message names the file and field.
         """
         return described_in(location_of(directory), DESCRIPTION)
+
+    def with_hashes_of(self, names: Mapping[str, str]) -> Checkpoint:
+        """Return the same with the hashes of some tensors only, under the names that these are mapped to."""
+        sha256, xxh3 = (
+            {names[name]: text for name, text in hashes.items() if name in names} for hashes in (self.sha256, self.xxh3)
+        )
+        return dataclasses.replace(self, sha256=sha256, xxh3=xxh3)
 
     def text(self) -> str:
         """Return what ``checkpoint.json`` says."""
@@ -175,7 +191,7 @@ def described_in(place: Location, file: str) -> Checkpoint:
     return checkpoint
 
 
-_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256")
+_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3", "paths")
 
 
 def _json(described: _File) -> str:

@@ -87,23 +87,22 @@ class TensorCollection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", tuple(self.tensors))
-        num_layers = 1 + max(
-            (place for tensor in self.tensors for place in tensor.places if isinstance(place, int)), default=-1
-        )
         if not self.stages:
-            object.__setattr__(self, "stages", even_stages(num_layers, self.parallelism.pp))
+            object.__setattr__(self, "stages", even_stages(self.num_layers, self.parallelism.pp))
         if not self.allocation.devices:
             object.__setattr__(self, "allocation", Allocation.packed(self.num_ranks))
         object.__setattr__(self, "stages", tuple(self.stages))
-        self._refuse_contradictions(num_layers)
+        self._refuse_contradictions()
 
-    def _refuse_contradictions(self, num_layers: int) -> None:
+    def _refuse_contradictions(self) -> None:
         names = [tensor.name for tensor in self.tensors]
         if len(set(names)) < len(names):
             twice = next(name for number, name in enumerate(names) if name in names[:number])
             raise InputError(f"tensor {twice}: is there twice; expected a name of its own")
-        if len(self.stages) < num_layers:
-            raise InputError(f"the stage map has {len(self.stages)} layers; expected all {num_layers} of the model")
+        if len(self.stages) < self.num_layers:
+            raise InputError(
+                f"the stage map has {len(self.stages)} layers; expected all {self.num_layers} of the model"
+            )
         wrong = [stage for stage in self.stages if not 0 <= stage < self.parallelism.pp]
         if wrong:
             raise InputError(f"the stage map has stage {wrong[0]}; expected stages from 0 to {self.parallelism.pp - 1}")
@@ -111,6 +110,12 @@ class TensorCollection:
             raise InputError(
                 f"{len(self.allocation.devices)} devices for {self.num_ranks} ranks; expected one for each"
             )
+
+    @cached_property
+    def num_layers(self) -> int:
+        """Layers of the model: one more than the highest that a tensor belongs to."""
+        layers = (place for tensor in self.tensors for place in tensor.places if isinstance(place, int))
+        return 1 + max(layers, default=-1)
 
     @property
     def num_ranks(self) -> int:
@@ -120,9 +125,14 @@ class TensorCollection:
     def resized(
         self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
     ) -> TensorCollection:
-        """Return the same tensors under another parallelism, with a new job's stages and allocation if not given."""
+        """Return the same tensors under another parallelism.
+
+        Without ``stages`` the stage map stays if the number of stages does, else it is even; without ``allocation`` it
+        is a new job's.
+        """
+        kept = self.stages if to.pp == self.parallelism.pp else ()
         new = Allocation(devices=(), hosts=()) if allocation is None else allocation
-        return dataclasses.replace(self, parallelism=to, stages=tuple(stages), allocation=new)
+        return dataclasses.replace(self, parallelism=to, stages=tuple(stages) or kept, allocation=new)
 
     @cached_property
     def by_name(self) -> Mapping[str, Tensor]:

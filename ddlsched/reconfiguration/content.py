@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-
-import numpy as np
+from typing import Any, Literal, TypeAlias
 
 from ddlsched.errors import FaultyInputError, InputError
-from ddlsched.reconfiguration.copying import Copy, chunks
+from ddlsched.reconfiguration.copying import Chunk, Copy, chunks
 from ddlsched.reconfiguration.division import divided, within
-from ddlsched.reconfiguration.execution import CHUNK_BYTES, NewArray, filled
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.reconfiguration.reading import Reading, Source, Watch, no_watch
-from ddlsched.reconfiguration.shards import Piece, dense_layout
+from ddlsched.reconfiguration.shards import Layout, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
 
-__all__ = ["content_hashes", "refuse_diverged", "refuse_other_content"]
+__all__ = ["DIGESTS", "Digest", "content_hashes", "refuse_diverged", "refuse_other_content"]
 
-_THREADS = 4
+Digest: TypeAlias = Literal["xxh3", "sha256"]
+"""XXH3 of 128 bits finds what goes wrong by accident, as fast as memory is read; SHA-256 what somebody makes of it."""
 
 
-def content_hashes(reading: Reading, *, watch: Watch = no_watch) -> dict[str, str]:
-    """Return the SHA-256 of each whole tensor, read from the first replica of each part.
+def _xxh3() -> Any:
+    import xxhash
+
+    return xxhash.xxh3_128()
+
+
+DIGESTS: Mapping[Digest, Callable[[], Any]] = {"xxh3": _xxh3, "sha256": hashlib.sha256}
+
+
+def content_hashes(reading: Reading, digest: Digest = "sha256", *, watch: Watch = no_watch) -> dict[str, str]:
+    """Return the digest of each whole tensor, read from the first replica of each part.
 
     Raises
     ------
@@ -35,21 +45,32 @@ def content_hashes(reading: Reading, *, watch: Watch = no_watch) -> dict[str, st
     total = total_bytes(tensors)
     hashes: dict[str, str] = {}
     done = 0
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for tensor, digest in zip(tensors, pool.map(partial(_content_hash, reading), tensors), strict=True):
-            hashes[tensor.name] = digest
+    # The longest first: so no thread is left with one at the end.
+    ordered = sorted(tensors, key=lambda tensor: -tensor.num_bytes)
+    with _pool() as pool:
+        for tensor, found in zip(ordered, pool.map(partial(_content_hash, reading, digest), ordered), strict=True):
+            hashes[tensor.name] = found
             done += tensor.num_bytes
             watch("hashing", done, total)
-    return hashes
+    return {tensor.name: hashes[tensor.name] for tensor in tensors}
 
 
-def _content_hash(reading: Reading, tensor: Tensor) -> str:
+def _pool() -> ThreadPoolExecutor:
+    """Return as many threads as there are processors: digests and reads leave the interpreter to each other."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+def _content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
     array = _whole(reading, tensor)
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, tensor.num_bytes)))
-    for chunk in chunks(array.copies, CHUNK_BYTES // DTYPE_BYTES[tensor.dtype]):
-        digest.update(filled(array, chunk, buffer))
-    return digest.hexdigest()
+    return _hashed(array, chunks(array.copies, GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]), digest)
+
+
+def _hashed(array: NewArray, parts: Iterable[Chunk], digest: Digest) -> str:
+    found, buffers = DIGESTS[digest](), Buffers(GATHERED_BYTES)
+    for chunk in parts:
+        found.update(filled(array, chunk, buffers))
+    text: str = found.hexdigest()
+    return text
 
 
 def _whole(reading: Reading, tensor: Tensor) -> NewArray:
@@ -67,7 +88,9 @@ def _whole(reading: Reading, tensor: Tensor) -> NewArray:
     return NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=sources, copies=tuple(copies))
 
 
-def refuse_other_content(reading: Reading, expected: Mapping[str, str], *, watch: Watch = no_watch) -> None:
+def refuse_other_content(
+    reading: Reading, expected: Mapping[str, str], digest: Digest = "sha256", *, watch: Watch = no_watch
+) -> None:
     """Check each tensor's content hash against the expected one, and each replica against the first.
 
     Raises
@@ -75,9 +98,9 @@ def refuse_other_content(reading: Reading, expected: Mapping[str, str], *, watch
     FaultyInputError
         A tensor has other contents, or two files that should hold the same do not; all such tensors are named.
     """
-    found = content_hashes(reading, watch=watch)
+    found = content_hashes(reading, digest, watch=watch)
     faults = [
-        _other(reading, name, found[name], digest) for name, digest in expected.items() if found.get(name) != digest
+        _other(reading, name, found.get(name, ""), text) for name, text in expected.items() if found.get(name) != text
     ]
     faults += _divergences(reading)
     if faults:
@@ -98,14 +121,17 @@ def refuse_diverged(reading: Reading) -> None:
 
 
 def _other(reading: Reading, name: str, found: str, expected: str) -> str:
-    parts = reading.replicas(reading.checkpoint.collection.by_name[name])
+    tensor = reading.checkpoint.collection.by_name.get(name)
+    if tensor is None:
+        return f"{reading.place.name_of('')}: tensor {name} has a content hash, but is not there; expected it"
+    parts = reading.replicas(tensor)
     others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
     text = f"{parts[0].sources[0].name}{others}: tensor {name} has content hash {found[:12]}"
     return f"{text}; expected {expected[:12]}: its contents are not those that were saved"
 
 
 def _divergences(reading: Reading) -> Iterator[str]:
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with _pool() as pool:
         for faults in pool.map(partial(_diverged, reading), reading.checkpoint.collection.tensors):
             yield from faults
 
@@ -113,16 +139,18 @@ def _divergences(reading: Reading) -> Iterator[str]:
 def _diverged(reading: Reading, tensor: Tensor) -> list[str]:
     """Return a line for each replica of a part of a tensor that differs from the first in an element."""
     faults = []
-    for layout, (first, *others) in reading.replicas(tensor):
-        for other in others:
-            if not all(_same(first, other, piece) for piece in layout.pieces):
-                text = f"{other.name}: tensor {tensor.name} differs from its replica in {first.file}"
+    for layout, sources in reading.replicas(tensor):
+        first = _part_hash(tensor, layout, sources[0]) if len(sources) > 1 else ""
+        for other in sources[1:]:
+            if _part_hash(tensor, layout, other) != first:
+                text = f"{other.name}: tensor {tensor.name} differs from its replica in {sources[0].file}"
                 faults.append(f"{text}; expected the same contents")
     return faults
 
 
-def _same(one: Source, other: Source, piece: Piece) -> bool:
-    size = DTYPE_BYTES[one.entry.dtype]
-    parts = (copy.read for chunk in chunks([Copy(0, piece, piece)], CHUNK_BYTES // size) for copy in chunk.copies)
-    # As bytes: a NaN equals itself.
-    return all(np.array_equal(one.view(part).view(f"u{size}"), other.view(part).view(f"u{size}")) for part in parts)
+def _part_hash(tensor: Tensor, layout: Layout, source: Source) -> str:
+    """Return a digest of what a rank holds of a tensor, without padding."""
+    copies = tuple(Copy(0, piece, piece) for piece in layout.pieces)
+    array = NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=(source,), copies=copies)
+    most_elements = GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]
+    return _hashed(array, (chunk for copy in copies for chunk in chunks([copy], most_elements)), "xxh3")

@@ -3,73 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import local_array
 from ddlsched.reconfiguration.checkpoint import Checkpoint, described_in
-from ddlsched.reconfiguration.collection import Allocation, Shard, TensorCollection
-from ddlsched.reconfiguration.distributed_files import (
-    METADATA,
-    StoredTensor,
-    chunk_entry,
-    read_metadata,
-)
+from ddlsched.reconfiguration.collection import TensorCollection
+from ddlsched.reconfiguration.distributed_files import METADATA, Metadata, read_metadata
+from ddlsched.reconfiguration.division import Box
+from ddlsched.reconfiguration.division_rules import found_division, place_by_name
+from ddlsched.reconfiguration.files_beside import MEGATRON_FILES, files_beside, has_file
 from ddlsched.reconfiguration.locations import Location, location_of
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.reading import Reading, Source
-from ddlsched.reconfiguration.safetensors_files import Entry
-from ddlsched.reconfiguration.shards import Layout
+from ddlsched.reconfiguration.reading import Reading
+from ddlsched.reconfiguration.stored_parts import PartsReading, StoredPart, stored_part, whole_parts
+from ddlsched.reconfiguration.tensors import Kind, Tensor
+from ddlsched.reconfiguration.torch_archives import chunk_entry
 
 __all__ = ["OWN_DESCRIPTION", "is_distributed", "read_distributed"]
 
 OWN_DESCRIPTION = "ddlsched.json"
 """A description, as in ``checkpoint.json``, of a distributed checkpoint that this package wrote."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stored(TensorCollection):
-    """Tensors as chunks of files: each file is taken for so many ranks that none has two chunks of a tensor."""
-
-    chunks: Mapping[str, tuple[Shard, ...]] = field(default_factory=dict)
-
-    def shards(self, tensor: object) -> tuple[Shard, ...]:
-        """Return the chunks of a tensor, each with its one rank."""
-        return self.chunks[tensor.name]  # type: ignore[attr-defined]
-
-    def resized(
-        self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
-    ) -> TensorCollection:
-        """Return the same tensors as a job of this parallelism divides them."""
-        new = Allocation(devices=(), hosts=()) if allocation is None else allocation
-        return TensorCollection(
-            tensors=self.tensors,
-            parallelism=to,
-            stages=tuple(stages),
-            allocation=new,
-            flat_multiple=self.flat_multiple,
-        )
-
-
-class _DistributedReading(Reading):
-    """A reading whose arrays are found when they are asked for: each lies in an archive of its own."""
-
-    def __init__(
-        self, checkpoint: Checkpoint, place: Location, found: Mapping[tuple[int, str], tuple[str, Entry]]
-    ) -> None:
-        super().__init__(checkpoint, place)
-        self._found = found
-
-    def source(self, rank: int, tensor: str) -> Source:
-        """Return a chunk of a tensor."""
-        file, entry = self._found[rank, tensor]
-        return Source(self.place, file, entry)
-
-    def refuse_faulty_files(self) -> None:
-        """Do nothing: metadata and archives have been checked against each other."""
 
 
 def is_distributed(directory: Path | str) -> bool:
@@ -88,82 +44,95 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     directory
         Folder or URL with ``.metadata``.
     like
-        A checkpoint of this package whose tensors have the same names, shapes and dtypes: what a distributed
-        checkpoint does not say, how each is to be divided, is taken from it, and the model. None: as the directory's
-        ``ddlsched.json`` says, which also holds iteration, data set and random numbers.
+        A checkpoint of this package whose tensors have the same names, shapes and dtypes: how each is to be divided is
+        taken from it, and the model. None: as the directory's ``ddlsched.json`` says, which also holds iteration, data
+        set and random numbers; without one, as the chunks are cut
+        (:func:`~ddlsched.reconfiguration.division_rules.found_division`).
 
     Raises
     ------
     InputError
-        Something cannot be read, the directory lacks a tensor or has one more, or shapes or dtypes differ.
+        Something cannot be read, or the directory lacks a tensor of the description or has one more, or shapes or
+        dtypes differ.
     """
     place = location_of(directory)
     stored = read_metadata(place)
-    wanted = _described(place, like)
-    _refuse_differences(stored, wanted, place)
-    files, chunks, found = _laid_out(stored, place)
-    collection = _Stored(
-        tensors=wanted.collection.tensors,
-        parallelism=Parallelism(dp=len(files)),
-        allocation=Allocation(devices=tuple(range(len(files))), hosts=(0,) * len(files)),
-        flat_multiple=wanted.collection.flat_multiple,
-        chunks=chunks,
-    )
-    reading = _DistributedReading(dataclasses.replace(wanted, collection=collection, files=files), place, found)
-    if like is None:
-        return reading
-    own = dataclasses.replace(reading.checkpoint, iteration=_step(reading), dataset={}, random={}, sha256={})
-    return _DistributedReading(own, place, found)
+    beside = files_beside(place, MEGATRON_FILES)
+    parts = dict(_parts(place, stored)) | {
+        name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()
+    }
+    known = _with_bytes(_described(place, stored, like), stored, beside)
+    _refuse_differences(stored, beside, known, place)
+    if like is not None or not known.iteration:
+        known = dataclasses.replace(known, iteration=_step(place, stored, parts))
+    return PartsReading(known, parts, place)
 
 
-def _described(place: Location, like: Path | str | None) -> Checkpoint:
+def _described(place: Location, stored: Metadata, like: Path | str | None) -> Checkpoint:
+    """Return what is known of the tensors, or of all, apart from what must be read."""
     if like is not None:
-        return Checkpoint.read(like)
-    try:
+        known = Checkpoint.read(like)
+        return dataclasses.replace(known, dataset={}, random={}, sha256={}, xxh3={}, paths=stored.paths)
+    if has_file(place, OWN_DESCRIPTION):
         return described_in(place, OWN_DESCRIPTION)
-    except InputError as error:
-        text = "name a checkpoint with the same tensors (--like DIR), which says how each is divided"
-        raise InputError(f"{error}; or {text}") from None
+    kinds = {
+        name: (tensor.shape, frozenset(Box(chunk.start, chunk.extent) for chunk in tensor.chunks))
+        for name, tensor in stored.tensors.items()
+    }
+    degrees, cuts = found_division(kinds)
+    tensors = [
+        Tensor(name=name, shape=tensor.shape, dtype=tensor.dtype, places=place_by_name(name), cuts=cuts[name])
+        for name, tensor in stored.tensors.items()
+    ]
+    return Checkpoint(collection=TensorCollection(tensors=tuple(tensors), parallelism=degrees), paths=stored.paths)
 
 
-def _refuse_differences(stored: Mapping[str, StoredTensor], wanted: Checkpoint, place: Location) -> None:
+def _with_bytes(known: Checkpoint, stored: Metadata, beside: Mapping[str, int]) -> Checkpoint:
+    """Return a description with the objects and files that it does not name yet."""
+    old = known.collection
+    sizes = {name: chunk.high - chunk.low for name, chunk in stored.objects.items()}
+    more = [
+        Tensor(name=name, shape=(size,), dtype="U8", places=place_by_name(name), kind=kind)
+        for kind, found in _kinds(sizes, beside)
+        for name, size in found.items()
+        if name not in old.by_name
+    ]
+    return dataclasses.replace(known, collection=dataclasses.replace(old, tensors=(*old.tensors, *more)))
+
+
+def _kinds(objects: Mapping[str, int], beside: Mapping[str, int]) -> tuple[tuple[Kind, Mapping[str, int]], ...]:
+    return ("object", objects), ("file", beside)
+
+
+def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[StoredPart]]]:
+    for name, tensor in stored.tensors.items():
+        found = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
+        yield name, [stored_part(layout, place, file, entry) for (entry, layout), file in found]
+    for name, held in stored.objects.items():
+        yield name, whole_parts("U8", (held.high - held.low,), place, held.file, held.low)
+
+
+def _refuse_differences(stored: Metadata, beside: Mapping[str, int], known: Checkpoint, place: Location) -> None:
     where = place.name_of(METADATA)
-    for tensor in wanted.collection.tensors:
-        if tensor.name not in stored:
+    found = {name: (tensor.dtype, tensor.shape) for name, tensor in stored.tensors.items()}
+    found |= {name: ("U8", (held.high - held.low,)) for name, held in stored.objects.items()}
+    found |= {name: ("U8", (size,)) for name, size in beside.items()}
+    for tensor in known.collection.tensors:
+        if tensor.name not in found:
             raise InputError(f"{where}: tensor {tensor.name} is missing; expected {tensor.dtype} {list(tensor.shape)}")
-        found = stored[tensor.name]
-        if (found.dtype, found.shape) != (tensor.dtype, tensor.shape):
-            text = f"tensor {tensor.name} is {found.dtype} {list(found.shape)}"
+        dtype, shape = found[tensor.name]
+        if (dtype, shape) != (tensor.dtype, tensor.shape):
+            text = f"tensor {tensor.name} is {dtype} {list(shape)}"
             raise InputError(f"{where}: {text}; expected {tensor.dtype} {list(tensor.shape)}")
-    unknown = sorted(set(stored) - set(wanted.collection.by_name))
+    unknown = sorted(set(found) - set(known.collection.by_name))
     if unknown:
         raise InputError(f"{where}: tensor {unknown[0]} is in no description; expected those described and no other")
 
 
-def _laid_out(
-    stored: Mapping[str, StoredTensor], place: Location
-) -> tuple[tuple[str, ...], dict[str, tuple[Shard, ...]], dict[tuple[int, str], tuple[str, Entry]]]:
-    """Return the file of each rank, the chunks of each tensor, and where each is."""
-    ranks: dict[tuple[str, int], int] = {}
-    shards: dict[str, tuple[Shard, ...]] = {}
-    found: dict[tuple[int, str], tuple[str, Entry]] = {}
-    for name, tensor in stored.items():
-        counts: dict[str, int] = defaultdict(int)
-        layouts: list[tuple[Layout, int]] = []
-        for chunk in tensor.chunks:
-            rank = ranks.setdefault((chunk.file, counts[chunk.file]), len(ranks))
-            counts[chunk.file] += 1
-            entry, layout = chunk_entry(place, name, tensor, chunk)
-            found[rank, name] = (chunk.file, entry)
-            layouts.append((layout, rank))
-        shards[name] = tuple(Shard(layout, (rank,)) for layout, rank in layouts)
-    return tuple(file for file, _ in ranks), shards, found
-
-
-def _step(reading: Reading) -> int:
+def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[StoredPart]]) -> int:
     """Return how many steps the optimiser has counted, 0 if it has not."""
-    steps = [tensor for tensor in reading.checkpoint.collection.tensors if tensor.name == "optimiser.step"]
-    if not steps:
-        return 0
-    (part,) = reading.replicas(steps[0])
-    return int(local_array(reading.place, part.sources[0].file, part.sources[0].entry)[0])
+    for name, tensor in stored.tensors.items():
+        if name.rpartition(".")[2] == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):
+            ((_, (source,)),) = parts[name]
+            return max(int(np.nan_to_num(local_array(place, source.file, source.entry)[0])), 0)
+    return 0

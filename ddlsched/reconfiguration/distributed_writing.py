@@ -1,192 +1,181 @@
-"""A checkpoint as a PyTorch distributed checkpoint: chunk by chunk, through PyTorch's own writer. Needs torch."""
+"""Directories of ``torch.distributed.checkpoint``, laid out without PyTorch: what its plain ``load`` reads."""
 
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import threading
-import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ddlsched.errors import InputError
-from ddlsched.reconfiguration.arrays import Array, numpy_dtype
 from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
-from ddlsched.reconfiguration.distributed_files import DTYPES
+from ddlsched.reconfiguration.collection import Shard, TensorCollection
+from ddlsched.reconfiguration.distributed_files import METADATA
 from ddlsched.reconfiguration.distributed_reading import OWN_DESCRIPTION, read_distributed
-from ddlsched.reconfiguration.division import Box, divided, within
-from ddlsched.reconfiguration.files_in_parts import refuse_full_disk
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
-from ddlsched.reconfiguration.resharding import refuse_destination
+from ddlsched.reconfiguration.division import divided
+from ddlsched.reconfiguration.file_forms import FileForm, FilePlan
+from ddlsched.reconfiguration.files_beside import refuse_bad_file_name
+from ddlsched.reconfiguration.plain_pickles import Called, Items, Name, New, pickled
+from ddlsched.reconfiguration.reading import Reading
+from ddlsched.reconfiguration.safetensors_files import Entry
 from ddlsched.reconfiguration.shards import Layout, dense_layout
-from ddlsched.reconfiguration.tensors import Tensor, total_bytes
+from ddlsched.reconfiguration.stored_parts import PartsCollection
+from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
+from ddlsched.reconfiguration.torch_archives import TORCH_NAMES, archive_of
 
-try:
-    import torch
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint import metadata as meta
-    from torch.distributed.checkpoint import planner as plans
-    from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
-except ImportError:
-    raise InputError("PyTorch distributed checkpoints are written by PyTorch: pip install torch") from None
+__all__ = ["TORCH_FILES", "TorchFiles"]
 
-__all__ = ["write_distributed"]
-
-_MOST_THREADS = 8
-_TORCH = {dtype: getattr(torch, name) for name, dtype in DTYPES.items() if hasattr(torch, name)}
+_META = "torch.distributed.checkpoint.metadata"
 
 
-def write_distributed(
-    source: Path | str | Reading,
-    destination: Path,
-    *,
-    to: Parallelism | None = None,
-    verify: bool = False,
-    watch: Watch = no_watch,
-) -> int:
-    """Write a checkpoint as a PyTorch distributed checkpoint, which ``torch.distributed.checkpoint.load`` reads.
+class TorchFiles:
+    """Chunks as the ranks of a job hold them, each once, in ``__RANK_N.distcp``; Python objects and files as they were.
 
-    Its keys are the tensors' names. Beside what PyTorch needs the directory holds ``ddlsched.json``, from which
-    iteration, data set, random numbers and the way to divide tensors are known when it is the source of a change.
-
-    Parameters
-    ----------
-    source
-        A checkpoint's folder or URL, or a reading.
-    destination
-        New folder; it has its name only when all is on disk.
-    to
-        Chunks are cut as the ranks of this parallelism hold them, so that these read no more than they need; None: as
-        in the source.
-    verify
-        Whether to read all back: each tensor's content hash must be the old one's.
-    watch
-        Told the bytes written and those in all.
-
-    Returns
-    -------
-    int
-        Bytes of the new files.
-
-    Raises
-    ------
-    InputError
-        Something cannot be used: the message names the file and the tensor.
+    A rank that holds several boxes of a tensor has as many files.
     """
-    reading = source if isinstance(source, Reading) else Reading.at(source)
-    refuse_destination(destination, reading.place.name_of("").rstrip("/"))
-    reading.refuse_faulty_files()
-    old = reading.checkpoint
-    new = dataclasses.replace(old, collection=old.collection.resized(to or old.collection.parallelism), files=())
-    partial = destination.parent / f".{destination.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    refuse_full_disk(destination.parent, total_bytes(old.collection.tensors))
-    try:
-        _save(reading, new.collection, partial, watch)
-        (partial / OWN_DESCRIPTION).write_text(new.text(), encoding="utf-8")
-        if verify:
-            _verified(reading, new, partial, watch)
-        partial.rename(destination)
-    except OSError as error:
-        raise InputError(f"{destination}: cannot be written ({error.strerror}); expected a new folder") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return sum(file.stat().st_size for file in destination.iterdir())
+
+    def held(self, job: Checkpoint) -> Checkpoint:
+        """Return each chunk with the file of a rank that holds it."""
+        chunks = _Chunks(job.collection)
+        for tensor in job.collection.tensors:
+            chunks.add(tensor)
+        hosts = job.collection.allocation.hosts
+        collection = PartsCollection.of(job.collection, chunks.shards, [hosts[rank] for rank in chunks.owners])
+        return dataclasses.replace(job, collection=collection, files=tuple(chunks.files))
+
+    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        """Return a file of archives, or of bytes as they are."""
+        entries: dict[str, Entry] = {}
+        pieces: dict[int, bytes] = {0: b""}
+        at = 0
+        for name, layout in held.collection.arrays[rank].items():
+            tensor = held.collection.by_name[name]
+            before, behind = archive_of(tensor.dtype, layout.shape) if tensor.kind == "values" else (b"", b"")
+            entries[name] = Entry(tensor.dtype, layout.shape, at + len(before))
+            end = entries[name].begin + entries[name].num_bytes
+            pieces |= {at: before, end: behind}
+            at = end + len(behind)
+        return FilePlan(entries, pieces)
+
+    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        """Write the metadata and this package's description."""
+        written = {METADATA: _metadata(self, held), OWN_DESCRIPTION: job.text().encode()}
+        for name, content in written.items():
+            (folder / name).write_bytes(content)
+        return [folder / name for name in written]
+
+    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        """Return a reading of what is written, described first."""
+        self.describe(job, held, folder)
+        return read_distributed(folder)
 
 
-def _save(reading: Reading, collection: TensorCollection, partial: Path, watch: Watch) -> None:
-    threads = min(collection.num_ranks, _MOST_THREADS)
-    writer = dcp.FileSystemWriter(partial, thread_count=threads, overwrite=False)
-    try:
-        # PyTorch warns that there are no other processes.
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            dcp.save({}, storage_writer=writer, planner=_Planner(reading, collection, watch), no_dist=True)
-    except dcp.CheckpointException as error:
-        raise next(iter(error.failures.values()))[0] from None
+TORCH_FILES: FileForm = TorchFiles()
+"""The form of PyTorch's distributed checkpoints."""
 
 
-def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) -> None:
-    """Compare replicas and contents, and keep the hashes."""
-    refuse_diverged(reading)
-    expected = dict(reading.checkpoint.sha256)
-    if set(expected) != set(new.collection.by_name):
-        expected = content_hashes(reading, watch=watch) | expected
-    refuse_other_content(read_distributed(partial), expected, watch=watch)
-    text = dataclasses.replace(new, sha256=expected).text()
-    (partial / OWN_DESCRIPTION).write_text(text, encoding="utf-8")
+class _Chunks:
+    """The chunks of a job's tensors, and the file of each: of those who hold it, the one with the least so far."""
 
+    def __init__(self, job: TensorCollection) -> None:
+        self.job = job
+        self.shards: dict[str, tuple[Shard, ...]] = {}
+        self.owners: list[int] = []
+        self.files: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._bytes: Counter[int] = Counter()
 
-class _Planner(plans.SavePlanner):
-    """Tells PyTorch's writer which chunks there are, and makes each when it is asked for."""
-
-    def __init__(self, reading: Reading, collection: TensorCollection, watch: Watch) -> None:
-        self.reading, self.collection, self.watch = reading, collection, watch
-        self.done, self.total = 0, total_bytes(collection.tensors)
-        self.lock = threading.Lock()
-
-    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
-        """Do nothing: all is known."""
-
-    def create_local_plan(self) -> plans.SavePlan:
-        """Return all chunks."""
-        return plans.SavePlan([item for tensor in self.collection.tensors for item in self._items(tensor)])
-
-    def _items(self, tensor: Tensor) -> Iterator[plans.WriteItem]:
-        if tensor.dtype not in _TORCH:
-            raise InputError(f"tensor {tensor.name}: this PyTorch knows no {tensor.dtype}; expected another dtype")
-        properties = meta.TensorProperties(dtype=_TORCH[tensor.dtype])
-        layouts = tuple(shard.layout for shard in self.collection.shards(tensor))
-        for cell in divided(layouts, layouts):
-            start, extent = torch.Size(cell.box.start), torch.Size(cell.box.extent)
-            yield plans.WriteItem(
-                index=meta.MetadataIndex(tensor.name, start),
-                type=plans.WriteItemType.SHARD,
-                tensor_data=plans.TensorWriteData(
-                    chunk=meta.ChunkStorageMetadata(offsets=start, sizes=extent),
-                    properties=properties,
-                    size=torch.Size(tensor.shape),
-                ),
+    def add(self, tensor: Tensor) -> None:
+        """Divide a tensor."""
+        counts: Counter[int] = Counter()
+        found = []
+        for layout, holders in self._boxes(tensor):
+            owner = min(holders, key=lambda rank: (self._bytes[rank], rank))
+            self._bytes[owner] += layout.num_elements * DTYPE_BYTES[tensor.dtype]
+            file = (
+                refuse_bad_file_name(tensor, (OWN_DESCRIPTION,))
+                if tensor.kind == "file"
+                else f"__{owner}_{counts[owner]}.distcp"
             )
+            found.append(Shard(layout, (self._number(file, owner),)))
+            counts[owner] += 1
+        self.shards[tensor.name] = tuple(found)
 
-    def create_global_plan(self, all_plans: list[plans.SavePlan]) -> tuple[list[plans.SavePlan], meta.Metadata]:
-        """Return the plans as they are, and the metadata."""
-        new_plans, metadata = create_default_global_save_plan(all_plans)
-        return new_plans, metadata
+    def _number(self, file: str, owner: int) -> int:
+        if file not in self._numbers:
+            self._numbers[file] = len(self.files)
+            self.files.append(file)
+            self.owners.append(owner)
+        return self._numbers[file]
 
-    def finish_plan(self, new_plan: plans.SavePlan) -> plans.SavePlan:
-        """Return the plan as it is."""
-        return new_plan
-
-    def resolve_data(self, write_item: plans.WriteItem) -> torch.Tensor:
-        """Return a chunk's elements, put together from the old files."""
-        tensor, chunk = self.collection.by_name[write_item.index.fqn], write_item.tensor_data.chunk
-        array = _box(self.reading, tensor, Box(tuple(chunk.offsets), tuple(chunk.sizes)))
-        with self.lock:
-            self.done += array.nbytes
-            self.watch("writing", self.done, self.total)
-        flat = torch.from_numpy(array.reshape(-1).view(np.uint8))
-        return flat.view(_TORCH[tensor.dtype]).reshape(array.shape)
+    def _boxes(self, tensor: Tensor) -> Iterator[tuple[Layout, list[int]]]:
+        shards = self.job.shards(tensor)
+        layouts = tuple(shard.layout for shard in shards)
+        for cell in divided(layouts, layouts):
+            (piece,) = dense_layout(cell.box.extent, (), ()).pieces
+            layout = Layout(cell.box.extent, (piece._replace(start=cell.box.start),))
+            yield layout, [rank for holding in cell.old for rank in shards[holding.shard].ranks]
 
 
-def _box(reading: Reading, tensor: Tensor, box: Box) -> Array:
-    """Return the elements of a box of a tensor."""
-    parts = reading.replicas(tensor)
-    # The box, laid out by itself, is a dense tensor of which every piece begins at the box's start.
-    (piece,) = dense_layout(box.extent, (), ()).pieces
-    wanted = Layout(box.extent, (piece._replace(start=box.start),))
-    array = np.empty(box.extent, numpy_dtype(tensor.dtype))
-    for cell in divided(tuple(part.layout for part in parts), (wanted,)):
-        if not cell.old:
-            raise InputError(f"tensor {tensor.name}: no replica of a part of it is left; expected one at least")
-        held = cell.old[0]
-        read = within(parts[held.shard].layout.pieces[held.piece], cell.box)
-        ranges = zip(cell.box.start, cell.box.extent, box.start, strict=True)
-        place = tuple(slice(first - begin, first - begin + rows) for first, rows, begin in ranges)
-        array[place] = parts[held.shard].sources[0].view(read)
-    return array
+def _metadata(form: FileForm, held: Checkpoint) -> bytes:
+    """Return the content of ``.metadata``."""
+    plans = [form.file_plan(held, rank) for rank in range(len(held.files))]
+    kinds: dict[str, New] = {}
+    places: list[tuple[New, New]] = []
+    for tensor in held.collection.tensors:
+        if tensor.kind == "file":
+            continue
+        shards = held.collection.shards(tensor)
+        kinds[tensor.name] = _kind(tensor, shards)
+        for number, shard in enumerate(shards):
+            (rank,) = shard.ranks
+            entry = plans[rank].entries[tensor.name]
+            places.append((_index(tensor, shard, number), _place(held.files[rank], tensor, entry)))
+    state = {
+        "state_dict_metadata": kinds,
+        "planner_data": {name: tuple(held.paths.get(name, (name,))) for name in kinds},
+        "storage_data": Items(places),
+        "storage_meta": _new("StorageMeta", checkpoint_id=None, save_id=None, load_id=None, modules=[]),
+        "version": "1.0.0",
+    }
+    return pickled(_new("Metadata", **state))
+
+
+def _kind(tensor: Tensor, shards: Sequence[Shard]) -> New:
+    if tensor.kind == "object":
+        return New(Name(_META, "BytesStorageMetadata"))
+    dtype, layout = (
+        Name("torch", TORCH_NAMES[tensor.dtype]),
+        Called(Name("torch.serialization", "_get_layout"), _STRIDED),
+    )
+    properties = New(Name(_META, "TensorProperties"), (dtype, layout, False, Called(_MEMORY_FORMAT, (0,)), False))
+    boxes = (shard.layout.pieces[0] for shard in shards)
+    chunks = [_new("ChunkStorageMetadata", offsets=_size(box.start), sizes=_size(box.extent)) for box in boxes]
+    return _new("TensorStorageMetadata", properties=properties, size=_size(tensor.shape), chunks=chunks)
+
+
+def _index(tensor: Tensor, shard: Shard, number: int) -> New:
+    if tensor.kind == "object":
+        return _new("MetadataIndex", fqn=tensor.name, index=None)
+    return _new("MetadataIndex", fqn=tensor.name, offset=_size(shard.layout.pieces[0].start), index=number)
+
+
+def _place(file: str, tensor: Tensor, entry: Entry) -> New:
+    begin, num_bytes = entry.begin, entry.num_bytes
+    if tensor.kind == "values":
+        before, behind = archive_of(tensor.dtype, entry.shape)
+        begin, num_bytes = begin - len(before), len(before) + num_bytes + len(behind)
+    return New(_STORAGE_INFO, {"relative_path": file, "offset": begin, "length": num_bytes})
+
+
+_STRIDED = ("torch.strided",)
+_MEMORY_FORMAT = Name(_META, "_MEM_FORMAT_ENCODING")
+_STORAGE_INFO = Name("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+
+
+def _new(name: str, **state: Any) -> New:
+    return New(Name(_META, name), state)
+
+
+def _size(shape: tuple[int, ...]) -> Called:
+    return Called(Name("torch", "Size"), (shape,))

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from itertools import groupby
-from queue import SimpleQueue
 from typing import NamedTuple
 
-import numpy as np
-
-from ddlsched.reconfiguration.arrays import numpy_dtype
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks, is_contiguous
 from ddlsched.reconfiguration.division import within
-from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target
+from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
+from ddlsched.reconfiguration.partial_folder import Journal, explained
 from ddlsched.reconfiguration.plan import TensorPlan
 from ddlsched.reconfiguration.reading import Source, Watch
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
-__all__ = ["CHUNK_BYTES", "NewArray", "copied", "filled", "new_arrays", "num_threads"]
+__all__ = ["chunk_bytes_of", "copied", "new_arrays", "num_threads"]
 
-CHUNK_BYTES = 8 << 20
-_BATCH_BYTES = 256 << 20
+_CHUNK_BYTES = 2 << 20
+_BATCH_BYTES = 128 << 20
+_MOST_UNSYNCED_BATCHES = 8
+_MOST_THREADS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewArray:
-    """An array that is to be put together: from what, and into which files."""
-
-    tensor: str
-    dtype: str
-    sources: tuple[Source, ...]
-    copies: tuple[Copy, ...]
-    targets: tuple[Target, ...] = ()
+def chunk_bytes_of(buffer_bytes: int) -> int:
+    """Return the most bytes that are copied at a time; the batches of a plan follow from it and the plan."""
+    return max(min(_CHUNK_BYTES, buffer_bytes // (2 * _MOST_THREADS)), 1)
 
 
 def new_arrays(
@@ -85,33 +79,6 @@ def _copies(
     return tuple(copies), tuple(source_of(rank) for rank in numbers)
 
 
-def filled(array: NewArray, chunk: Chunk, buffer: memoryview) -> memoryview:
-    """Return a chunk's bytes: a source's own if they lie there as wanted, else gathered in the buffer."""
-    if is_run(chunk):
-        first = chunk.copies[0]
-        return array.sources[first.source].data(first.read)
-    size = DTYPE_BYTES[array.dtype]
-    num_bytes = (chunk.high - chunk.low) * size
-    if len(buffer) < num_bytes:
-        buffer = memoryview(bytearray(num_bytes))
-    wanted = buffer[:num_bytes]
-    dtype = numpy_dtype(array.dtype)
-    if sum(copy.write.num_elements for copy in chunk.copies) * size < num_bytes:
-        np.frombuffer(wanted, np.uint8)[:] = 0
-    for source, read, write in chunk.copies:
-        strides = tuple(stride * size for stride in write.strides)
-        view = np.ndarray(write.extent, dtype, wanted, (write.offset - chunk.low) * size, strides)
-        view[...] = array.sources[source].view(read)
-    return wanted
-
-
-def is_run(chunk: Chunk) -> bool:
-    """Return whether a chunk's bytes lie in one source as they are wanted."""
-    first = chunk.copies[0]
-    whole = len(chunk.copies) == 1 and first.write.num_elements == chunk.high - chunk.low
-    return whole and is_contiguous(first.read)
-
-
 class _Job(NamedTuple):
     array: NewArray
     chunk: Chunk
@@ -121,41 +88,72 @@ class _Job(NamedTuple):
         return (self.chunk.high - self.chunk.low) * DTYPE_BYTES[self.array.dtype] * len(self.array.targets)
 
 
+@contextmanager
 def copied(
-    arrays: Sequence[NewArray], files: OpenFiles, journal: Journal, *, buffer_bytes: int, threads: int, watch: Watch
-) -> int:
-    """Fill the files; returns the bytes that an earlier run had written.
+    arrays: Sequence[NewArray], files: OpenFiles, journal: Journal, *, chunk_bytes: int, threads: int, watch: Watch
+) -> Iterator[int]:
+    """Fill the files; yields the bytes that an earlier run had written, and waits at the end until all is on disk.
+
+    What is done meanwhile, such as checking, finds the files full.
 
     Parameters
     ----------
-    buffer_bytes
-        Of all threads together.
+    chunk_bytes
+        Most bytes that a thread copies at a time, and that it reads for them.
     watch
         Told of each batch.
     """
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
-    chunk_bytes = max(min(CHUNK_BYTES, buffer_bytes // threads), 1)
-    spare: SimpleQueue[memoryview] = SimpleQueue()
-    for _ in range(threads):
-        spare.put(memoryview(bytearray(chunk_bytes)))
+    buffers = [Buffers(chunk_bytes) for _ in range(threads)]
     done = resumed = 0
-    flushing: Future[None] | None = None
-    with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as flusher:
+    with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
         for number, batch in enumerate(_batches(arrays, chunk_bytes)):
             done += sum(job.num_bytes for job in batch)
             if number < journal.done:
                 resumed = done
                 continue
-            for _ in pool.map(lambda job: _carried_out(job, files, spare), batch):
+            left = iter(batch)  # Threads take from it one by one.
+            for _ in pool.map(lambda own, left=left: _carry_out(left, files, own), buffers):
                 pass
-            if flushing is not None:
-                flushing.result()
-            flushing = flusher.submit(_flushed, files, journal)
+            flusher.begin(number + 1)
             watch("copying", min(done, total), total)
-        if flushing is not None:
-            flushing.result()
-    watch("copying", total, total)
-    return resumed
+        watch("copying", total, total)
+        yield resumed
+        flusher.wait()
+        files.flush()  # Also of files without a batch.
+
+
+class _Flusher:
+    """A thread that brings batches to the disk, and notes them, while the next ones are copied."""
+
+    def __init__(self, files: OpenFiles, journal: Journal) -> None:
+        self._files, self._journal = files, journal
+        self._thread = ThreadPoolExecutor(1)
+        self._begun: deque[Future[None]] = deque()
+        self._written = 0
+
+    def begin(self, batches: int) -> None:
+        """Bring so many batches, those before included, to the disk; wait if it is far behind."""
+        self._written = batches
+        self._begun.append(self._thread.submit(self._flush))
+        while len(self._begun) > _MOST_UNSYNCED_BATCHES or (self._begun and self._begun[0].done()):
+            self._begun.popleft().result()
+
+    def _flush(self) -> None:
+        batches = self._written
+        if batches > self._journal.done:
+            self._files.flush()
+            with explained(self._journal.path):
+                self._journal.record(batches)
+
+    def wait(self) -> None:
+        """Wait until all that was begun is on disk."""
+        while self._begun:
+            self._begun.popleft().result()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 def _batches(arrays: Sequence[NewArray], chunk_bytes: int) -> Iterator[list[_Job]]:
@@ -176,31 +174,19 @@ def _jobs(arrays: Iterable[NewArray], chunk_bytes: int) -> list[_Job]:
     """Return the chunks of a tensor's arrays; those that lie alike, which read the same rows, follow each other."""
     jobs: list[tuple[float, _Job]] = []
     for array in arrays:
-        own = list(chunks(array.copies, max(chunk_bytes // DTYPE_BYTES[array.dtype], 1)))
+        runs = all(is_contiguous(copy.read) and is_contiguous(copy.write) for copy in array.copies)
+        most_bytes = chunk_bytes if runs else min(chunk_bytes, GATHERED_BYTES)
+        own = list(chunks(array.copies, max(most_bytes // DTYPE_BYTES[array.dtype], 1)))
         jobs += [(chunk.low / own[-1].high, _Job(array, chunk)) for chunk in own]
     return [job for _, job in sorted(jobs, key=lambda item: item[0])]
 
 
-def _carried_out(job: _Job, files: OpenFiles, spare: SimpleQueue[memoryview]) -> None:
-    array, chunk = job
-    offset = chunk.low * DTYPE_BYTES[array.dtype]
-    first = array.sources[chunk.copies[0].source]
-    descriptor = first.place.descriptor(first.file)
-    if is_run(chunk) and descriptor is not None:
-        files.copy(array.targets, offset, descriptor, first.byte_range(chunk.copies[0].read), array.tensor)
-        return
-    buffer = spare.get()
-    try:
-        files.write(array.targets, offset, filled(array, chunk, buffer), array.tensor)
-    finally:
-        spare.put(buffer)
-
-
-def _flushed(files: OpenFiles, journal: Journal) -> None:
-    files.flush()
-    journal.record()
+def _carry_out(jobs: Iterator[_Job], files: OpenFiles, buffers: Buffers) -> None:
+    for array, chunk in jobs:
+        offset = chunk.low * DTYPE_BYTES[array.dtype]
+        files.write(array.targets, offset, filled(array, chunk, buffers), array.tensor)
 
 
 def num_threads() -> int:
     """Return how many threads copy, if nothing else is asked for."""
-    return min(8, 2 * len(os.sched_getaffinity(0)))
+    return min(_MOST_THREADS, 2 * len(os.sched_getaffinity(0)))

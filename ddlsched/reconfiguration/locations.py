@@ -1,13 +1,13 @@
-"""Where checkpoints are read from: a local folder, memory-mapped, or any file system that fsspec knows."""
+"""Where checkpoints are read from: a local folder, or any file system that fsspec knows."""
 
 from __future__ import annotations
 
-import mmap
 import os
+import stat
 import threading
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ddlsched.errors import InputError
 
@@ -30,7 +30,7 @@ class Location(Protocol):
         ...
 
     def read(self, file: str, low: int, high: int) -> memoryview:
-        """Return the bytes from one number to another; without a copy where that can be."""
+        """Return the bytes from one number to another, fewer only where the file ends."""
         ...
 
     def read_all(self, file: str) -> bytes:
@@ -45,18 +45,33 @@ class Location(Protocol):
         """Return a text that changes when the file does, as far as can be told without reading it."""
         ...
 
+    def refuse_changes(self) -> None:
+        """Raise InputError if a file that was used is no more what it was at its first use."""
+        ...
+
 
 def location_of(directory: Path | str) -> Location:
     """Return a folder by its path, or by a URL such as ``http://host:8000/checkpoint``."""
     return _Remote(str(directory)) if "://" in str(directory) else _Folder(Path(directory))
 
 
+class _Opened(NamedTuple):
+    """An open file, as it was then."""
+
+    descriptor: int
+    num_bytes: int
+    version: str
+
+
 class _Folder:
-    """A local folder; its files are mapped into memory once and stay so."""
+    """A local folder; each file is opened once, if it is no link, and stays open.
+
+    Files are read, not mapped: a mapped file that is cut short ends the process with SIGBUS.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: dict[str, tuple[memoryview, int]] = {}
+        self._files: dict[str, _Opened] = {}
         self._lock = threading.Lock()
 
     def name_of(self, file: str) -> str:
@@ -67,50 +82,85 @@ class _Folder:
         return inside == Path(os.path.realpath(self.folder))
 
     def num_bytes(self, file: str) -> int:
-        try:
-            return (self.folder / file).stat().st_size
-        except OSError as error:
-            raise self._unreadable(file, error) from None
+        return self._opened(file).num_bytes
 
     def read(self, file: str, low: int, high: int) -> memoryview:
-        return self._mapped(file)[0][low:high]
-
-    def read_all(self, file: str) -> bytes:
+        descriptor, file_bytes, _ = self._opened(file)
+        wanted = max(min(high, file_bytes) - low, 0)
         try:
-            return (self.folder / file).read_bytes()
+            data = _read_all(descriptor, low, wanted)
         except OSError as error:
             raise self._unreadable(file, error) from None
+        if len(data) < wanted:
+            raise InputError(_changed(self.name_of(file)))
+        return memoryview(data)
+
+    def read_all(self, file: str) -> bytes:
+        return bytes(self.read(file, 0, self.num_bytes(file)))
 
     def descriptor(self, file: str) -> int | None:
-        return self._mapped(file)[1]
+        return self._opened(file).descriptor
 
     def version(self, file: str) -> str:
-        return f"{self.num_bytes(file)} {(self.folder / file).stat().st_mtime_ns}"
+        return self._opened(file).version
 
-    def _mapped(self, file: str) -> tuple[memoryview, int]:
-        """Return a file's bytes and its descriptor; it stays open as long as this folder is in use."""
+    def refuse_changes(self) -> None:
+        for file, opened in self._files.items():
+            try:
+                there = (self.folder / file).lstat()
+            except OSError as error:
+                raise InputError(_changed(self.name_of(file), error.strerror)) from None
+            if {_version(there), _version(os.fstat(opened.descriptor))} != {opened.version}:
+                raise InputError(_changed(self.name_of(file)))
+
+    def _opened(self, file: str) -> _Opened:
+        """Return a file, which stays open as long as this folder is in use."""
         with self._lock:
             if file not in self._files:
-                self._files[file] = self._map(file)
+                self._files[file] = self._open(file)
             return self._files[file]
 
-    def _map(self, file: str) -> tuple[memoryview, int]:
+    def _open(self, file: str) -> _Opened:
         try:
-            descriptor = os.open(self.folder / file, os.O_RDONLY | os.O_CLOEXEC)
+            # A pipe is opened without waiting for a writer, to be refused.
+            descriptor = os.open(self.folder / file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             weakref.finalize(self, os.close, descriptor)
-            if not os.fstat(descriptor).st_size:
-                return memoryview(b""), descriptor
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), descriptor
+            there = os.fstat(descriptor)
         except (OSError, ValueError) as error:
             raise self._unreadable(file, error) from None
+        if not stat.S_ISREG(there.st_mode):
+            raise InputError(f"{self.name_of(file)}: is no regular file; expected a file of a checkpoint")
+        return _Opened(descriptor, there.st_size, _version(there))
 
     def _unreadable(self, file: str, error: Exception) -> InputError:
         why = getattr(error, "strerror", None) or error
+        if (self.folder / file).is_symlink():
+            why = "is a link, which is not followed"
         return InputError(f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint")
+
+
+def _read_all(descriptor: int, low: int, num_bytes: int) -> bytes:
+    """Return bytes of a file, fewer only where it ends; the system reads at most 2 GiB at a time."""
+    parts = []
+    while num_bytes and (part := os.pread(descriptor, num_bytes, low)):
+        parts.append(part)
+        low, num_bytes = low + len(part), num_bytes - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _version(there: os.stat_result) -> str:
+    return f"{there.st_dev}:{there.st_ino} {there.st_size} {there.st_mtime_ns}"
+
+
+def _changed(name: str, why: str | None = None) -> str:
+    text = f"{name}: has changed while it was read{f' ({why})' if why else ''}"
+    return f"{text}; expected a checkpoint that nobody writes: nothing was made of it, run again when it is still"
 
 
 _BLOCK_BYTES = 1 << 20
 _KEPT_BLOCKS = 64
+_VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
+"""Under which file systems tell what changes with a file."""
 
 
 class _Remote:
@@ -125,7 +175,7 @@ class _Remote:
         except ImportError:
             raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[reconfiguration]'") from None
         self.url = url.rstrip("/")
-        self._sizes: dict[str, int] = {}
+        self._versions: dict[str, tuple[int, str]] = {}
         self._blocks: dict[tuple[str, int], bytes] = {}
         self._fetching: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -141,9 +191,17 @@ class _Remote:
         return True  # a bare name cannot leave a URL
 
     def num_bytes(self, file: str) -> int:
-        if file not in self._sizes:
-            self._sizes[file] = int(self._asked(file, lambda url: self.files.size(url)))
-        return self._sizes[file]
+        return self._known(file)[0]
+
+    def _known(self, file: str) -> tuple[int, str]:
+        """Return a file's size, and its version as its file system tells it."""
+        if file not in self._versions:
+            self._versions[file] = self._told(file)
+        return self._versions[file]
+
+    def _told(self, file: str) -> tuple[int, str]:
+        info = self._asked(file, lambda url: self.files.info(url))
+        return int(info["size"]), " ".join(str(info[key]) for key in _VERSION_KEYS if key in info)
 
     def read(self, file: str, low: int, high: int) -> memoryview:
         if low >= high:
@@ -181,7 +239,13 @@ class _Remote:
         return None
 
     def version(self, file: str) -> str:
-        return str(self.num_bytes(file))
+        return self._known(file)[1]
+
+    def refuse_changes(self) -> None:
+        self.files.invalidate_cache()
+        for file, known in self._versions.items():
+            if self._told(file) != known:
+                raise InputError(_changed(self.name_of(file)))
 
     def _asked(self, file: str, question: Any) -> Any:
         try:

@@ -21,6 +21,7 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration.arrays import Array, part_of
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
+from ddlsched.reconfiguration.content import DIGESTS
 from ddlsched.reconfiguration.dataset_state import DatasetState
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
@@ -87,7 +88,7 @@ def make_checkpoint(
             hashes = _write(checkpoint, files, seed, watch)
     except OSError as error:
         raise InputError(f"{directory}: cannot be written ({error.strerror}); expected a writable folder") from None
-    checkpoint = dataclasses.replace(checkpoint, sha256=hashes)
+    checkpoint = dataclasses.replace(checkpoint, sha256=hashes["sha256"], xxh3=hashes["xxh3"])
     checkpoint.write_description(directory)
     return checkpoint
 
@@ -163,13 +164,17 @@ def _write(
     files: list[tuple[BufferedWriter, dict[str, Entry]]],
     seed: int,
     watch: Watcher | None,
-) -> dict[str, str]:
-    """Write each tensor's parts and return the hashes of the wholes."""
-    hashes, done = {}, 0
+) -> dict[str, dict[str, str]]:
+    """Write each tensor's parts and return the hashes of the wholes, by digest."""
+    hashes: dict[str, dict[str, str]] = {digest: {} for digest in DIGESTS}
+    done = 0
     total = sum(tensor.num_bytes for tensor in checkpoint.collection.tensors)
     for tensor in checkpoint.collection.tensors:
         whole = made_tensor(tensor, seed, checkpoint.iteration)
-        hashes[tensor.name] = hashlib.sha256(_bytes(whole)).hexdigest()
+        for digest, begun in DIGESTS.items():
+            found = begun()
+            found.update(_bytes(whole))
+            hashes[digest][tensor.name] = found.hexdigest()
         for layout, ranks in checkpoint.collection.shards(tensor):
             part = part_of(whole, layout)
             for rank in ranks:

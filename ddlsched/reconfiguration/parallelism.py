@@ -11,7 +11,8 @@ from ddlsched.units import is_whole
 __all__ = ["Coordinates", "Parallelism", "even_stages", "parse_parallelism"]
 
 _DEGREES = ("tp", "pp", "dp", "ep")
-_MOST = 10**6
+_MOST = 10**5
+"""Ranks; more than any machine has, and few enough that a plan of so many ends."""
 
 
 class Coordinates(NamedTuple):

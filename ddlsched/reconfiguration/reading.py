@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.arrays import Array, numpy_dtype
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import Allocation
+from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint, described_in
+from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.copying import span
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.safetensors_files import Entry
 from ddlsched.reconfiguration.shards import Layout, Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
+
+if TYPE_CHECKING:
+    from ddlsched.reconfiguration.arrays import Array
 
 __all__ = ["Reading", "Replicas", "Source", "Watch", "no_watch"]
 
@@ -42,7 +42,11 @@ class Source(NamedTuple):
         return self.place.name_of(self.file)
 
     def view(self, piece: Piece) -> Array:
-        """Return a piece of the array, without a copy if the file is local."""
+        """Return a piece of the array."""
+        import numpy as np  # Most changes need none, and start sooner without it.
+
+        from ddlsched.reconfiguration.arrays import numpy_dtype
+
         dtype = numpy_dtype(self.entry.dtype)
         strides = tuple(stride * dtype.itemsize for stride in piece.strides)
         return np.ndarray(piece.extent, dtype, self.data(piece), 0, strides)
@@ -109,12 +113,18 @@ class Reading:
         InputError
             There is none.
         """
-        checkpoint = Checkpoint.read(where)
+        place = location_of(where)
+        checkpoint = described_in(place, DESCRIPTION)
         if gpus_per_host:
             collection = checkpoint.collection
             packed = Allocation.packed(collection.num_ranks, gpus_per_host)
             checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
-        return cls(checkpoint, location_of(where), lost, peers)
+        return cls(checkpoint, place, lost, peers)
+
+    @property
+    def job(self) -> TensorCollection:
+        """The tensors as the job's ranks divide them, however files hold them."""
+        return self.checkpoint.collection
 
     @property
     def survivors(self) -> list[int]:
@@ -150,3 +160,8 @@ class Reading:
         """Raise InputError if a surviving rank's file is missing, truncated, or contradicts the description."""
         for rank in self.survivors:
             self._entries[rank] = self.checkpoint.entries(self.place_of(rank), rank)
+
+    def refuse_changes(self) -> None:
+        """Raise InputError if a file that was read has changed since; its peers' too."""
+        for place in (self.place, *self.peers.values()):
+            place.refuse_changes()

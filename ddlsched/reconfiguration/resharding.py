@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import shutil
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_diverged, refuse_other_content
-from ddlsched.reconfiguration.execution import NewArray, copied, new_arrays, num_threads
-from ddlsched.reconfiguration.files_in_parts import Journal, OpenFiles, Target, refuse_full_disk
-from ddlsched.reconfiguration.locations import location_of
+from ddlsched.reconfiguration.content import Digest, content_hashes, refuse_diverged, refuse_other_content
+from ddlsched.reconfiguration.execution import chunk_bytes_of, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm, FilePlan
+from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
+from ddlsched.reconfiguration.gathering import NewArray
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.partial_folder import PartialFolder, claimed, explained
 from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
-from ddlsched.reconfiguration.safetensors_files import Entry, header_bytes
+from ddlsched.reconfiguration.tensors import Tensor, total_bytes
 
 __all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
-
-_JOURNAL = "journal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +58,14 @@ def reshard(
     destination: Path | str,
     *,
     to: Parallelism | TensorCollection,
+    form: FileForm = RANK_FILES,
     lost: Collection[int] = (),
     host: int | None = None,
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
     verify: bool = False,
+    digest: Digest = "xxh3",
     buffer_bytes: int = 64_000_000,
     threads: int = 0,
     watch: Watch = no_watch,
@@ -82,6 +84,9 @@ def reshard(
         Folder of the new one; it must not exist.
     to
         The new parallelism, or the same tensors as they are to be divided.
+    form
+        What is written: a checkpoint of this package, a PyTorch distributed checkpoint
+        (:data:`~ddlsched.reconfiguration.distributed_writing.TORCH_FILES`), ...
     lost
         Old ranks whose files are gone; their state is taken from other replicas.
     host
@@ -90,8 +95,12 @@ def reshard(
         Where the old files of other hosts are, by host, if not in ``source``.
     gpus_per_host
         Devices of a host, before and after; 0: as the checkpoint says, and 8 at least for a new parallelism.
+    stages
+        The new stage of each layer; none given: as before if their number is, else even.
     verify
         Whether to read all back: each tensor's content hash must be the old one's, and old and new replicas equal.
+    digest
+        The hash for that; it must also be the one that the old checkpoint records, if it records it.
     buffer_bytes
         Most memory for data on its way, all threads together.
     threads
@@ -109,17 +118,29 @@ def reshard(
     refuse_destination(final, source.place.name_of("").rstrip("/") if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
-    reading, found = _planned(source, to, lost, peers, gpus_per_host)
-    new = dataclasses.replace(reading.checkpoint, collection=found.new, files=())
+    reading = _opened(source, lost, peers, gpus_per_host)
+    old = reading.checkpoint.collection
+    new = dataclasses.replace(reading.checkpoint, collection=_collection(old, to, gpus_per_host, stages), files=())
+    partial = _partial(final)
+    _refuse_too_much(reading, new.collection, form, partial, host)
+    held = form.held(new)
+    allow_open_files(old.num_ranks + held.collection.num_ranks)
+    found = plan(old, held.collection, lost=reading.lost)
     plan_s = clock.lap_s()
-    partial = final.parent / f".{final.name}.partial"
-    writing = _Writing(reading, new, found, partial, host)
-    resumed_bytes = writing.copy(buffer_bytes, threads or num_threads(), watch)
-    copy_s = clock.lap_s()
-    if verify:
-        new = _verified(reading, new, partial, watch)
-    verify_s = clock.lap_s()
-    _finish(new, partial, final)
+    writing = _Writing(reading, held, form, found, host, chunk_bytes_of(buffer_bytes))
+    writing.refuse_full_disk(partial)
+    with claimed(partial, writing.fingerprint(), writing.sizes) as folder:
+        with (
+            _unless_changed(reading, folder),
+            writing.copied_to(folder, threads or num_threads(), watch) as resumed_bytes,
+        ):
+            copy_s = clock.lap_s()
+            if verify:  # While the last batches are on their way to the disk.
+                folder.begin_descriptions()
+                new = _verified(reading, new, form.reading(new, held, partial), folder, digest, watch)
+            verify_s = clock.lap_s()
+        folder.begin_descriptions()
+        folder.finish(final, form.describe(new, held, partial))
     return Outcome(
         plan=found,
         written_bytes=sum(writing.sizes.values()),
@@ -137,24 +158,50 @@ def planned(
     lost: Collection[int] = (),
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
+    stages: Sequence[int] = (),
 ) -> Plan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
-    return _planned(source, to, lost, peers, gpus_per_host)[1]
+    reading = _opened(source, lost, peers, gpus_per_host)
+    old = reading.checkpoint.collection
+    return plan(old, _collection(old, to, gpus_per_host, stages), lost=reading.lost)
 
 
-def _planned(
-    source: Path | str | Reading,
-    to: Parallelism | TensorCollection,
-    lost: Collection[int],
-    peers: Mapping[int, str] | None,
-    gpus_per_host: int,
-) -> tuple[Reading, Plan]:
+def _opened(
+    source: Path | str | Reading, lost: Collection[int], peers: Mapping[int, str] | None, gpus_per_host: int
+) -> Reading:
+    """Return the old checkpoint, whose files are there and as it describes them."""
     if not isinstance(source, Reading):
         source = Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
-    reading = source
-    reading.refuse_faulty_files()
-    old = reading.checkpoint.collection
-    return reading, plan(old, _collection(old, to, gpus_per_host), lost=reading.lost)
+    allow_open_files(source.checkpoint.collection.num_ranks)
+    source.refuse_faulty_files()
+    return source
+
+
+def _refuse_too_much(reading: Reading, new: TensorCollection, form: FileForm, partial: Path, host: int | None) -> None:
+    """Raise InputError at once, before a plan for very many ranks, if their files cannot be."""
+    hosts = new.allocation.hosts
+    num_files = sum(host in (None, of_rank) for of_rank in hosts)
+    allow_open_files(reading.checkpoint.collection.num_ranks + num_files)
+    if host is None:
+        least_bytes = _least_bytes(new) if form is RANK_FILES else total_bytes(new.tensors)
+        refuse_full_disk(partial.parent, least_bytes - _allocated_bytes(partial))
+
+
+def _least_bytes(collection: TensorCollection) -> int:
+    """Return what all ranks' files hold at least: tensors that replicas do not share out are in each."""
+    dp, ep = collection.parallelism.dp, collection.parallelism.ep
+    return sum(
+        tensor.num_bytes * (1 if _shared_out(tensor) else dp // (ep if tensor.over_experts else 1))
+        for tensor in collection.tensors
+    )
+
+
+def _shared_out(tensor: Tensor) -> bool:
+    return bool(tensor.flat) or any(cut.axis == "data" for cut in tensor.cuts)
+
+
+def _partial(final: Path) -> Path:
+    return final.parent / f".{final.name}.partial"
 
 
 class _Clock:
@@ -168,15 +215,20 @@ class _Clock:
         return self.last_s - before_s
 
 
-def _collection(old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int) -> TensorCollection:
+def _collection(
+    old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int, stages: Sequence[int]
+) -> TensorCollection:
     if isinstance(to, TensorCollection):
         return to
     each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
-    return old.resized(to, allocation=Allocation.packed(to.num_ranks, each))
+    new = old.resized(to, stages=stages, allocation=Allocation.packed(to.num_ranks, each))
+    if stages and len(stages) != new.num_layers:
+        raise InputError(f"the stage map has {len(stages)} layers; expected all {new.num_layers} of the model")
+    return new
 
 
 def refuse_destination(final: Path, source: Path | str) -> None:
-    """Raise InputError unless ``final`` is a new name in an existing local folder, outside ``source``."""
+    """Raise InputError unless ``final`` is a new name in an existing writable local folder, outside ``source``."""
     if ":/" in str(final):
         raise InputError(f"{final}: is no local folder; expected one, on each host its own")
     if final.exists() or final.is_symlink():
@@ -185,41 +237,43 @@ def refuse_destination(final: Path, source: Path | str) -> None:
         raise InputError(f"{final}: there is no folder {final.parent}; expected a name in an existing folder")
     if "://" not in str(source) and Path(source).resolve() in (final.resolve(), *final.resolve().parents):
         raise InputError(f"{final}: is in the source {source}, which is only read; expected a folder elsewhere")
+    with explained(final):
+        tempfile.TemporaryFile(dir=final.parent).close()
 
 
 class _Writing:
-    """The temporary folder, and what is to be in it."""
+    """What is to be in the temporary folder."""
 
-    def __init__(self, reading: Reading, new: Checkpoint, found: Plan, partial: Path, host: int | None) -> None:
-        self.reading, self.new, self.plan, self.partial = reading, new, found, partial
+    def __init__(
+        self, reading: Reading, new: Checkpoint, form: FileForm, found: Plan, host: int | None, chunk_bytes: int
+    ) -> None:
+        self.reading, self.new, self.form = reading, new, form
+        self.plan, self.chunk_bytes = found, chunk_bytes
         hosts = new.collection.allocation.hosts
         self.ranks = [rank for rank in range(len(hosts)) if host in (None, hosts[rank])]
         if not self.ranks:
             raise InputError(f"host {host}: has no rank of {new.collection.parallelism}; expected one of {set(hosts)}")
-        self.headers: dict[str, bytes] = {}
-        self.sizes: dict[str, int] = {}
-        self.entries: dict[int, dict[str, Entry]] = {}
-        for rank in self.ranks:
-            self._lay_out(rank)
+        self.files: dict[int, FilePlan] = {rank: form.file_plan(new, rank) for rank in self.ranks}
+        self.sizes = {new.files[rank]: file.num_bytes for rank, file in self.files.items()}
 
-    def _lay_out(self, rank: int) -> None:
-        tensors, file = self.new.collection.by_name, self.new.files[rank]
-        held = self.new.collection.arrays[rank]
-        arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.items()}
-        self.headers[file], self.entries[rank] = header_bytes(arrays)
-        ends = (entry.begin + entry.num_bytes for entry in self.entries[rank].values())
-        self.sizes[file] = max(ends, default=len(self.headers[file]))
+    def refuse_full_disk(self, partial: Path) -> None:
+        """Raise InputError if the files do not fit beside what an earlier run has written of them."""
+        refuse_full_disk(partial.parent, sum(self.sizes.values()) - _allocated_bytes(partial))
 
-    def copy(self, buffer_bytes: int, threads: int, watch: Watch) -> int:
-        """Fill the temporary folder; returns the bytes that an earlier run had written."""
-        needed = sum(self.sizes.values()) - _allocated_bytes(self.partial)
-        refuse_full_disk(self.partial.parent, needed)
-        self.partial.mkdir(exist_ok=True)
-        with (
-            closing(Journal(self.partial / _JOURNAL, self._fingerprint(buffer_bytes, threads))) as journal,
-            closing(OpenFiles(self.partial, self.headers, self.sizes)) as files,
-        ):
-            return copied(self._arrays(), files, journal, buffer_bytes=buffer_bytes, threads=threads, watch=watch)
+    @contextmanager
+    def copied_to(self, folder: PartialFolder, threads: int, watch: Watch) -> Iterator[int]:
+        """Fill the temporary folder; yields the bytes that an earlier run had written, and waits for the disk."""
+        settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
+        with closing(OpenFiles(folder.path, folder.directory, self.sizes)) as files:
+            self._write_pieces(files)
+            with copied(self._arrays(), files, folder.journal, **settings, watch=watch) as resumed_bytes:
+                yield resumed_bytes
+
+    def _write_pieces(self, files: OpenFiles) -> None:
+        """Write what is between the arrays."""
+        for rank, file in self.files.items():
+            for at, piece in file.pieces.items():
+                files.write([Target(self.new.files[rank], at)], 0, memoryview(piece), "archive")
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
@@ -228,52 +282,63 @@ class _Writing:
         name = tensor.tensor.name
 
         def target_of(rank: int) -> Target | None:
-            return Target(self.new.files[rank], self.entries[rank][name].begin) if rank in self.entries else None
+            return Target(self.new.files[rank], self.files[rank].entries[name].begin) if rank in self.files else None
 
         return new_arrays(tensor, lambda rank: self.reading.source(rank, name), target_of)
 
-    def _fingerprint(self, *settings: int) -> str:
+    def fingerprint(self) -> str:
         """Return what the contents of the temporary folder follow from, as a hash."""
         reading = self.reading
         versions = [reading.place_of(rank).version(reading.checkpoint.files[rank]) for rank in reading.survivors]
-        parts = (reading.checkpoint.text(), self.new.text(), sorted(reading.lost), self.ranks, versions, settings)
+        parts = (
+            reading.checkpoint.text(),
+            self.new.text(),
+            sorted(reading.lost),
+            self.ranks,
+            versions,
+            self.chunk_bytes,
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _allocated_bytes(folder: Path) -> int:
-    return sum(file.stat().st_blocks * 512 for file in folder.iterdir()) if folder.is_dir() else 0
+    if folder.is_symlink() or not folder.is_dir():
+        return 0
+    return sum(file.lstat().st_blocks * 512 for file in folder.iterdir())
 
 
-def _verified(reading: Reading, new: Checkpoint, partial: Path, watch: Watch) -> Checkpoint:
+def _verified(
+    reading: Reading, new: Checkpoint, written: Reading, folder: PartialFolder, digest: Digest, watch: Watch
+) -> Checkpoint:
     """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
-    expected = dict(reading.checkpoint.sha256)
+    expected = dict(getattr(reading.checkpoint, digest))
     if set(expected) != set(new.collection.by_name):
-        expected = content_hashes(reading, watch=watch) | expected
+        expected = content_hashes(reading, digest, watch=watch) | expected
     try:
         refuse_diverged(reading)
-        refuse_other_content(Reading(new, location_of(partial)), expected, watch=watch)
+        refuse_other_content(written, expected, digest, watch=watch)
     except InputError:
-        shutil.rmtree(partial)
+        folder.remove()
         raise
+    if digest == "xxh3":
+        return dataclasses.replace(new, xxh3=expected)
     return dataclasses.replace(new, sha256=expected)
 
 
-def _finish(new: Checkpoint, partial: Path, final: Path) -> None:
-    """Write the description and give the folder its name."""
-    new.write_description(partial)
-    (partial / _JOURNAL).unlink()
-    _sync(partial / DESCRIPTION)
-    _sync(partial)
+@contextmanager
+def _unless_changed(reading: Reading, folder: PartialFolder) -> Iterator[None]:
+    """Refuse old files that changed meanwhile, which is also why something else may be wrong with them."""
     try:
-        partial.rename(final)
-    except OSError as error:
-        raise InputError(f"{final}: cannot be made of {partial} ({error.strerror}); expected a new folder") from None
-    _sync(final.parent)
+        yield
+    except InputError:
+        _refuse_changed(reading, folder)
+        raise
+    _refuse_changed(reading, folder)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _refuse_changed(reading: Reading, folder: PartialFolder) -> None:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        reading.refuse_changes()
+    except InputError:
+        folder.remove()
+        raise

@@ -34,13 +34,19 @@ class Entry(NamedTuple):
         return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-def header_bytes(arrays: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[bytes, dict[str, Entry]]:
-    """Return a file's beginning, and where in the file each array goes; ``arrays`` are dtypes and shapes by name."""
+def header_bytes(
+    arrays: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+) -> tuple[bytes, dict[str, Entry]]:
+    """Return a file's beginning, and where in the file each array goes; ``arrays`` are dtypes and shapes by name.
+
+    ``metadata`` is what the header says of the file.
+    """
     entries, begin = {}, 0
     for name, (dtype, shape) in arrays.items():
         entries[name] = Entry(dtype, shape, begin)
         begin += entries[name].num_bytes
-    described = {
+    described: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    described |= {
         name: {"dtype": dtype, "shape": shape, "data_offsets": [at, at + entries[name].num_bytes]}
         for name, (dtype, shape, at) in entries.items()
     }

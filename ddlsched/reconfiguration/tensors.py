@@ -10,11 +10,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
 
-__all__ = ["DTYPE_BYTES", "Axis", "Cut", "Part", "Place", "Tensor", "padded_size"]
+__all__ = ["DTYPE_BYTES", "Axis", "Cut", "Kind", "Part", "Place", "Tensor", "padded_size"]
 
 Axis: TypeAlias = Literal["tensor", "expert", "data"]
 Place: TypeAlias = int | Literal["first", "last"]
 """What decides a tensor's stage: its layer (of the whole model, from 0), or that it is before or behind all layers."""
+Kind: TypeAlias = Literal["values", "object", "file"]
+"""Whether a tensor's elements are numbers, or the bytes of a Python object as ``torch.save`` wrote it, or those of a
+file beside the tensors; the latter two are never looked into."""
 
 DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
@@ -91,6 +94,8 @@ class Tensor:
     flat
         Name of the flat buffer that it is part of: the local parts of all its tensors, one behind the other, are
         cut evenly over the data-parallel ranks (ZeRO-1, FSDP). Empty: it is in none.
+    kind
+        What the elements are; bytes of an object or of a file are one dimension of dtype U8 that is never cut.
     """
 
     name: str
@@ -99,6 +104,7 @@ class Tensor:
     places: tuple[Place, ...] = ("first",)
     cuts: tuple[Cut, ...] = ()
     flat: str = ""
+    kind: Kind = "values"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
@@ -110,6 +116,8 @@ class Tensor:
             raise InputError(f"tensor {self.name}: shape {list(self.shape)}; expected sizes from 0")
         if not self.places:
             raise InputError(f"tensor {self.name}: is in no place; expected a layer, first or last")
+        if self.kind != "values" and (self.dtype != "U8" or len(self.shape) != 1 or self.cuts or self.flat):
+            raise InputError(f"tensor {self.name}: is the bytes of one {self.kind}; expected one uncut dimension of U8")
         self._refuse_misfitting_cuts()
 
     def _refuse_misfitting_cuts(self) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched.reconfiguration.checkpoint import Checkpoint
+
 SMALL = ("--layers", 2, "--hidden", 16, "--heads", 4, "--vocabulary", 50, "--positions", 8)
 STORED = Path(__file__).parents[1] / "reconfiguration" / "distributed"
 
@@ -41,16 +43,11 @@ def test_what_cannot_be_made_ends_with_one_line(arguments: tuple[object, ...], m
     assert not (tmp_path / "a" / "checkpoint.json").exists()
 
 
-def test_a_pytorch_checkpoint_without_a_description_says_what_to_give(tmp_path: Path) -> None:
-    ended = run("reshard", STORED, tmp_path / "b", "--to", "tp=2")
-    assert ended.exit_code == 2
-    assert "--like DIR" in ended.stderr
-
-
-def test_without_pytorch_the_message_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("checkpoint", "make", tmp_path / "a", *SMALL)
+def test_pytorch_checkpoints_are_read_and_written_without_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "ddlsched.reconfiguration.distributed_writing", raising=False)
-    ended = run("reshard", tmp_path / "a", tmp_path / "b", "--to", "tp=2", "--format", "torch")
-    assert ended.exit_code == 2
-    assert "written by PyTorch: pip install torch" in ended.stderr
+    for number, (source, form) in enumerate([(STORED, "torch"), (tmp_path / "0", "safetensors")]):
+        ended = run("reshard", source, tmp_path / str(number), "--to", "tp=2", "--format", form, "--verify")
+        assert ended.exit_code == 0, ended.stderr
+    assert Checkpoint.read(tmp_path / "1").iteration == 12

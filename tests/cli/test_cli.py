@@ -179,7 +179,7 @@ def leftovers() -> set[str]:
 
 
 def options(command: str) -> dict[str, Any]:
-    parameters = COMMAND.commands[command].params
+    parameters = COMMAND.get_command(None, command).params
     return {name: parameter for parameter in parameters for name in parameter.opts}
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import refused, run
 from small_jobs import GPT, assert_holds, contents, stored
 
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.content import content_hashes
+from ddlsched.reconfiguration.content import Digest, content_hashes
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
@@ -68,7 +71,7 @@ def test_lost_ranks(folder: Path) -> None:
     [
         (("--to", "tp=3"), "do not divide among 3 tensor-parallel ranks"),
         (("--to", "4"), "'4' is no degree; expected e.g. tp=4,pp=2,dp=2"),
-        (("--to", "tp=2", "--lost", "x"), "--lost x: 'x' is no rank"),
+        (("--to", "tp=2", "--lost", "x"), "--lost x: 'x' is no number"),
         (("--to", "tp=2", "--peer", "host1"), "--peer host1: expected HOST=URL"),
         (("--to", "tp=2", "--buffer-mb", 0), "--buffer-mb 0: expected a whole number from 1"),
         (("--to", "tp=2", "--gpus-per-host", -1), "gpus_per_host is -1"),
@@ -114,3 +117,45 @@ def test_inspect_reports_every_tensor_that_is_not_as_saved(folder: Path) -> None
     assert "rank_00002.safetensors: " in run("checkpoint", "inspect", folder / "a").stderr
     assert "checkpoint.json: cannot be read" in run("checkpoint", "inspect", folder / "none").stderr
     assert before["checkpoint.json"] == contents(folder / "a")["checkpoint.json"]
+
+
+def imported(*args: object) -> set[str]:
+    """Return which of some modules a command imports in a process of its own."""
+    program = (
+        "import sys\nfrom ddlsched.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: print([m for m in ('numpy', 'pandas', 'rich', 'xxhash', 'torch', 'numba', "
+        "'ddlsched.cli.simulate_command', 'ddlsched.reconfiguration.distributed_reading') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, check=True)
+    found: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
+    return set(found)
+
+
+def test_a_copy_imports_only_what_it_needs(folder: Path) -> None:
+    stored(folder / "a", JOB)
+    assert imported("reshard", folder / "a", folder / "b", "--to", "tp=2,pp=4") == set()
+    assert imported("reshard", folder / "a", folder / "c", "--to", "tp=2,pp=2", "--verify") <= {"xxhash", "numpy"}
+    assert "numpy" in imported("reshard", folder / "a", folder / "d", "--to", "tp=4")  # for rows that lie apart
+
+
+@pytest.mark.parametrize(("flags", "recorded"), [((), "xxh3"), (("--digest", "sha256"), "sha256")])
+def test_the_digest_of_verify_is_recorded(folder: Path, flags: tuple[str, ...], recorded: Digest) -> None:
+    stored(folder / "a", JOB)
+    assert run("reshard", folder / "a", folder / "b", "--to", "tp=4", "--verify", *flags).exit_code == 0
+    assert getattr(Checkpoint.read(folder / "b"), recorded) == content_hashes(Reading.at(folder / "b"), recorded)
+    done = run("checkpoint", "inspect", folder / "b", "--verify")
+    assert f"({len(JOB.tensors)} with a content hash)" in done.stdout
+    path = folder / "b" / "rank_00000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    refused(run("checkpoint", "inspect", folder / "b", "--verify"), "tensor", lines=None)
+
+
+def test_a_pipe_as_a_rank_file_and_far_too_many_ranks_are_one_line_at_once(folder: Path) -> None:
+    stored(folder / "a", JOB)
+    refused(run("reshard", folder / "a", folder / "b", "--to", "dp=1000000"), "expected a whole number from 1 to")
+    (folder / "a" / "rank_00001.safetensors").unlink()
+    os.mkfifo(folder / "a" / "rank_00001.safetensors")
+    refused(run("reshard", folder / "a", folder / "b", "--to", "tp=4"), "is no regular file")

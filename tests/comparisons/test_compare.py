@@ -439,7 +439,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch):
 
 
 def test_every_flag_has_a_help_text():
-    for parameter in COMMAND.commands["compare"].params:
+    for parameter in COMMAND.get_command(None, "compare").params:
         assert len(parameter.help) > 8, parameter.name
 
 

@@ -19,7 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration import files_in_parts
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import content_hashes
+from ddlsched.reconfiguration.content import DIGESTS, Digest, content_hashes
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
@@ -118,19 +118,27 @@ def test_headers_that_contradict_themselves(folder: Path, item: object, message:
     assert message in found
 
 
-def test_a_flipped_bit_is_found_by_its_hash(folder: Path) -> None:
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_a_flipped_bit_is_found_by_its_hash(folder: Path, digest: Digest) -> None:
     job = a_job(tp=2)
     stored(folder / "a", job)
     reading = Reading.at(folder / "a")
-    Checkpoint(collection=job, sha256=content_hashes(reading)).write_description(folder / "a")
+    Checkpoint(collection=job, **{digest: content_hashes(reading, digest)}).write_description(folder / "a")
     path, entry = folder / "a" / RANK_1, reading.source(1, QKV).entry
     data = bytearray(path.read_bytes())
     data[entry.begin + 17] ^= 64
     path.write_bytes(data)
-    text = refused(folder, verify=True)
+    text = refused(folder, verify=True, digest=digest)
     assert f"tensor {QKV} has content hash" in text
     assert "its contents are not those that were saved" in text
     assert not (folder / ".b.partial").exists()
+
+
+def test_a_hash_of_a_tensor_that_is_not_there_is_a_fault(folder: Path) -> None:
+    job = a_job(tp=2)
+    stored(folder / "a", job)
+    Checkpoint(collection=job, xxh3={"odd": "0" * 32}).write_description(folder / "a")
+    assert "tensor odd has a content hash, but is not there" in refused(folder, verify=True)
 
 
 DESCRIPTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -219,26 +227,20 @@ def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: 
 def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
 
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    pwrite = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        if offset:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data, offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_in_parts.os, "copy_file_range", full)
+        patched.setattr(files_in_parts.os, "pwrite", full)
         text = refused(folder)
     assert "rank_0000" in text
     assert "tensor " in text
     assert "cannot be written (no space left)" in text
     reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
-
-
-def test_systems_without_copies_in_the_kernel_read_and_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(folder / "a", a_job(tp=2))
-
-    def unknown(*_: object) -> int:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(files_in_parts.os, "copy_file_range", unknown)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=1, pp=2), verify=True)
 
 
 def test_tensors_cuts_and_models_that_cannot_be() -> None:

@@ -146,14 +146,22 @@ def test_tensors_that_differ_from_the_description_are_refused(
         read_distributed(STORED, like)
 
 
-def test_without_a_description_the_message_says_how_to_give_one() -> None:
-    with pytest.raises(InputError, match=r"ddlsched\.json: cannot be read .*--like DIR"):
-        read_distributed(STORED)
+def test_without_a_description_tensors_are_divided_as_they_lie_there(tmp_path: Path) -> None:
+    reading = read_distributed(STORED)
+    job = reading.described.collection
+    assert (job.parallelism, reading.checkpoint.iteration) == (Parallelism(tp=2), 12)
+    assert {tensor.name: [cut.dim for cut in tensor.cuts] for tensor in job.tensors} == {
+        "rows": [0], "columns": [1], "turned": [], "half": [], "optimiser.step": [],
+    }  # fmt: skip
+    reshard(reading, tmp_path / "new", to=Parallelism(tp=4, dp=2), verify=True)
+    new = Checkpoint.read(tmp_path / "new")
+    for name, expected in CONTENTS.items():
+        np.testing.assert_array_equal(whole_tensor(new, location_of(tmp_path / "new"), name), expected)
 
 
 def test_the_elements_are_found_in_place() -> None:
     place = location_of(STORED)
-    stored = read_metadata(place)
+    stored = read_metadata(place).tensors
     assert {name: (item.dtype, item.shape) for name, item in stored.items()} == {
         item.name: (item.dtype, item.shape) for item in TENSORS
     }

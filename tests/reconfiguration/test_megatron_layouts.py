@@ -187,7 +187,8 @@ def test_a_layer_can_be_on_any_stage() -> None:
         ("tp=1.5", "tp is '1.5'"),
         ("dp=3,ep=2", "ep 2 does not divide dp 3"),
         ("", "'' is no degree"),
-        ("tp=1000000,dp=1000", "expected at most 1,000,000"),
+        ("tp=1000000", "tp is 1000000; expected a whole number from 1 to 100,000"),
+        ("tp=1000,dp=1000", "has 1,000,000 ranks; expected at most 100,000"),
     ],
 )
 def test_texts_that_are_no_parallelism(text: str, message: str) -> None:

@@ -36,7 +36,7 @@ from ddlsched.reconfiguration import execution
 from ddlsched.reconfiguration.arrays import part_of, view_of, write_checkpoint
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.content import content_hashes, refuse_other_content
+from ddlsched.reconfiguration.content import DIGESTS, Digest, content_hashes, refuse_other_content
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
@@ -68,7 +68,7 @@ def assert_round_trip(old: TensorCollection, new: TensorCollection, buffer_bytes
         before, after = contents(folder / "a"), contents(folder / "c")
         described = [json.loads(files.pop("checkpoint.json")) for files in (before, after)]
         assert before == after
-        assert described[0] == described[1] | {"sha256": {}}
+        assert described[0] == described[1] | {"xxh3": {}}
 
 
 @settings(max_examples=2)
@@ -118,14 +118,14 @@ def test_resharding_from_surviving_replicas(folder: Path) -> None:
 
 SLOW_RUN = """
 import sys, time
-from ddlsched.reconfiguration import Parallelism, execution, files_in_parts, reshard
+from ddlsched.reconfiguration import Parallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
-record = files_in_parts.Journal.record
-def slow(self):
-    record(self)
+record = partial_folder.Journal.record
+def slow(self, batches):
+    record(self, batches)
     print(self.done, flush=True)
     time.sleep(0.05)
-files_in_parts.Journal.record = slow
+partial_folder.Journal.record = slow
 reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
 """
 
@@ -146,11 +146,11 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.Mon
         with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read"):
             Checkpoint.read(folder / ".b.partial")
     with pytest.raises(InputError, match="holds part of another change of parallelism"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=3)
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=1))
     monkeypatch.setattr(execution, "_BATCH_BYTES", 4096)
     written: list[int] = []
     done = reshard(
-        folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=2, verify=True,
+        folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=3, verify=True,
         watch=lambda what, now, total: written.append(now) if what == "copying" else None,
     )  # fmt: skip
     assert done.resumed_bytes >= 4 * 4096
@@ -291,10 +291,13 @@ def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
     assert [name for name in known if known[name] != other[name]] == ["optimiser.step"]
 
 
-def test_verified_hashes_are_kept(folder: Path) -> None:
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_verified_hashes_are_kept(folder: Path, digest: Digest) -> None:
     stored(folder / "a", job(tp=2))
-    reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True)
-    assert Checkpoint.read(folder / "b").sha256 == content_hashes(Reading.at(folder / "a"))
+    reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True, digest=digest)
+    found = Checkpoint.read(folder / "b")
+    assert getattr(found, digest) == content_hashes(Reading.at(folder / "a"), digest)
+    assert {name for name in DIGESTS if getattr(found, name)} == {digest}
 
 
 def test_memory_is_bounded_by_the_buffer(folder: Path) -> None:

@@ -12,6 +12,7 @@ from worlds import GPT, START, World
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.distributed_reading import read_distributed
+from ddlsched.reconfiguration.distributed_writing import TORCH_FILES
 from ddlsched.reconfiguration.making import made_tensor
 from ddlsched.reconfiguration.parallelism import parse_parallelism
 from ddlsched.reconfiguration.resharding import reshard
@@ -44,10 +45,8 @@ def test_pytorch_loads_what_is_written_and_all_comes_back(world: World, sharding
     import torch
     from torch.distributed import checkpoint as dcp
 
-    from ddlsched.reconfiguration.distributed_writing import write_distributed
-
     made = world.made(f"dcp {sharding} {to}", sharding=sharding, dtype="BF16")
-    write_distributed(made, tmp_path / "written", to=parse_parallelism(to), verify=True)
+    reshard(made, tmp_path / "written", to=parse_parallelism(to), form=TORCH_FILES, verify=True)
     checkpoint = Checkpoint.read(made)
     loaded, expected = torch_state(checkpoint, contents=False), torch_state(checkpoint, contents=True)
     dcp.load(loaded, checkpoint_id=tmp_path / "written", no_dist=True)
@@ -82,14 +81,12 @@ def save_with_pytorch(_rank: int, task: dict[str, Path]) -> None:
 
 
 def test_a_folder_is_whole_or_not_there(world: World, tmp_path: Path) -> None:
-    from ddlsched.reconfiguration.distributed_writing import write_distributed
-
-    made = world.made("torn", "tp=2", model=GPT)
+    made, to = world.made("torn", "tp=2", model=GPT), parse_parallelism("tp=2")
     content = (made / "rank_00001.safetensors").read_bytes()
     (made / "rank_00001.safetensors").write_bytes(content[:-4] + b"xxxx")
     with pytest.raises(InputError, match=r"tensor optimiser\.step differs from its replica"):
-        write_distributed(made, tmp_path / "written", verify=True)
+        reshard(made, tmp_path / "written", to=to, form=TORCH_FILES, verify=True)
     (made / "rank_00001.safetensors").write_bytes(content[:-4])
     with pytest.raises(InputError, match="truncated"):
-        write_distributed(made, tmp_path / "written")
+        reshard(made, tmp_path / "written", to=to, form=TORCH_FILES)
     assert list(tmp_path.iterdir()) == []

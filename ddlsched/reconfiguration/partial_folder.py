@@ -1,0 +1,219 @@
+"""The temporary folder beside a destination: new, or left by a run that was stopped and was doing the same.
+
+Nothing else is built on: a folder with any other file, a link, or files of another user or of other arguments is
+refused. All files are reached from the open folder, so that no link on the way leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from ddlsched.errors import InputError
+
+__all__ = ["Journal", "PartialFolder", "claimed", "explained"]
+
+_JOURNAL = "journal"
+_DESCRIPTIONS = "descriptions"
+_BEGIN_ANEW = "remove it to begin anew"
+
+
+class Journal:
+    """How many batches of a plan are on disk, kept in a file, and locked against a second run.
+
+    Parameters
+    ----------
+    path
+        Of the temporary folder.
+    directory
+        Its open descriptor.
+    """
+
+    def __init__(self, path: Path, directory: int) -> None:
+        self.path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        self.descriptor = os.open(_JOURNAL, flags, 0o666, dir_fd=directory)
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise InputError(f"{path}: another run is writing it; expected one at a time") from None
+        self.fingerprint, self.done, self.described = _kept_lines(self.descriptor)
+
+    def begin(self, fingerprint: str) -> None:
+        """Note what the batches follow from."""
+        self.fingerprint = fingerprint
+        self._add(fingerprint)
+
+    def record(self, batches: int) -> None:
+        """Note that so many batches are on disk."""
+        self._add(*(f"batch {number + 1}" for number in range(self.done, batches)))
+        self.done = batches
+
+    def begin_descriptions(self) -> None:
+        """Note that there are files from now on that are not filled in batches."""
+        if not self.described:
+            self.described = True
+            self._add(_DESCRIPTIONS)
+
+    def _add(self, *lines: str) -> None:
+        os.write(self.descriptor, "".join(f"{line}\n" for line in lines).encode())
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Let another run have it."""
+        os.close(self.descriptor)
+
+
+def _kept_lines(descriptor: int) -> tuple[str, int, bool]:
+    """Return a journal's fingerprint, its batches, and whether there are descriptions; half a last line is cut off."""
+    lines = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")[:-1]
+    os.ftruncate(descriptor, sum(len(line) + 1 for line in lines))
+    os.lseek(descriptor, 0, os.SEEK_END)
+    if not lines:
+        return "", 0, False
+    first, *rest = (line.decode(errors="replace") for line in lines)
+    batches = [line for line in rest if line != _DESCRIPTIONS]
+    if batches != [f"batch {number + 1}" for number in range(len(batches))]:
+        return "unknown", 0, False
+    return first, len(batches), len(rest) > len(batches)
+
+
+class PartialFolder:
+    """The temporary folder while this run has it."""
+
+    def __init__(self, path: Path, directory: int, journal: Journal) -> None:
+        self.path, self.directory, self.journal = path, directory, journal
+
+    def begin_descriptions(self) -> None:
+        """Note that files with other names follow, which a later run writes anew."""
+        with explained(self.path):
+            self.journal.begin_descriptions()
+
+    def finish(self, final: Path, descriptions: Sequence[Path]) -> None:
+        """Give the folder its name once the descriptions, the last of its files, are on disk.
+
+        Raises
+        ------
+        InputError
+            The system refuses.
+        """
+        try:
+            for path in descriptions:
+                _sync(path)
+            os.unlink(_JOURNAL, dir_fd=self.directory)
+            os.fsync(self.directory)
+            self.path.rename(final)
+            _sync(final.parent)
+        except OSError as error:
+            why = error.strerror
+            raise InputError(f"{final}: cannot be made of {self.path} ({why}); expected a new folder") from None
+
+    def remove(self) -> None:
+        """Remove it with all that is in it: what it holds must not be used."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[PartialFolder]:
+    """Yield the temporary folder, which no other run has until the end.
+
+    Parameters
+    ----------
+    fingerprint
+        What its contents follow from.
+    sizes
+        The files that belong in it, and their sizes in bytes.
+
+    Raises
+    ------
+    InputError
+        It cannot be made, is no folder, is of another fingerprint, or holds what such a run has not written.
+    """
+    with explained(path):
+        directory = _made(path)
+    try:
+        with explained(path):
+            if not os.access(_JOURNAL, os.F_OK, dir_fd=directory, follow_symlinks=False):
+                _refuse_strangers(path, directory, sizes)
+            journal = Journal(path, directory)
+        with closing(journal):
+            if journal.fingerprint not in ("", fingerprint):
+                raise InputError(f"{path}: holds part of another change of parallelism; expected none: {_BEGIN_ANEW}")
+            with explained(path):
+                if journal.described:
+                    _remove_descriptions(directory, sizes)
+                _refuse_strangers(path, directory, sizes)
+                _take_over(path, directory, journal, sizes)
+                if not journal.fingerprint:
+                    journal.begin(fingerprint)
+            yield PartialFolder(path, directory, journal)
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Raise what the system refuses about a temporary folder as InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); expected a writable folder") from None
+
+
+def _made(path: Path) -> int:
+    """Return the descriptor of the folder, which is made if it is not there."""
+    with suppress(FileExistsError):
+        path.mkdir()
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise InputError(f"{path}: is a link or a file; expected a folder of an earlier run, or none") from None
+
+
+def _names(directory: int) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def _refuse_strangers(path: Path, directory: int, names: Collection[str]) -> None:
+    """Raise InputError for anything that such a run has not written."""
+    if os.fstat(directory).st_uid != os.geteuid():
+        raise InputError(f"{path}: belongs to another user; expected a folder of an earlier run, or none")
+    known = {_JOURNAL, *names}
+    for name in _names(directory):
+        there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        own = there.st_uid == os.geteuid() and stat.S_ISREG(there.st_mode) and there.st_nlink == 1
+        if name not in known or not own:
+            what = "a file of its own" if name in known else "no such file"
+            raise InputError(f"{path}: holds {name}, which no run with these arguments wrote ({what}); {_BEGIN_ANEW}")
+
+
+def _remove_descriptions(directory: int, names: Collection[str]) -> None:
+    for name in set(_names(directory)) - {_JOURNAL, *names}:
+        os.unlink(name, dir_fd=directory)
+
+
+def _take_over(path: Path, directory: int, journal: Journal, sizes: Mapping[str, int]) -> None:
+    """Keep what an earlier run had on disk, or begin with nothing."""
+    names = set(_names(directory)) & set(sizes)
+    there = {name: os.stat(name, dir_fd=directory).st_size for name in names}
+    if not journal.done:
+        for name in there:
+            os.unlink(name, dir_fd=directory)
+    elif there != dict(sizes):
+        name = min(name for name in sizes if there.get(name) != sizes[name])
+        found = f"of {there[name]:,} bytes" if name in there else "missing"
+        raise InputError(f"{path}: {name} is {found}; expected {sizes[name]:,} bytes: {_BEGIN_ANEW}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,182 @@
+"""Pickles that hold only data, read and written without the classes that they name.
+
+Reading makes nothing but plain values, and refuses every name that is not in a table: nothing in a pickle is run.
+Writing needs none of the modules whose names it writes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ddlsched.errors import InputError
+
+__all__ = ["Called", "Items", "Name", "New", "Persistent", "Record", "pickled", "shape_of", "unpickled"]
+
+
+class Record:
+    """Stands for an object of a class that is only data; ``fields`` are its attributes."""
+
+    def __init__(self, *_: Any) -> None:
+        self.fields: dict[str, Any] = {}
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.fields = state if isinstance(state, dict) else {}
+        self.state = state
+
+    def __getattr__(self, name: str) -> Any:
+        # Absent where an object was pickled without a state, in which case ``__init__`` is not called either.
+        if name in ("fields", "state"):
+            return {} if name == "fields" else None
+        return self.fields.get(name)
+
+
+class _Plain(pickle._Unpickler):
+    """An unpickler that knows some names, each as a function that makes a plain value, and no other.
+
+    It is the standard library's in Python: the one in C takes memory for as many objects as a damaged number says.
+    """
+
+    def __init__(self, content: bytes, names: Mapping[tuple[str, str], Any]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._names = names
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._names[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of the format") from None
+
+    def persistent_load(self, identity: Any) -> Any:
+        return identity
+
+
+def unpickled(content: bytes, names: Mapping[tuple[str, str], Any], where: str) -> Any:
+    """Return what a pickle holds; ``names`` gives by module and name what stands for it.
+
+    Raises
+    ------
+    InputError
+        It is damaged, or names something else; the message begins with ``where``.
+    """
+    try:
+        return _Plain(content, names).load()
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        why = str(error) or type(error).__name__
+        raise InputError(f"{where}: cannot be read ({why}); expected a PyTorch distributed checkpoint's") from None
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return a tuple of whole numbers from 0, such as a shape or a start; anything else raises ValueError."""
+    if not isinstance(value, tuple) or not all(type(size) is int and size >= 0 for size in value):
+        raise ValueError(f"{value!r} is no shape")
+    return value
+
+
+class Name(NamedTuple):
+    """A class or function, by its module and name."""
+
+    module: str
+    name: str
+
+
+class Called(NamedTuple):
+    """What a function returns for these arguments."""
+
+    function: Name
+    arguments: tuple[Any, ...]
+
+
+class New(NamedTuple):
+    """An object of a class, made without arguments, and its state; None: it has none."""
+
+    kind: Name
+    state: Any = None
+
+
+class Items(NamedTuple):
+    """A dictionary whose keys are objects."""
+
+    pairs: Sequence[tuple[Any, Any]]
+
+
+class Persistent(NamedTuple):
+    """A persistent identity."""
+
+    identity: Any
+
+
+def pickled(value: Any) -> bytes:
+    """Return a pickle (protocol 2) of None, booleans, numbers, texts, tuples, lists, dictionaries, the above."""
+    out = [pickle.PROTO + b"\x02"]
+    _put(value, out, {})
+    return b"".join([*out, pickle.STOP])
+
+
+def _put(value: Any, out: list[bytes], memo: dict[Name, int]) -> None:
+    match value:
+        case None:
+            out.append(pickle.NONE)
+        case bool():
+            out.append(pickle.NEWTRUE if value else pickle.NEWFALSE)
+        case int():
+            out.append(_whole(value))
+        case float():
+            out.append(pickle.BINFLOAT + struct.pack(">d", value))
+        case str():
+            text = value.encode()
+            out.append(pickle.BINUNICODE + struct.pack("<I", len(text)) + text)
+        case Name():
+            _put_name(value, out, memo)
+        case Called():
+            _put_name(value.function, out, memo)
+            _put_run(pickle.TUPLE, value.arguments, out, memo)
+            out.append(pickle.REDUCE)
+        case New():
+            _put_name(value.kind, out, memo)
+            out.append(pickle.EMPTY_TUPLE + pickle.NEWOBJ)
+            if value.state is not None:
+                _put(value.state, out, memo)
+                out.append(pickle.BUILD)
+        case Persistent():
+            _put(value.identity, out, memo)
+            out.append(pickle.BINPERSID)
+        case Items():
+            out.append(pickle.EMPTY_DICT)
+            _put_run(pickle.SETITEMS, [part for pair in value.pairs for part in pair], out, memo)
+        case tuple():
+            _put_run(pickle.TUPLE, value, out, memo)
+        case list():
+            out.append(pickle.EMPTY_LIST)
+            _put_run(pickle.APPENDS, value, out, memo)
+        case dict():
+            _put(Items(list(value.items())), out, memo)
+        case _:
+            raise TypeError(f"{value!r} is no plain value")
+
+
+def _whole(value: int) -> bytes:
+    if -(2**31) <= value < 2**31:
+        return pickle.BININT + struct.pack("<i", value)
+    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return pickle.LONG1 + bytes([len(data)]) + data
+
+
+def _put_run(end: bytes, values: Sequence[Any], out: list[bytes], memo: dict[Name, int]) -> None:
+    out.append(pickle.MARK)
+    for value in values:
+        _put(value, out, memo)
+    out.append(end)
+
+
+def _put_name(value: Name, out: list[bytes], memo: dict[Name, int]) -> None:
+    if value in memo:
+        out.append(pickle.LONG_BINGET + struct.pack("<I", memo[value]))
+        return
+    memo[value] = len(memo)
+    out.append(pickle.GLOBAL + f"{value.module}\n{value.name}\n".encode())
+    out.append(pickle.LONG_BINPUT + struct.pack("<I", memo[value]))

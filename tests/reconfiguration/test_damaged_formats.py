@@ -46,14 +46,14 @@ def refusal(folder: Path, destination: Path, form: Format) -> str:
 def test_damage_is_refused_or_harmless(source: str, tmp_path: Path) -> None:
     rng = random.Random(source)
     refusals = []
-    for number in range(40):
+    for number in range(20):
         folder = tmp_path / str(number)
         shutil.copytree(HERE / source, folder)
         file = rng.choice([folder / ".metadata", *sorted(folder.glob("*.distcp"))])
         file.write_bytes(damaged(file.read_bytes(), rng))
         refusals.append(refusal(folder, tmp_path / f"new {number}", rng.choice(list(Format))))
     said = [text for text in refusals if text]
-    assert len(said) > 10
+    assert len(said) > 5
     assert all(str(tmp_path) in text or "tensor" in text for text in said)
 
 

@@ -1,8 +1,8 @@
 """The compiled event loop's time by function and by file: ``loop_profile.py SCRIPT [ARGUMENT ...]``.
 
-Runs a Python script under Linux's ``perf`` (Debian's ``linux-perf``), its compiled code with line numbers, and tells with
-``addr2line`` (Debian's ``binutils``) which function each sampled instruction comes from, before functions were put into
-their callers. The script is compiled anew, in one process, which takes a minute and is not counted.
+Runs a Python script under Linux's ``perf`` (Debian's ``linux-perf``), its compiled code with line numbers, and tells
+with ``addr2line`` (Debian's ``binutils``) which function each sampled instruction comes from, before functions were put
+into their callers. The script is compiled anew, in one process, which takes a minute and is not counted.
 """
 
 from __future__ import annotations
@@ -112,14 +112,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say("compiling, and running under perf")
-        recording = ["perf", "record", "-q", "-F", str(SAMPLES_A_SECOND), "-e", "cpu-clock", "-o", str(folder / "perf.data")]
+        recording = f"perf record -q -F {SAMPLES_A_SECOND} -e cpu-clock -o {folder}/perf.data".split()
         child = {**os.environ, "LOOP_PROFILE": name, "NUMBA_DEBUGINFO": "1", "NUMBA_CACHE_DIR": name}
         subprocess.run([*recording, sys.executable, "-W", "ignore", __file__, *sys.argv[1:]], env=child, check=True)
         met, elsewhere = samples(folder)
         functions = by_function(met)
     whole = sum(functions.values())
     rows = [[function, file, 100 * count / whole] for (function, file), count in functions.most_common(MOST_ROWS)]
-    title = f"{whole / SAMPLES_A_SECOND:.1f} s in compiled code, {elsewhere / SAMPLES_A_SECOND:.1f} s elsewhere (compiling)"
+    compiled_s, other_s = whole / SAMPLES_A_SECOND, elsewhere / SAMPLES_A_SECOND
+    title = f"{compiled_s:.1f} s in compiled code, {other_s:.1f} s elsewhere (compiling)"
     print(Table(title=title, columns=("function", "file", "% of compiled code"), rows=rows))
 
 

@@ -1,4 +1,4 @@
-"""First-fit on the whole Philly trace, where nearly all jobs of several GPUs contend: how far it gets, and what it counts.
+"""First-fit on the whole Philly trace, where nearly all jobs of several GPUs contend: how far it gets, what it counts.
 
 ``philly_first_fit.py [--until-s S ...] [--whole] [--servers N] [--philly FILE]``: 82,247 jobs, GPUs used exclusively,
 SRSF, one transfer a link at a time. One row for each simulated time up to which the trace is run, each in a process of

@@ -118,11 +118,16 @@ class Simulation:
         run.elastic = bool(self._resizing.jobs)
         run.skipping_networked = self._may_skip_networked()
         run.jumping = self._may_jump()
-        run.grouping = window is None
+        run.grouping = self._may_group(window)
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
+
+    @staticmethod
+    def _may_group(window: Window | None) -> bool:
+        """Return whether GPUs in the same state may be simulated as one: not where each one's tasks are recorded."""
+        return window is None
 
     def _may_skip_networked(self) -> bool:
         """Return whether jobs on several servers that meet nobody may skip iterations."""

@@ -163,12 +163,15 @@ def group_gpus(s, job):
         while other >= 0 and compared < MOST_COMPARED and found < 0:
             if s.gpus[other].residents_hash == s.gpus[gpu].residents_hash:
                 compared += 1
-                if s.gpus[gpu].group_size == 1 and alike(s, gpu, other):
+                if alike(s, gpu, other):
                     found = other
                 else:
                     undecided = 1
             other = s.gpus[other].older
         if found >= 0:
+            if s.gpus[gpu].group_size > 1:
+                part_group(s, gpu)  # the others are compared when their turn comes, or the next time
+                undecided = 1
             follow(s, gpu, found)
         else:
             s.gpus[gpu].older, newest = newest, gpu

@@ -70,7 +70,8 @@ _INTEGERS = {
         "begins_ns ends_ns"
     ),
     "worker": (
-        "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm memory_bytes"
+        "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm "
+        "memory_bytes"
     ),
     "gpu": (
         "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "

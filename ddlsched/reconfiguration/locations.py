@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import MOST_BYTES, read_bytes
 
 __all__ = ["Location", "location_of"]
 
@@ -77,7 +78,7 @@ class _Folder:
 
     def read_all(self, file: str) -> bytes:
         try:
-            return (self.folder / file).read_bytes()
+            return read_bytes(self.folder / file)
         except OSError as error:
             raise self._unreadable(file, error) from None
 
@@ -174,6 +175,10 @@ class _Remote:
         return found
 
     def read_all(self, file: str) -> bytes:
+        if self.num_bytes(file) > MOST_BYTES:
+            raise InputError(
+                f"{self.name_of(file)}: has {self.num_bytes(file):,} bytes; expected at most {MOST_BYTES:,}"
+            )
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
         return found
 

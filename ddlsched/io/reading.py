@@ -49,13 +49,16 @@ def opened(path: Path, most_bytes: int = MOST_BYTES) -> Iterator[io.BufferedRead
         It is not there, or may not be read.
     """
     # Without O_NONBLOCK a pipe that nobody writes to would never open.
-    raw = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
-    with raw:
-        status = os.fstat(raw.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
         is_pipe = stat.S_ISFIFO(status.st_mode)
         if not is_pipe:
             _refuse(path, status, most_bytes)
+        raw = io.FileIO(descriptor, closefd=False)
         yield bounded(_Pipe(raw, path) if is_pipe else raw, str(path), most_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:

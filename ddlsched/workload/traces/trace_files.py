@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import bounded, opened
+from ddlsched.io.reading import bounded, opened, refuse_irregular
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
 
@@ -41,9 +41,11 @@ def sources(path: Path, members: str) -> Iterator[Source]:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder; expected a trace file")
-        if path.is_file() and tarfile.is_tarfile(path):
-            yield from _members(path, members)
-            return
+        if path.is_file():
+            refuse_irregular(path, _MOST_BYTES)
+            if tarfile.is_tarfile(path):
+                yield from _members(path, members)
+                return
         with opened(path, _MOST_BYTES) as file:
             zipped = file.peek(2)[:2] == b"\x1f\x8b"
             yield _source(str(path), path.name, gzip.GzipFile(fileobj=file) if zipped else file)

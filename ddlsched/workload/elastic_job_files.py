@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.tables import abbreviated, cell_number, cell_text, cell_time_s, cell_whole, csv_rows, located, read_text, readable
+from ddlsched.io.tables import (
+    abbreviated,
+    cell_number,
+    cell_text,
+    cell_time_s,
+    cell_whole,
+    csv_rows,
+    located,
+    read_text,
+    readable,
+)
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 

@@ -62,7 +62,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 
 def test_a_file_that_is_longer_than_it_says_is_cut_off_while_it_is_read():
     # Linux says that its files in /proc have 0 bytes.
-    assert os.stat("/proc/self/smaps").st_size == 0
+    assert Path("/proc/self/smaps").stat().st_size == 0
     with pytest.raises(InputError, match="larger than"):
         read_bytes(Path("/proc/self/smaps"), 100)
 
@@ -138,7 +138,7 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_files, "_LONGEST_LINE", 1000)
     path = tmp_path / "trace.csv"
     path.write_text(HEADER + "1" * 1000)
-    with pytest.raises(InputError, match=re.escape(f"{path}, line 2: has more than 999 characters")):
+    with pytest.raises(InputError, match=re.escape(f"{path}, line 2: has 1,000 characters or more")):
         import_trace("philly-csv", [path])
 
 

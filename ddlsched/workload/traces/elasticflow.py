@@ -51,7 +51,9 @@ def elasticflow(source: Source) -> Iterator[TracedJob | Refusal]:
     def job_of(cells: Cells) -> TracedJob:
         return _job(cells, arrival=arrival, iterations=iterations)
 
-    return read_csv(source, ("job_id", arrival, iterations, "model_name", "num_gpu", "duration"), job_of, chain(header, lines))
+    return read_csv(
+        source, ("job_id", arrival, iterations, "model_name", "num_gpu", "duration"), job_of, chain(header, lines)
+    )
 
 
 def _job(cells: Cells, arrival: str, iterations: str | None) -> TracedJob:

@@ -134,9 +134,7 @@ def numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
         if not line:
             return
         if len(line) == _LONGEST_LINE:
-            raise InputError(
-                f"{source.name}, line {number}: has more than {_LONGEST_LINE - 1:,} characters; expected rows of a trace"
-            )
+            raise InputError(f"{source.name}, line {number}: has {len(line):,} characters or more; expected rows")
         if not line.isspace():
             yield number, line
 

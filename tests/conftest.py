@@ -32,6 +32,8 @@ def default_signals() -> None:
 def pytest_configure(config) -> None:
     """Compile the event loop once, before parallel test processes would each do it."""
     default_signals()
+    if paths := os.environ.get("PYTHONPATH"):  # a relative one is another folder to processes that start elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from ddlsched.simulation import warm_up
 

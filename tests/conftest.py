@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,32 @@ hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=max(FUZ
 hypothesis.settings.load_profile("fuzz" if FUZZ else "default")
 
 
+def default_signals() -> None:
+    """Let signals do what they do in a process that a terminal started.
+
+    A script's background job inherits that SIGINT is ignored, ``nohup`` ignores SIGHUP, and what is ignored stays so in
+    all processes that a test starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def pytest_configure(config) -> None:
     """Compile the event loop once, before parallel test processes would each do it."""
+    default_signals()
+    if paths := os.environ.get("PYTHONPATH"):  # a relative one is another folder to processes that start elsewhere
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from ddlsched.simulation import warm_up
 
         warm_up()
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> None:
+    """What a test before has changed, as some solvers do, is undone."""
+    default_signals()
 
 
 @pytest.fixture

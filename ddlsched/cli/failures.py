@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ddlsched.cli.output import checked_streams
 from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginError
 
 __all__ = ["ReportingGroup", "exit_code", "one_line"]
@@ -27,15 +28,24 @@ _FAILED = 1
 class ReportingGroup(TyperGroup):
     """A group of commands that reports this package's errors and ends with their exit code."""
 
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run the command line and exit."""
+        with checked_streams():
+            try:
+                return super().main(*args, **more)
+            except DdlschedError as error:
+                for line in error.faults if isinstance(error, FaultyInputError) else [str(error)]:
+                    _say(line)
+                _show_plugin_traceback(error)
+                sys.exit(exit_code(error))
+            except MemoryError:
+                _say("the memory does not suffice; expected smaller input, or more memory")
+                sys.exit(_FAILED)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
             return super().invoke(ctx)
-        except DdlschedError as error:
-            for line in error.faults if isinstance(error, FaultyInputError) else [str(error)]:
-                _say(line)
-            _show_plugin_traceback(error)
-            raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             _say("interrupted")
             raise typer.Exit(_INTERRUPTED) from None

@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from typing import Any, TextIO, cast
 
 import typer
 
 from ddlsched.errors import InputError
 
-__all__ = ["emit", "notice", "status", "without_nan"]
+__all__ = ["checked_streams", "emit", "notice", "status", "without_nan"]
 
 
 def emit(text: str) -> None:
-    """Write a result to stdout, whole; a reader that has gone away (``| head``) ends the program quietly."""
-    if sys.stdout is None:
-        raise InputError("the result cannot be written to stdout (it is closed)")
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _abandon_stdout()
-        raise typer.Exit(1) from None
-    except OSError as error:
-        _abandon_stdout()
+    """Write a result to stdout, whole."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+@contextmanager
+def checked_streams() -> Iterator[None]:
+    """Let whatever writes to stdout, help and version too, end with one error where that cannot be written.
+
+    A reader that has gone away (``| head``) ends the program quietly. What cannot be written to stderr is lost, and
+    nothing else.
+    """
+    with redirect_stdout(cast("TextIO", _Stdout(sys.stdout))), redirect_stderr(cast("TextIO", _Stderr(sys.stderr))):
+        yield
+
+
+class _Stdout:
+    """Writes to the process's stdout, or raises InputError; ``None`` is one that was closed before the start."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(lambda: self._stream.flush())
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._stream is None:
+            self._fail(OSError(errno.EBADF, "it is closed"))
+            return
+        try:
+            action()
+        except OSError as error:
+            # The interpreter flushes what is left at its end, and would report the same failure again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(1) from None
         raise InputError(f"the result cannot be written to stdout ({error.strerror})") from None
 
 
-def _abandon_stdout() -> None:
-    # The interpreter flushes what is left at its end, and would report the same failure again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Stderr(_Stdout):
+    """Writes to the process's stderr; what cannot be written is lost."""
+
+    def _fail(self, error: OSError) -> None:
+        pass
 
 
 def without_nan(numbers: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -12,6 +12,7 @@ import typer
 
 from ddlsched.cli.output import emit
 from ddlsched.errors import InputError
+from ddlsched.io.reading import opened
 from ddlsched.io.tables import cell_whole, csv_rows
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), "
     "a comparison (.yaml)"
 )
+_LONGEST_HEADER = 65_536
 
 
 def validate(
@@ -56,8 +58,9 @@ def _kind(path: Path) -> str:
     if path.suffix.lower() != ".csv":
         return "comparison" if path.suffix.lower() in (".yaml", ".yml") else "workload"
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = {name.strip() for name in next(csv.reader(file), [])}
+        with opened(path) as file:
+            first = file.readline(_LONGEST_HEADER).decode("utf-8-sig")
+        header = {name.strip() for name in next(csv.reader([first]), [])}
     except (OSError, UnicodeDecodeError, csv.Error):
         return "workload"  # whose reader says what is wrong
     if "from_s" in header or "to_s" in header:

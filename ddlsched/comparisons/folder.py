@@ -5,6 +5,7 @@ A run's own file is described in :mod:`ddlsched.comparisons.sweeps.stored_runs`.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import read_bytes
 
 __all__ = ["LABELS", "TABLES", "kept_file", "kept_files", "read_asked", "read_table", "slug"]
 
@@ -90,7 +92,7 @@ def read_asked(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: is no folder; expected one that 'ddlsched compare' wrote")
     if not path.exists():
         raise InputError(f"{folder}: has no comparison.json; expected a folder that 'ddlsched compare' wrote")
-    raw: dict[str, Any] = _reading(path, "JSON", lambda: json.loads(path.read_text(encoding="utf-8")))
+    raw: dict[str, Any] = _reading(path, "JSON", lambda: json.loads(read_bytes(path)))
     try:
         asked = _Asked.model_validate(raw)
     except ValidationError as error:
@@ -118,7 +120,7 @@ def read_table(folder: Path, name: str, asked: dict[str, Any]) -> pd.DataFrame:
     path, columns = folder / name, TABLES[name]
     # A policy "1" is no number, and one called "NA" is not missing: only an empty field is.
     options: dict[str, Any] = {"dtype": dict.fromkeys(columns.texts, str), "keep_default_na": False, "na_values": [""]}
-    table: pd.DataFrame = _reading(path, "CSV", lambda: pd.read_csv(path, **options))
+    table: pd.DataFrame = _reading(path, "CSV", lambda: pd.read_csv(io.BytesIO(read_bytes(path)), **options))
     missing = [column for column in (*columns.texts, *columns.numbers) if column not in table.columns]
     if missing:
         expected = ", ".join((*columns.texts, *columns.numbers))
@@ -143,6 +145,8 @@ def _reading(path: Path, what: str, read: Callable[[], Content]) -> Content:
     """Return what ``read`` does, or say in one line that the file is not what it should be."""
     try:
         return read()
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path}: is not there; expected a file that 'ddlsched compare' wrote") from None
     except (OSError, ValueError) as error:  # among them those of UTF-8, JSON and pandas' parser

@@ -10,8 +10,12 @@ import yaml
 
 from ddlsched.comparisons.settings import Location, Where
 from ddlsched.errors import FaultyInputError, InputError
+from ddlsched.io.reading import read_bytes
 
 __all__ = ["read_yaml"]
+
+_MOST_BYTES = 1 << 20
+"""Of YAML, which is parsed in Python, at less than a MB a second."""
 
 
 def read_yaml(path: Path) -> tuple[dict[str, Any], Where]:
@@ -23,9 +27,11 @@ def read_yaml(path: Path) -> tuple[dict[str, Any], Where]:
         It cannot be read, is no YAML, holds no fields, or one of them twice.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Files that appear whole, tables that people write, progress on a terminal."""
+"""Users' files read with bounds, tables that people write, files that appear whole, progress on a terminal."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.reading import read_bytes
 from ddlsched.units import MAX_NS, NS_PER_S
 
 __all__ = [
@@ -58,7 +59,7 @@ def readable(path: Path, what: str, read: Callable[[Path], Made]) -> Made:
 
 def read_text(path: Path) -> str:
     """Return the text of a file in UTF-8, without a byte order mark."""
-    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     try:
         text, bad = data.decode("utf-8"), data.find(b"\0")
     except UnicodeDecodeError as error:

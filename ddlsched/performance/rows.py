@@ -8,12 +8,14 @@ and not read.
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import read_bytes
 from ddlsched.performance import Amount
 from ddlsched.performance.estimate import Estimate, estimate
 from ddlsched.performance.hardware import Machine
@@ -56,7 +58,9 @@ def read_rows(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, skipinitialspace=True, dtype=str)
+        frame = pd.read_csv(io.BytesIO(read_bytes(path)), skipinitialspace=True, dtype=str)
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); expected a CSV file") from None
     except (ValueError, UnicodeDecodeError) as error:

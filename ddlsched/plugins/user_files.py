@@ -23,8 +23,12 @@ from types import ModuleType
 from typing import Any
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
+from ddlsched.io.reading import read_bytes, refuse_irregular
 
 __all__ = ["class_in_file", "digest_of", "files_named", "installed_packages", "substituted", "with_neighbours"]
+
+_MOST_BYTES = 1 << 24
+"""Of a Python file; its syntax tree takes some hundred times as many."""
 
 
 def files_named(text: str) -> list[Path]:
@@ -84,7 +88,7 @@ def _beside(folder: Path, name: str) -> list[Path]:
     """Return the files of a module or package of this name in a folder."""
     if name in installed_packages():
         return []
-    package = sorted((folder / name).rglob("*.py"))
+    package = sorted(file for file in (folder / name).rglob("*.py") if file.is_file())
     return package or [file for suffix in _SUFFIXES if (file := folder / f"{name}{suffix}").is_file()]
 
 
@@ -99,7 +103,9 @@ def _imports(path: Path) -> tuple[str, ...]:
 def _imports_of_version(path: Path, *_version: int) -> tuple[str, ...]:
     """Return the first names of all absolute imports, anywhere in a file."""
     try:
-        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        nodes = list(ast.walk(ast.parse(read_bytes(path, _MOST_BYTES))))
+    except InputError:
+        raise
     except (SyntaxError, ValueError):  # which running the file reports
         return ()
     imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -114,7 +120,8 @@ def digest_of(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _digest_of_version(path: Path, *_version: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _version(path: Path) -> tuple[int, int, int]:
@@ -148,8 +155,9 @@ def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
     PluginError
         The file cannot be imported.
     """
-    if not path.is_file():
+    if not path.exists():
         raise InputError(f"{path}: no such file; expected a Python file with the class {class_name!r}")
+    refuse_irregular(path, _MOST_BYTES)
     module = _module_of_file(path)
     found = getattr(module, class_name, None)
     if not callable(found):
@@ -182,9 +190,10 @@ def _module_of_file(path: Path) -> ModuleType:
 
 
 def _run(path: Path, module: ModuleType) -> None:
+    source = read_bytes(path, _MOST_BYTES)
     try:
         # Not the loader's exec_module: its cache takes an edit within a second, of the same length, for none.
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         sys.modules.pop(module.__name__, None)
         raise PluginError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error

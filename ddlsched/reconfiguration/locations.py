@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import MOST_BYTES
 
 __all__ = ["Location", "location_of"]
 
@@ -96,6 +97,7 @@ class _Folder:
         return memoryview(data)
 
     def read_all(self, file: str) -> bytes:
+        _refuse_large(self, file)
         return bytes(self.read(file, 0, self.num_bytes(file)))
 
     def descriptor(self, file: str) -> int | None:
@@ -232,6 +234,18 @@ class _Remote:
         return found
 
     def read_all(self, file: str) -> bytes:
+        _refuse_large(self, file)
+        found: bytes = self._asked(file, lambda url: self.files.cat_file(url, start=low, end=high))
+        if len(found) != high - low:
+            text = f"gave {len(found):,} bytes of {high - low:,}; expected a whole file"
+            raise InputError(f"{self.name_of(file)}: {text}")
+        return found
+
+    def read_all(self, file: str) -> bytes:
+        if self.num_bytes(file) > MOST_BYTES:
+            raise InputError(
+                f"{self.name_of(file)}: has {self.num_bytes(file):,} bytes; expected at most {MOST_BYTES:,}"
+            )
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
         return found
 
@@ -255,3 +269,10 @@ class _Remote:
             raise InputError(
                 f"{self.name_of(file)}: cannot be read ({why}); expected a file of a checkpoint"
             ) from error
+
+
+def _refuse_large(location: Location, file: str) -> None:
+    """Refuse to hold whole what is no description."""
+    if location.num_bytes(file) > MOST_BYTES:
+        size = f"{location.num_bytes(file):,} bytes; expected at most {MOST_BYTES:,}"
+        raise InputError(f"{location.name_of(file)}: has {size}")

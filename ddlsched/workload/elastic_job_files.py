@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.tables import abbreviated, cell_number, cell_text, cell_time_s, cell_whole, csv_rows, located, readable
+from ddlsched.io.tables import (
+    abbreviated,
+    cell_number,
+    cell_text,
+    cell_time_s,
+    cell_whole,
+    csv_rows,
+    located,
+    read_text,
+    readable,
+)
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 
@@ -96,8 +106,7 @@ def read_curve(path: str | Path) -> ScalingCurve:
 
 
 def _read_curve(path: Path) -> ScalingCurve:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = "gpu_batch" if "gpu_batch" in file.readline() else "gpus"
+    first = "gpu_batch" if "gpu_batch" in read_text(path).partition("\n")[0] else "gpus"
     kind, second = _TABLES[first]
     rows = [
         (cell_whole(where, first, row[first]), cell_number(where, second, row[second]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.reading import opened_parquet
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,
@@ -72,11 +73,13 @@ def _read_csv(path: Path) -> list[Job]:
 
 def _read_parquet(path: Path) -> list[Job]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(path).read()
+        with opened_parquet(path) as file:
+            table = file.read()
         names, columns = table.column_names, [column.to_pylist() for column in table.columns]
+    except InputError:
+        raise
     except (pa.ArrowException, ValueError) as error:
         raise InputError(f"{path}: is no Parquet file ({first_line(error)}); expected Parquet") from None
     check_columns(path, names, REQUIRED, OPTIONAL)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -640,15 +638,6 @@ def test_a_syntax_error_shows_its_place() -> None:
     assert "ddlsched/" not in result.stderr
 
 
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Answer SIGINT as Python does: a shell's background job inherits that it is ignored, and solvers reset it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_ends_with_130_and_a_line() -> None:
     Path("times.csv").write_text("old")
     result = simulate("--placement", "mine.py:Interrupted", "--jobs-out", "times.csv")

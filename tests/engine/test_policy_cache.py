@@ -171,29 +171,27 @@ def test_without_a_home_there_is_no_place(process, monkeypatch):
 
 SECOND = """
 import time
-from algorithms.communication.adadual import AdaDual
-from algorithms.ordering.srsf import ShortestRemainingServiceFirst
+from algorithms.communication.bounded_overlap import BoundedOverlap
+from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from ddlsched.engine.compiled import cache, entries, view_types
 from ddlsched.engine.compiled.forms import compile_method
-from ddlsched.network.contention import Linear
 import ddlsched.io.files, ddlsched.simulation, ddlsched.policies.compiling.compiler
-ddlsched.simulation.warm_up()  # numba looks up what it knows
+ddlsched.simulation.warm_up()  # numba looks up what it knows, and compiles the policies of a plain run, not these
 begin = time.process_time()
-compile_method(ShortestRemainingServiceFirst(), "key")
-compile_method(AdaDual(), "admit")
-compile_method(Linear(), "link_rate")
+compile_method(ShortestRemainingTimeFirst(), "key")
+compile_method(BoundedOverlap(), "admit")
 print(time.process_time() - begin)
 """
 
 
-def test_a_second_process_loads_in_a_tenth_of_a_second(tmp_path):
+def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its_time(tmp_path):
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("NUMBA_CACHE_DIR", None)
-    took_s = [
+    compiling_s, loading_s = (
         float(subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True, check=True).stdout)
         for _ in range(2)
-    ]
-    assert min(took_s[1:]) <= 0.1
+    )
+    assert loading_s < compiling_s / 20
 
 
 STAMP = """

@@ -106,11 +106,11 @@ def test_refused_axes() -> None:
 def test_a_hundred_thousand_configurations_in_seconds() -> None:
     factors = tuple(np.linspace(0.5, 2.0, 10))
     axes = {"memory_bandwidth": factors, "network_bandwidth": factors, "sequence_parallel": (0, 1)}
-    start = time.perf_counter()
+    begin_s = time.process_time()  # of this process, on a machine that does other things too
     plan = parse_cluster("h100")
     table = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=Sweep(axes=axes))
     assert len(table) > 100_000
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - begin_s < 10
 
 
 def test_a_cluster_of_another_size_is_refused() -> None:

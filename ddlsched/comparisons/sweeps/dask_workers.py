@@ -22,6 +22,7 @@ from ddlsched.comparisons.sweeps.fingerprint import sources_digest
 from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
 from ddlsched.comparisons.sweeps.workers import Done, Task, drain
 from ddlsched.errors import DdlschedError, InputError
+from ddlsched.io.reading import read_bytes
 from ddlsched.plugins.user_files import files_named, substituted, with_neighbours
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _packed(tasks: Sequence[Task]) -> Parcel:
     for task in tasks:
         task.run.with_texts(note)
     files = {part.resolve() for path in named for part in with_neighbours(path)}
-    return {str(path): path.read_bytes() for path in sorted(files)}
+    return {str(path): read_bytes(path) for path in sorted(files)}
 
 
 # ---- On a worker

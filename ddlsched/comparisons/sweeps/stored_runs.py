@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import opened_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,10 +89,12 @@ def read_metadata(path: Path) -> dict[str, Any]:
         It is no run's file.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        metadata: dict[str, Any] = json.loads(pq.read_schema(path).metadata[_METADATA])
+        with opened_parquet(path) as file:
+            metadata: dict[str, Any] = json.loads(file.schema_arrow.metadata[_METADATA])
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise _no_run(path, error) from None
     return metadata
@@ -111,14 +114,16 @@ def read_samples(path: Path) -> pd.DataFrame:
 
 def read_jobs(path: Path, columns: Collection[str] | None = None) -> pd.DataFrame:
     """Return a run's table of jobs, or these columns of it; as :func:`read_metadata`."""
-    import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        if columns is not None:
-            _refuse_missing(path, pq.read_schema(path).names, columns)
-        return pd.read_parquet(path, columns=None if columns is None else list(columns))
+        with opened_parquet(path) as file:
+            if columns is not None:
+                _refuse_missing(path, file.schema_arrow.names, columns)
+            frame: pd.DataFrame = file.read(columns=None if columns is None else list(columns)).to_pandas()
+        return frame
+    except InputError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _no_run(path, error) from None
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InputError
+from ddlsched.io.reading import opened_parquet
 from ddlsched.io.tables import cell_time_s, cell_whole, check_columns, csv_rows, readable
 
 if TYPE_CHECKING:
@@ -151,7 +152,10 @@ def _from_parquet(path: Path) -> IdleTrace:
     from pyarrow import ArrowInvalid
 
     try:
-        frame = pd.read_parquet(path)
+        with opened_parquet(path) as file:
+            frame = file.read().to_pandas()
+    except InputError:
+        raise
     except (ArrowInvalid, ValueError) as error:
         raise InputError(f"{path}: is no Parquet file ({str(error).splitlines()[0]}); expected one") from None
     check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.performance.calibration.protocol import Address, answer_handshake, connect, receive, send
+from ddlsched.performance.calibration.protocol import (
+    Address,
+    ConnectionEndedError,
+    answer_handshake,
+    connect,
+    receive,
+    send,
+)
 from ddlsched.performance.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
+from ddlsched.performance.calibration.unproven import Unproven
 from ddlsched.units import is_whole
 
 __all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "Agent", "Request"]
@@ -22,8 +30,8 @@ __all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "Agent", "Request"]
 MAX_HOSTS = 64
 MAX_JOBS = 64
 MAX_REPEATS = 1000
-_MOST_STRANGERS = 128
-"""Connections at a time, proven or not; further ones are closed at once."""
+_IDLE_S = 2 * STALL_S
+"""So long a measuring host may say nothing between requests; its other agents end a ring within :data:`STALL_S`."""
 _CONNECT_S = 20.0
 """So long an agent waits for the rings' connections from the rank before."""
 _PAUSE_S = 0.1
@@ -129,7 +137,7 @@ class Agent:
             raise InputError(f"{address}: cannot listen there ({error.strerror or error})") from None
         self.address = Address(*self._listener.getsockname()[:2])
         """Where it listens."""
-        self._places = threading.BoundedSemaphore(_MOST_STRANGERS)
+        self._unproven = Unproven()
         self._busy = threading.Lock()
         self._run: str | None = None
         self._arrived: queue.Queue[tuple[int, socket.socket]] = queue.Queue()
@@ -161,10 +169,8 @@ class Agent:
                 self._tell(f"a connection failed ({error.strerror or error})")
                 time.sleep(_PAUSE_S)  # there may be no file descriptors left for a while
                 continue
-            if self._places.acquire(blocking=False):
-                threading.Thread(target=self._answer, args=(connection, str(peer[0])), daemon=True).start()
-            else:
-                connection.close()
+            self._unproven.add(connection, str(peer[0]))
+            threading.Thread(target=self._answer, args=(connection, str(peer[0])), daemon=True).start()
 
     def _answer(self, connection: socket.socket, peer: str) -> None:
         """Find out who it is; a ring's connection is handed to the run that waits for it, control is kept."""
@@ -172,6 +178,8 @@ class Agent:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             role = answer_handshake(connection, self._token)
+            if not self._unproven.remove(connection):
+                return  # It was ended, as the oldest of too many, when its proof came.
             connection.settimeout(None)
             if role == {"kind": "control"}:
                 self._control(connection)
@@ -184,23 +192,21 @@ class Agent:
         except (MeasurementError, OSError, ValueError, RecursionError) as error:
             self._tell(f"refused {peer}: {error}")
         finally:
-            self._places.release()
+            self._unproven.remove(connection)
             if not keep:
                 connection.close()
 
     def _control(self, connection: socket.socket) -> None:
-        """Carry out the measuring host's requests until it leaves; one host at a time."""
+        """Carry out the measuring host's requests until it leaves or falls silent; one host at a time."""
         if not self._busy.acquire(blocking=False):
             send(connection, {"kind": "error", "message": "the agent is busy with another measurement"})
             return
         try:
             while True:
                 try:
-                    message = receive(connection)
-                except MeasurementError as error:
-                    if str(error) == "the connection ended":
-                        return
-                    raise
+                    message = receive(connection, within_s=_IDLE_S)
+                except ConnectionEndedError:
+                    return
                 self._carry_out(connection, message)
         finally:
             self._run = None
@@ -255,9 +261,7 @@ class Agent:
 def _step(connection: socket.socket, own: str, expected: str) -> None:
     """Say how far this agent is, and wait until the measuring host says that all are."""
     send(connection, {"kind": own})
-    connection.settimeout(3 * STALL_S)
-    answer = receive(connection)
-    connection.settimeout(None)
+    answer = receive(connection, within_s=3 * STALL_S)
     if answer != {"kind": expected}:
         raise MeasurementError(f"{str(answer)[:80]} came; expected {expected!r}")
 

@@ -94,8 +94,6 @@ def measure(settings: Settings, token: bytes) -> Iterator[list[Measured]]:
     """
     with ExitStack() as stack:
         agents = [stack.enter_context(connect(host, token, {"kind": "control"})) for host in settings.hosts]
-        for agent in agents:
-            agent.settimeout((settings.repeats + 3) * STALL_S)
         for jobs, size in settings.runs:
             request = {"run": secrets.token_hex(16), "hosts": settings.hosts, "jobs": jobs, "message_bytes": size}
             for rank, agent in enumerate(agents):
@@ -133,7 +131,7 @@ def _collect(settings: Settings, agents: Sequence[socket.socket], kind: str) -> 
     answers = []
     for host, agent in zip(settings.hosts, agents, strict=True):
         try:
-            answers.append(receive(agent))
+            answers.append(receive(agent, within_s=(settings.repeats + 3) * STALL_S))
         except (OSError, MeasurementError) as error:
             raise MeasurementError(f"{host}: broke off ({error})") from None
         if answers[-1].get("kind") != kind:

@@ -54,8 +54,7 @@ def timed_all_reduce(count: int, rank: int, size: int, after: socket.socket, bef
     """
     values = np.full(count, rank + 1, np.float32)
     if rank != 0:
-        before.settimeout(STALL_S)
-        exactly(before, len(_START))
+        exactly(before, len(_START), time.monotonic() + STALL_S)
     begin = time.perf_counter()
     if rank != size - 1:
         after.settimeout(STALL_S)

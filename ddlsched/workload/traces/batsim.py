@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import MOST_BYTES
 from ddlsched.io.tables import first_line
 from ddlsched.workload.traces.trace_files import read_rows
 from ddlsched.workload.traces.traced import (
@@ -35,7 +36,9 @@ def batsim(source: Source) -> Iterator[TracedJob | Refusal]:
         The text is no JSON object with ``jobs`` and ``profiles``.
     """
     try:
-        document = json.load(source.text)
+        document = json.loads(_whole(source))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source.name}: is no JSON ({first_line(error)}); expected a Batsim workload") from None
     jobs, profiles = (document.get(name) if isinstance(document, dict) else None for name in ("jobs", "profiles"))
@@ -48,6 +51,13 @@ def batsim(source: Source) -> Iterator[TracedJob | Refusal]:
         return _job(cells, _delay_s(name, profiles.get(name)))
 
     return read_rows(enumerate(jobs, start=1), job_of)
+
+
+def _whole(source: Source) -> str:
+    text = source.text.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise InputError(f"{source.name}: has more than {MOST_BYTES:,} characters; expected at most that many")
+    return text
 
 
 def _job(cells: Cells, delay_s: float) -> TracedJob:

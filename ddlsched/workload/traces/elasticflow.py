@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
-from ddlsched.workload.traces.trace_files import read_csv
+from ddlsched.workload.traces.trace_files import numbered_lines, read_csv
 from ddlsched.workload.traces.traced import (
     Cells,
     Refusal,
@@ -42,15 +43,17 @@ def elasticflow(source: Source) -> Iterator[TracedJob | Refusal]:
     ----------
     Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning", ASPLOS 2023.
     """
-    header = source.text.readline()
-    source.text.seek(0)
-    older = "submit_time" in header
+    lines = numbered_lines(source)
+    header = list(islice(lines, 1))
+    older = any("submit_time" in text for _, text in header)
     arrival, iterations = ("submit_time", "iteration") if older else ("submission_time", "num_iteration")
 
     def job_of(cells: Cells) -> TracedJob:
         return _job(cells, arrival=arrival, iterations=iterations)
 
-    return read_csv(source, ("job_id", arrival, iterations, "model_name", "num_gpu", "duration"), job_of)
+    return read_csv(
+        source, ("job_id", arrival, iterations, "model_name", "num_gpu", "duration"), job_of, chain(header, lines)
+    )
 
 
 def _job(cells: Cells, arrival: str, iterations: str | None) -> TracedJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddlsched.workload.traces.trace_files import read_rows
+from ddlsched.workload.traces.trace_files import numbered_lines, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
     Refusal,
@@ -66,8 +66,7 @@ def gavel(source: Source) -> Iterator[TracedJob | Refusal]:
     ----------
     Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.
     """
-    rows = ((number, line) for number, line in enumerate(source.text, start=1) if not line.isspace())
-    return read_rows(rows, _job_of_line)
+    return read_rows(numbered_lines(source), _job_of_line)
 
 
 def _job_of_line(line: str) -> TracedJob:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddlsched.workload.traces.trace_files import read_rows
+from ddlsched.workload.traces.trace_files import numbered_lines, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
     Refusal,
@@ -42,11 +42,7 @@ def swf(source: Source) -> Iterator[TracedJob | Refusal]:
     ----------
     Chapin et al., "Benchmarks and Standards for the Evaluation of Parallel Job Schedulers", JSSPP 1999.
     """
-    rows = (
-        (number, line)
-        for number, line in enumerate(source.text, start=1)
-        if not line.isspace() and not line.lstrip().startswith(";")
-    )
+    rows = ((number, line) for number, line in numbered_lines(source) if not line.lstrip().startswith(";"))
     return read_rows(rows, _job_of_line)
 
 

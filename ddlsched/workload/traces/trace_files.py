@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -12,14 +13,18 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import bounded, opened, refuse_irregular
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
 
-__all__ = ["json_elements", "read_csv", "read_rows", "sources"]
+__all__ = ["json_elements", "numbered_lines", "read_csv", "read_rows", "sources"]
 
+_MOST_BYTES = 1 << 32
+"""Of a trace, decompressed."""
+_LONGEST_LINE = 1 << 20
 _CHUNK = 1 << 20
 _LONGEST_ELEMENT = 1 << 26
 _SPACE = re.compile(r"\s*")
@@ -36,10 +41,12 @@ def sources(path: Path, members: str) -> Iterator[Source]:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder; expected a trace file")
-        if path.is_file() and tarfile.is_tarfile(path):
-            yield from _members(path, members)
-            return
-        with path.open("rb") as file:
+        if path.is_file():
+            refuse_irregular(path, _MOST_BYTES)
+            if tarfile.is_tarfile(path):
+                yield from _members(path, members)
+                return
+        with opened(path, _MOST_BYTES) as file:
             zipped = file.peek(2)[:2] == b"\x1f\x8b"
             yield _source(str(path), path.name, gzip.GzipFile(fileobj=file) if zipped else file)
     except FileNotFoundError:
@@ -63,21 +70,27 @@ def _members(path: Path, pattern: str) -> Iterator[Source]:
 
 def _source(name: str, file_name: str, file: Any) -> Source:
     # A byte that is no text spoils its row, not the file.
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+    text = io.TextIOWrapper(bounded(file, name, _MOST_BYTES), encoding="utf-8-sig", errors="replace")
     return Source(name, NO_TEXT.sub("?", file_name.split(".")[0]).strip() or "trace", text)
 
 
 def read_csv(
-    source: Source, required: Sequence[str], job_of: Callable[[Cells], TracedJob]
+    source: Source,
+    required: Sequence[str],
+    job_of: Callable[[Cells], TracedJob],
+    lines: Iterator[tuple[int, str]] | None = None,
 ) -> Iterator[TracedJob | Refusal]:
     """Read a table with a header; a line is a row, a blank line is none, columns not asked for are passed over.
+
+    ``lines`` are those of the source from the header on, if the caller has begun to read it.
 
     Raises
     ------
     InputError
         A required column is not in the header.
     """
-    header = [name.strip() for name in source.text.readline().rstrip("\n").split(",")]
+    lines = numbered_lines(source) if lines is None else lines
+    header = [name.strip() for name in next(lines, (1, ""))[1].rstrip("\n").split(",")]
     for name in required:
         if name not in header:
             there = abbreviated(",".join(header))
@@ -91,7 +104,7 @@ def read_csv(
             raise BadRowError("wrong number of values", f"has {len(cells)} values; expected {len(header)}")
         return job_of(dict(zip(header, cells, strict=True)))
 
-    return read_rows(_lines(source.text, 2), job_of_line)
+    return read_rows(lines, job_of_line)
 
 
 def read_rows(rows: Iterator[tuple[int, Any]], job_of: Callable[[Any], TracedJob]) -> Iterator[TracedJob | Refusal]:
@@ -108,8 +121,22 @@ def _numbered(job: TracedJob, line: int) -> TracedJob:
     return job._replace(line=line, job_id=job.job_id or str(line))
 
 
-def _lines(text: TextIO, start: int) -> Iterator[tuple[int, str]]:
-    return ((number, line) for number, line in enumerate(text, start=start) if not line.isspace())
+def numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text with their numbers from 1, but for those that are blank.
+
+    Raises
+    ------
+    InputError
+        While iterating: a line without end.
+    """
+    for number in itertools.count(1):
+        line = source.text.readline(_LONGEST_LINE)
+        if not line:
+            return
+        if len(line) == _LONGEST_LINE:
+            raise InputError(f"{source.name}, line {number}: has {len(line):,} characters or more; expected rows")
+        if not line.isspace():
+            yield number, line
 
 
 def _split(line: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.io.reading import MOST_ROWS
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import DataParallelIteration
@@ -192,6 +193,8 @@ class _Log:
         number, seen = len(self.names) - 1, set[str]()
         for line, row in enumerate(reader(source), start=1):
             self.rows[number] += 1
+            if sum(self.rows) > MOST_ROWS:
+                raise InputError(f"{source.name}: has more than {MOST_ROWS:,} rows; expected at most that: give a part")
             if self.watch is not None and line % _WATCH_EVERY == 0:
                 self.watch(sum(self.rows))
             if isinstance(row, Refusal):

@@ -18,12 +18,15 @@ import pytest
 from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
+from ddlsched.performance.calibration import agent as agent_module
+from ddlsched.performance.calibration import protocol
 from ddlsched.performance.calibration.agent import Agent, Request
 from ddlsched.performance.calibration.fit import FORMS, fit_constants
 from ddlsched.performance.calibration.measure import Settings, measure, write_measurements
-from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.measurements import Measurements, read_measurements
 from ddlsched.performance.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
 from ddlsched.performance.calibration.ring import all_reduce
+from ddlsched.performance.calibration.unproven import MOST_OF_A_PEER, Unproven
 
 TOKEN = b"a token for tests only"
 
@@ -84,6 +87,7 @@ def test_measurements_on_loopback_have_a_row_a_repeat(agents, tmp_path):
 def test_the_command_measures_and_fits(agents, tmp_path):
     token = tmp_path / "token"
     token.write_bytes(TOKEN + b"\n")
+    token.chmod(0o600)
     hosts = [argument for address in addresses(agents) for argument in ("--measure", address)]
     flags = ["--token-file", token, "--jobs", "1,2,4", "--sizes-mb", "0.1,0.5,1", "--repeats", "2"]
     done = run("calibrate", *hosts, *flags, "--out", tmp_path / "m.csv")
@@ -94,9 +98,13 @@ def test_the_command_measures_and_fits(agents, tmp_path):
 
 def test_an_agent_is_free_again_after_a_measurement(agents):
     settings = Settings(hosts=addresses(agents), jobs=(2,), message_bytes=(1000,), repeats=1)
-    for _ in range(3):
-        assert len(list(measure(settings, TOKEN))) == 1
-        time.sleep(0.05)  # the agents notice that the host has left
+    deadline_s, measured = time.monotonic() + 30, 0
+    while measured < 3:
+        try:
+            measured += len(list(measure(settings, TOKEN)))
+        except MeasurementError as error:  # the agents have yet to notice that the host has left
+            if "busy" not in str(error) or time.monotonic() > deadline_s:
+                raise
 
 
 # ---- What goes wrong
@@ -111,9 +119,9 @@ def test_a_wrong_token_is_refused(agents):
 def test_a_second_host_is_told_that_the_agent_is_busy(agents):
     with connect(agents[0].address, TOKEN, {"kind": "control"}) as first:
         send(first, {})  # answered, so the agent has begun to serve it
-        assert receive(first)["kind"] == "error"
+        assert receive(first, within_s=10)["kind"] == "error"
         with connect(agents[0].address, TOKEN, {"kind": "control"}) as second:
-            assert "busy" in receive(second)["message"]
+            assert "busy" in receive(second, within_s=10)["message"]
 
 
 def test_an_agent_that_is_not_there_is_named(agents):
@@ -138,7 +146,7 @@ def test_an_agent_that_is_not_there_is_named(agents):
 )
 def test_what_is_no_handshake_ends_the_connection_and_nothing_else(agents, data):
     with socket.create_connection(agents[0].address, timeout=10) as stranger:
-        greeting = receive(stranger)
+        greeting = receive(stranger, within_s=10)
         assert set(greeting) == {"version", "nonce"}
         with contextlib.suppress(OSError):  # The agent may have closed before all was sent.
             stranger.sendall(data)
@@ -149,15 +157,130 @@ def test_what_is_no_handshake_ends_the_connection_and_nothing_else(agents, data)
 
 def test_a_proof_cannot_be_used_twice(agents):
     with socket.create_connection(agents[0].address, timeout=10) as first:
-        nonces, role = receive(first)["nonce"] + "0" * 64, '{"kind": "control"}'
+        nonces, role = receive(first, within_s=10)["nonce"] + "0" * 64, '{"kind": "control"}'
         answer = {"nonce": "0" * 64, "role": role, "proof": _proof(TOKEN, "asks", nonces, role)}
         send(first, answer)
-        assert receive(first) == {"proof": _proof(TOKEN, "answers", nonces, role)}
+        assert receive(first, within_s=10) == {"proof": _proof(TOKEN, "answers", nonces, role)}
     with socket.create_connection(agents[0].address, timeout=10) as second:
-        receive(second)
+        receive(second, within_s=10)
         send(second, answer)
         with contextlib.suppress(ConnectionResetError):
             assert second.recv(100) == b""
+
+
+def measures(agents: list[Agent]) -> bool:
+    settings = Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,), repeats=1)
+    return len(list(measure(settings, TOKEN))) == 1
+
+
+def test_two_hundred_slow_connections_lock_nobody_out(agents):
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection(agents[0].address, timeout=10)) for _ in range(200)]
+        assert set(receive(slow[-1], within_s=10)) == {"version", "nonce"}
+        assert measures(agents)
+        for ended in slow[:-MOST_OF_A_PEER]:
+            while ended.recv(1000):
+                pass
+
+
+def test_one_who_sends_a_byte_now_and_then_is_ended_with_the_handshake(agents, monkeypatch):
+    monkeypatch.setattr(protocol, "HANDSHAKE_S", 0.3)
+    with socket.create_connection(agents[0].address, timeout=10) as slow:
+        receive(slow, within_s=10)
+        assert drips_until_the_end(slow, struct.pack(">I", 400) + b"x" * 400) < 200
+
+
+def drips_until_the_end(connection: socket.socket, data: bytes) -> int:
+    """Send a byte every 20 ms until the other side ends the connection; return how many."""
+    connection.settimeout(0.02)
+    for sent in range(len(data)):
+        try:
+            connection.sendall(data[sent : sent + 1])
+            if connection.recv(1) == b"":
+                return sent
+        except TimeoutError:
+            continue
+        except OSError:
+            return sent
+    return len(data)
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_silent_measuring_host_makes_way_for_the_next(agents, monkeypatch, drips):
+    monkeypatch.setattr(agent_module, "_IDLE_S", 0.3)
+    with connect(agents[0].address, TOKEN, {"kind": "control"}) as silent:
+        if drips:
+            assert drips_until_the_end(silent, struct.pack(">I", 400) + b"x" * 400) < 200
+        else:
+            silent.settimeout(10)
+            assert silent.recv(1) == b""
+        assert measures(agents)
+
+
+def test_the_oldest_of_too_many_is_ended_a_peer_and_in_all():
+    with contextlib.ExitStack() as stack:
+        unproven, others = Unproven(), {}
+
+        def comes(address: str) -> socket.socket:
+            ours, other = socket.socketpair()
+            stack.callback(ours.close)
+            stack.callback(other.close)
+            other.setblocking(False)
+            unproven.add(ours, address)
+            others[ours] = other
+            return ours
+
+        def is_ended(ours: socket.socket) -> bool:
+            try:
+                return others[ours].recv(1) == b""
+            except BlockingIOError:
+                return False
+
+        first = comes("10.0.0.1")
+        # The 2**64 addresses of an IPv6 network are one host's.
+        found = [comes(f"fe80::{number:x}%eth0") for number in range(MOST_OF_A_PEER)]
+        assert not any(map(is_ended, [first, *found]))
+        comes("fe80::ffff%eth0")
+        assert [is_ended(ours) for ours in [first, *found]] == [False, True] + [False] * (MOST_OF_A_PEER - 1)
+        assert unproven.remove(found[1])
+        assert not unproven.remove(found[0])
+        many = [comes(f"10.0.1.{number}") for number in range(128 - MOST_OF_A_PEER)]
+        assert not any(map(is_ended, [first, *many]))
+        comes("10.0.2.1")
+        assert is_ended(first)
+        assert not any(map(is_ended, many))
+
+
+def test_a_server_that_greets_with_no_text_is_no_agent(agents):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                send(connection, {"version": protocol._VERSION, "nonce": "\ud800"})
+
+        threading.Thread(target=greet, daemon=True).start()
+        with pytest.raises(MeasurementError, match="does not know the token, or is no agent"):
+            connect(Address(*server.getsockname()), TOKEN, {"kind": "control"})
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
+    token = tmp_path / "token"
+    token.write_bytes(TOKEN)
+    token.chmod(mode)
+    with pytest.raises(InputError, match=rf"others can read or change it \(mode {mode:04o}\); expected: chmod 600 "):
+        read_token(token)
+    token.chmod(0o400)
+    assert read_token(token) == TOKEN
+
+
+def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
+    (tmp_path / "token").write_bytes(TOKEN)
+    read = "import sys, pathlib; from ddlsched.performance.calibration.protocol import read_token as read; "
+    script = f"{sys.executable} -c '{read} print(read(pathlib.Path(sys.argv[1])))' <(cat token)"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{TOKEN!r}\n"
 
 
 def good() -> dict[str, object]:
@@ -219,12 +342,14 @@ def test_ipv6_addresses_have_brackets():
 
 def test_a_short_token_is_refused(tmp_path):
     (tmp_path / "token").write_text("short\n")
+    (tmp_path / "token").chmod(0o600)
     with pytest.raises(InputError, match="at least 16"):
         read_token(tmp_path / "token")
 
 
 def test_the_agent_command_refuses_an_address_that_is_taken(agents, tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
+    (tmp_path / "token").chmod(0o600)
     done = run("calibrate-agent", agents[0].address, "--token-file", tmp_path / "token")
     assert done.exit_code == 2
     assert "cannot listen there" in done.stderr
@@ -233,12 +358,12 @@ def test_the_agent_command_refuses_an_address_that_is_taken(agents, tmp_path):
 # ---- Between network namespaces
 
 
-MBIT = 200
+MBIT = 100
 
 
 @pytest.fixture
 def namespaces() -> Iterator[list[str]]:
-    """Three hosts on one bridge, each sending at most 200 Mbit/s; skips where that is not permitted."""
+    """Three hosts on one bridge, each sending at most 100 Mbit/s; skips where that is not permitted."""
     tag = f"dd{os.getpid() % 100_000}"
     names = [f"{tag}n{number}" for number in range(3)]
     # A namespace in which the bridge is, so that nothing of this machine's own network is touched.
@@ -272,9 +397,16 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], capture_output=True, check=True)
 
 
+def fastest_repeats(rows: Measurements) -> Measurements:
+    """Return the fastest row of each setting: busy processors only ever add to a time."""
+    by_time = np.lexsort((rows.seconds, rows.settings))
+    return rows.rows(by_time[np.unique(rows.settings[by_time], return_index=True)[1]])
+
+
 def test_the_rate_between_namespaces_is_found(namespaces, tmp_path):
     token, ready = tmp_path / "token", []
     token.write_bytes(TOKEN)
+    token.chmod(0o600)
     program = [sys.executable, "-c", "from ddlsched.cli import main; main()"]
     with contextlib.ExitStack() as stack:
         for number, name in enumerate(namespaces, 1):
@@ -287,13 +419,13 @@ def test_the_rate_between_namespaces_is_found(namespaces, tmp_path):
             ready.append(agent.stderr)
         assert all("listening" in stream.readline() for stream in ready)
         hosts = [argument for number in (1, 2, 3) for argument in ("--measure", f"10.99.0.{number}:7411")]
-        flags = ["--token-file", token, "--jobs", "1,2", "--sizes-mb", "0.2,0.4,0.8", "--repeats", "2"]
+        flags = ["--token-file", token, "--jobs", "1,2", "--sizes-mb", "0.2,0.4,0.8", "--repeats", "5"]
         command = ["calibrate", *hosts, *flags, "--out", tmp_path / "m.csv"]
         measured = ["ip", "netns", "exec", namespaces[0], *program, *map(str, command)]
         done = subprocess.run(measured, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = read_measurements(tmp_path / "m.csv")
     ring = next(form for form in FORMS if form.ring_bytes)
-    per_byte_s = fit_constants(ring, rows)["per_byte_s"]
+    per_byte_s = fit_constants(ring, fastest_repeats(rows))["per_byte_s"]
     # Headers take about 5 %; the burst of the rate limit gives some of it back.
     assert per_byte_s == pytest.approx(8 / (MBIT * 1e6), rel=0.2)

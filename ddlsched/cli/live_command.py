@@ -12,6 +12,7 @@ from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from ddlsched.live.idle_nodes.scavengers import Scavenger
     from ddlsched.live.manager import Event, Sharer
 
 __all__ = ["live"]
@@ -45,14 +46,16 @@ def live(
     (the extra 'live'), count only counts. Timeline: DIR/timeline.csv.
     """
     from ddlsched.live.idle_nodes.idle_trace import read_fragments
-    from ddlsched.live.idle_nodes.scavengers import SlurmScavenger, TraceScavenger
+    from ddlsched.live.idle_nodes.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger
     from ddlsched.live.jobs_file import read_jobs
     from ddlsched.live.manager import LiveManager
 
     if (trace is None) != slurm:
         raise InputError("live: expected either --trace FILE or --slurm")
     wanted = read_jobs(jobs)
-    scavenger = SlurmScavenger() if trace is None else TraceScavenger(trace=read_fragments(trace), speed=speed)
+    scavenger: Scavenger = SeldomAsked(SlurmScavenger(), notice)
+    if trace is not None:
+        scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
     sharer = _sharer(allocation, hold_s)
     _make(folder)
     with (folder / "timeline.csv").open("a") as timeline:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
+from ddlsched.live.ownership import Ownership
 from ddlsched.live.processes import JobProcesses, start_processes
 from ddlsched.live.progress_socket import Report, ReportSocket
 from ddlsched.live.store import JobStore, StoredJob
@@ -59,6 +60,11 @@ class LiveManager:
         How many jobs run at a time.
     watch
         Is told of every event.
+
+    Raises
+    ------
+    InputError
+        Another manager runs the jobs of this folder, or it cannot be used.
     """
 
     folder: Path
@@ -69,9 +75,11 @@ class LiveManager:
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._ownership = Ownership(self.folder)
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()
         self._socket = ReportSocket(self.store.accepts)
+        self._ownership.note(self._socket.folder)
         self._begun_s = time.monotonic()
         self._idle: frozenset[str] = frozenset()
         self._failures: dict[str, int] = {}
@@ -97,6 +105,7 @@ class LiveManager:
             self._stop(job_id)
         self._socket.close()
         self.store.close()
+        self._ownership.close()
 
     def turn(self) -> bool:
         """Look once at everything; return whether jobs are left."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddlsched.units import is_whole
+from ddlsched.live.ownership import TEMPORARY
+from ddlsched.units import MAX_NS, is_whole
 
 __all__ = ["MOST_BYTES", "Report", "ReportSocket", "parse_report", "send_report"]
 
@@ -39,19 +40,26 @@ def parse_report(line: bytes) -> Report | None:
     """Return what a line says, or None if it is no report."""
     try:
         said = json.loads(line)
-    except ValueError:  # No JSON, or no UTF-8.
+    except (ValueError, RecursionError):  # No JSON, no UTF-8, or brackets without end.
         return None
     fields = Report.__dataclass_fields__
     if not isinstance(said, dict) or said.keys() != fields.keys():
         return None
-    texts = all(isinstance(said[name], str) and 0 < len(said[name]) <= 200 for name in ("job", "token"))
+    texts = all(_is_name(said[name]) for name in ("job", "token"))
     wholes = all(is_whole(said[name], 0) for name in ("step", "samples", "nodes"))
     numbers = all(_is_finite(said[name]) for name in ("loss", "time_s"))
     return Report(**said) if texts and wholes and numbers else None
 
 
+def _is_name(value: Any) -> bool:
+    """Return whether a value is text in ASCII, as names and tokens are; JSON may hold half a surrogate pair."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isascii()
+
+
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether a value is a finite number, and no whole number that is too large for a float."""
+    is_number = isinstance(value, float) or is_whole(value, -MAX_NS)
+    return is_number and math.isfinite(value)
 
 
 def send_report(path: str, report: Report) -> None:
@@ -68,6 +76,8 @@ def send_report(path: str, report: Report) -> None:
 class ReportSocket:
     """Takes reports in without ever waiting; drops what is malformed, too long, or has no valid token.
 
+    A process reports on a connection of its own and closes it. So of too many connections the oldest is dropped.
+
     Parameters
     ----------
     accepts
@@ -76,8 +86,8 @@ class ReportSocket:
 
     def __init__(self, accepts: Callable[[str, str], bool]) -> None:
         self._accepts = accepts
-        self._folder = Path(tempfile.mkdtemp(prefix="ddlsched-"))  # Its mode is 0700; a socket's path must be short.
-        self.path = str(self._folder / "progress")
+        self.folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))  # Its mode is 0700; a socket's path must be short.
+        self.path = str(self.folder / "progress")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
         Path(self.path).chmod(0o600)
@@ -95,16 +105,18 @@ class ReportSocket:
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 self._accept()
-            elif isinstance(key.fileobj, socket.socket):
+            elif key.fileobj in self._buffers:  # else it has just been dropped
                 reports += self._read(key.fileobj)
         return reports
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        if len(self._buffers) >= _MOST_CONNECTIONS:
-            connection.close()
-            self.refused += 1
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # It has gone again, or this process has no file left to open.
             return
+        if len(self._buffers) >= _MOST_CONNECTIONS:
+            self._drop(next(iter(self._buffers)))
+            self.refused += 1
         connection.setblocking(False)
         self._buffers[connection] = b""
         self._selector.register(connection, selectors.EVENT_READ)
@@ -140,4 +152,4 @@ class ReportSocket:
             self._drop(connection)
         self._selector.close()
         self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import selectors
@@ -16,7 +17,7 @@ from typing import Any
 from ddlsched.live.ownership import TEMPORARY
 from ddlsched.units import MAX_NS, is_whole
 
-__all__ = ["MOST_BYTES", "Report", "ReportSocket", "parse_report", "send_report"]
+__all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "parse_report", "send_report"]
 
 MOST_BYTES = 1024
 """Of a report, with its line break."""
@@ -36,19 +37,27 @@ class Report:
     time_s: float
 
 
-def parse_report(line: bytes) -> Report | None:
+@dataclass(frozen=True)
+class Ready:
+    """A process that waits for its orders, and whose group it was in last; 0 if none."""
+
+    job: str
+    token: str
+    process: int
+    generation: int
+
+
+def parse_report(line: bytes) -> Report | Ready | None:
     """Return what a line says, or None if it is no report."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):  # No JSON, no UTF-8, or brackets without end.
         return None
-    fields = Report.__dataclass_fields__
-    if not isinstance(said, dict) or said.keys() != fields.keys():
-        return None
-    texts = all(_is_name(said[name]) for name in ("job", "token"))
-    wholes = all(is_whole(said[name], 0) for name in ("step", "samples", "nodes"))
-    numbers = all(_is_finite(said[name]) for name in ("loss", "time_s"))
-    return Report(**said) if texts and wholes and numbers else None
+    for kind in (Report, Ready):
+        fields = dataclasses.fields(kind)
+        if isinstance(said, dict) and said.keys() == {field.name for field in fields}:
+            return kind(**said) if all(_CHECKS[field.type](said[field.name]) for field in fields) else None
+    return None
 
 
 def _is_name(value: Any) -> bool:
@@ -62,7 +71,14 @@ def _is_finite(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def send_report(path: str, report: Report) -> None:
+_CHECKS: dict[Any, Callable[[Any], bool]] = {
+    "str": _is_name,
+    "int": lambda value: is_whole(value, 0),
+    "float": _is_finite,
+}
+
+
+def send_report(path: str, report: Report | Ready) -> None:
     """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -99,9 +115,9 @@ class ReportSocket:
         self.refused = 0
         """Reports and connections that were dropped."""
 
-    def receive(self, timeout_s: float) -> list[Report]:
+    def receive(self, timeout_s: float) -> list[Report | Ready]:
         """Return what has come in, after at most ``timeout_s``."""
-        reports: list[Report] = []
+        reports: list[Report | Ready] = []
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 self._accept()
@@ -121,7 +137,7 @@ class ReportSocket:
         self._buffers[connection] = b""
         self._selector.register(connection, selectors.EVENT_READ)
 
-    def _read(self, connection: socket.socket) -> list[Report]:
+    def _read(self, connection: socket.socket) -> list[Report | Ready]:
         try:
             received = connection.recv(MOST_BYTES + 1)
         except OSError:
@@ -134,7 +150,7 @@ class ReportSocket:
             self._drop(connection)
         return reports
 
-    def _believed(self, line: bytes) -> Report | None:
+    def _believed(self, line: bytes) -> Report | Ready | None:
         report = parse_report(line) if len(line) < MOST_BYTES else None
         if report is None or not self._accepts(report.job, report.token):
             self.refused += 1

@@ -16,13 +16,13 @@ import pytest
 
 from algorithms.allocation.count_programme import CountProgramme
 from ddlsched.errors import InputError
+from ddlsched.live.commits import committed_steps
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiled import Profiled
 from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
 from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.progress_socket import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.live.store import JobStore
-from ddlsched.live.worker import committed_steps
 
 
 class Nodes:
@@ -50,7 +50,7 @@ def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> N
     live.run(60)
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished", "finished"]
     assert [len(committed_steps(tmp_path / name)) for name in "ab"] == [150, 20]
-    sizes = [event.nodes for event in events if (event.what, event.job) == ("started", "a")]
+    sizes = [event.nodes for event in events if event.job == "a" and event.what in ("started", "regrouped")]
     assert sizes[:2] == [2, 1]
 
 
@@ -64,8 +64,9 @@ def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> 
     nodes.there = frozenset({"node1"})
     live.turn()
     assert live.running["a"].nodes == ("node1",)
-    started = [event for event in events if event.what == "started"][-1]
-    assert before <= started.step <= before + 5  # steps that it committed until it was ended
+    while events[-1].what != "regrouped":
+        live.turn()
+    assert before <= events[-1].step <= before + 5  # steps that it committed until it left
     live.run(60)
     assert len(committed_steps(tmp_path / "a")) == 100
 
@@ -109,12 +110,12 @@ def test_the_store_knows_what_a_dead_manager_ran(tmp_path) -> None:
     assert not store.submit("a", program="count", steps=5, max_nodes=1)
     with pytest.raises(InputError, match="is known as"):
         store.submit("a", program="count", steps=6, max_nodes=1)
-    generation, token = store.start("a")
-    assert (generation, store.accepts("a", token), store.accepts("a", "other")) == (1, True, False)
+    token = store.start("a")
+    assert (store.regroup("a"), store.accepts("a", token), store.accepts("a", "other")) == (1, True, False)
     again = JobStore(tmp_path / "jobs.sqlite")
     assert again.recover() == ["a"]
     assert not again.accepts("a", token)
-    assert again.start("a")[0] == 2
+    assert again.regroup("a") == 2
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddlsched.errors import InputError
 from ddlsched.live.commits import committed_steps
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
@@ -79,6 +80,8 @@ class LiveManager:
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.hang_s > 0:
+            raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
         self._ownership = Ownership(self.folder)
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()

@@ -41,7 +41,8 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected one of count, mlp"),
+        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected count, mlp, or a script that is there"),
+        ("a,count,12,2", "a,train.py,12,2", "column program: 'train.py'; expected count, mlp, or a script"),
         ("a,count,12,2", "../a,count,12,2", "column job_id: '../a'"),
         ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
@@ -62,3 +63,7 @@ def test_other_faults_are_one_line(files) -> None:
     assert "shares no nodes out by counts" in live(files, "--allocation", "malletrain").stderr
     (files / "state").write_text("")
     assert "expected a folder for jobs' state" in live(files).stderr
+
+
+def test_no_time_to_hang_is_refused(files) -> None:
+    assert "hang_s is 0.0; expected seconds above 0" in live(files, "--hang-s", 0).stderr

@@ -1,9 +1,10 @@
-"""What was tried against the live manager: malformed reports, held connections, a second manager, what kills leave."""
+"""What was tried against the live manager: malformed reports, held connections, hanging processes, a second manager."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from test_live_manager import GOOD, manager, received
 
 from ddlsched.errors import InputError
+from ddlsched.live.commits import committed_steps
+from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.ownership import Ownership
 from ddlsched.live.progress_socket import Report, ReportSocket, send_report
 
@@ -70,6 +73,52 @@ def test_the_temporary_folder_of_a_killed_manager_is_removed_by_the_next(tmp_pat
     assert (left / "progress").is_socket()
     manager(tmp_path, 1)[0].close()
     assert not left.exists()
+
+
+def train_until(live: LiveManager, folder: Path, step: int) -> None:
+    while len(committed_steps(folder / "a")) < step:
+        live.turn()
+
+
+def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_commit(tmp_path) -> None:
+    events: list[Event] = []
+    live, _ = manager(tmp_path, 1, events, hang_s=1.5)
+    live.store.submit("a", program="count", steps=60, max_nodes=1)
+    train_until(live, tmp_path, 5)
+    os.kill(live.running["a"].processes[0].pid, signal.SIGSTOP)
+    stopped_s, committed = live.now_s, len(committed_steps(tmp_path / "a"))
+    live.run(60)
+    hang = next(event for event in events if event.what == "a process hangs")
+    assert stopped_s + 1.4 < hang.time_s < stopped_s + 2.5
+    again = next(event for event in events if event.what == "started" and event.time_s > hang.time_s)
+    assert again.step in (committed, committed + 1)  # it may have been stopped between a commit and the next look
+    assert len(committed_steps(tmp_path / "a")) == 60
+
+
+def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
+    (tmp_path / "sleep.py").write_text("import time; time.sleep(600)")
+    events: list[Event] = []
+    live, _ = manager(tmp_path, 1, events, hang_s=0.4)
+    live.store.submit("a", program=str(tmp_path / "sleep.py"), steps=5, max_nodes=1)
+    live.run(60)
+    assert [event.what for event in events if event.job] == ["a process hangs"] * 5 + ["failed"]
+
+
+def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
+    events: list[Event] = []
+    live, _ = manager(tmp_path, 2, events, hang_s=1.5)
+    live.store.submit("a", program="count", steps=1000, max_nodes=2)
+    while not (live.running and len(live.running["a"].group) == 2):
+        live.turn()
+    first, second = live.running["a"].processes
+    os.kill(first.pid, signal.SIGSTOP)
+    while events[-1].what != "regrouped":
+        live.turn()
+    assert first.poll() == -signal.SIGKILL
+    assert live.running["a"].group[0].process is second
+    assert second.poll() is None
+    train_until(live, tmp_path, events[-1].step + 5)
+    live.close()
 
 
 @pytest.mark.parametrize("name", ["elsewhere", "../elsewhere", "ddlsched-link"])

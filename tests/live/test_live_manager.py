@@ -35,11 +35,13 @@ class Nodes:
         return self.there
 
 
-def manager(folder: Path, nodes: int, events: list[Event] | None = None) -> tuple[LiveManager, Nodes]:
+def manager(
+    folder: Path, nodes: int, events: list[Event] | None = None, hang_s: float = 60.0
+) -> tuple[LiveManager, Nodes]:
     scavenger = Nodes(nodes)
     advisor = ProfilingAdvisor(scales=(2, 1), hold_s=0.2)
     sharer = Profiled(CountProgramme(lookahead_s=10), advisor, JobMonitor(warm_up_steps=1, least_steps=3), (0.3, 0.3))
-    return LiveManager(folder, scavenger, sharer, 10, None if events is None else events.append), scavenger
+    return LiveManager(folder, scavenger, sharer, 10, None if events is None else events.append, hang_s), scavenger
 
 
 def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> None:

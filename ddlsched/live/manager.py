@@ -266,6 +266,7 @@ class LiveManager:
             self.running[job.job_id] = self._new(job, folder)
         self._reported.pop(job.job_id, None)
         self.running[job.job_id].add(nodes, self.now_s)
+        self._tell(Event(self.now_s, "joining", job.job_id, len(self._committed(job.job_id)), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
         for left in folder.glob("rendezvous*"):

@@ -6,11 +6,12 @@ group that broke in the middle of a step all load the last commit, since nobody 
 
 from __future__ import annotations
 
+import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -22,8 +23,9 @@ from ddlsched.live.seat import Orders, Seat
 
 __all__ = ["Stateful", "train"]
 
+_LOOK_S = 0.002
 _FORMING = timedelta(seconds=15)
-"""How long the members of a group wait for one that has died since it was called."""
+"""How long the members of a group, who have met, try to connect."""
 _STEP = timedelta(days=1)
 """How long they wait for each other in a step. The manager ends those that hang."""
 
@@ -88,7 +90,10 @@ class _Training:
 
     def in_group(self, orders: Orders) -> None:
         """Train as a rank of a group until the last step, or until all are asked to leave."""
-        with _group(self.seat.folder, orders), self.seat.writing(orders):
+        store = _meeting(self.seat, orders)
+        if store is None:
+            return
+        with _group(store, orders), self.seat.writing(orders):
             done = self._agree(orders)
             step = self._begin(orders.rank, orders.ranks)
             while done < self.seat.assignment.steps and not self._are_to_leave(orders):
@@ -147,17 +152,37 @@ def _from_first(value: int, orders: Orders) -> int:
     return int(shared)
 
 
+def _meeting(seat: Seat, orders: Orders) -> Any:
+    """Return the store in which all ranks of a group have met, or None if one of them has died before it came.
+
+    A group that torch begins to form and that misses a rank would hold the others until a timeout, and leave torch's
+    count of groups different from that of a process that joins later.
+    """
+    store = distributed.FileStore(str(seat.folder / f"rendezvous{orders.generation}"), orders.ranks)
+    store.set(f"here{orders.rank}", "")
+    everybody = [f"here{rank}" for rank in range(orders.ranks)]
+    while not store.check(everybody):
+        if seat.is_asked_to_leave():
+            return None
+        time.sleep(_LOOK_S)
+    return store
+
+
 @contextmanager
-def _group(folder: Path, orders: Orders) -> Iterator[None]:
-    """Be a rank of a process group."""
-    meeting = folder / f"rendezvous{orders.generation}"
-    where = f"file://{meeting.resolve()}"
-    distributed.init_process_group(
-        "gloo", init_method=where, rank=orders.rank, world_size=orders.ranks, timeout=_FORMING
-    )
+def _group(store: Any, orders: Orders) -> Iterator[None]:
+    """Be a rank of a process group.
+
+    Raises
+    ------
+    SystemExit
+        A rank died just now; what torch has begun cannot be begun again in this process.
+    """
+    try:
+        distributed.init_process_group("gloo", store=store, rank=orders.rank, world_size=orders.ranks, timeout=_FORMING)
+    except RuntimeError as error:
+        sys.exit(f"group {orders.generation} cannot be formed: {error}")
     distributed.distributed_c10d._set_pg_timeout(_STEP)
     try:
         yield
     finally:
         distributed.destroy_process_group()
-        meeting.unlink(missing_ok=True)

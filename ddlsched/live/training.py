@@ -6,12 +6,8 @@ group that broke in the middle of a step all load the last commit, since nobody 
 
 from __future__ import annotations
 
-import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,15 +15,10 @@ from torch import distributed
 
 from ddlsched.errors import InputError
 from ddlsched.live.commits import commit, committed_state, committed_steps
+from ddlsched.live.groups import group, meeting
 from ddlsched.live.seat import Orders, Seat
 
 __all__ = ["Stateful", "train"]
-
-_LOOK_S = 0.002
-_FORMING = timedelta(seconds=15)
-"""How long the members of a group, who have met, try to connect."""
-_STEP = timedelta(days=1)
-"""How long they wait for each other in a step. The manager ends those that hang."""
 
 
 class Stateful(Protocol):
@@ -86,14 +77,19 @@ class _Training:
         self.seat, self._begin, self._state, self._samples = seat, begin, state, samples_a_step
         self._in_memory: int | None = None
         """Steps that the state in memory has seen; None at first, in the middle of one, and after one that broke."""
+        self._kept: Any = None
+        """The last group, until the next. When a group goes, torch waits for its threads, and holds Python's lock if a
+        DistributedDataParallel was the last to have it; a thread that has just ended a collective may need that lock.
+        """
         self.is_done = False
 
     def in_group(self, orders: Orders) -> None:
         """Train as a rank of a group until the last step, or until all are asked to leave."""
-        store = _meeting(self.seat, orders)
+        store = meeting(self.seat, orders)
         if store is None:
             return
-        with _group(store, orders), self.seat.writing(orders):
+        with group(store, orders), self.seat.writing(orders):
+            self._kept = distributed.group.WORLD
             done = self._agree(orders)
             step = self._begin(orders.rank, orders.ranks)
             while done < self.seat.assignment.steps and not self._are_to_leave(orders):
@@ -150,39 +146,3 @@ def _from_first(value: int, orders: Orders) -> int:
     shared = torch.tensor(value)
     distributed.broadcast(shared, 0)
     return int(shared)
-
-
-def _meeting(seat: Seat, orders: Orders) -> Any:
-    """Return the store in which all ranks of a group have met, or None if one of them has died before it came.
-
-    A group that torch begins to form and that misses a rank would hold the others until a timeout, and leave torch's
-    count of groups different from that of a process that joins later.
-    """
-    store = distributed.FileStore(str(seat.folder / f"rendezvous{orders.generation}"), orders.ranks)
-    store.set(f"here{orders.rank}", "")
-    everybody = [f"here{rank}" for rank in range(orders.ranks)]
-    while not store.check(everybody):
-        if seat.is_asked_to_leave():
-            return None
-        time.sleep(_LOOK_S)
-    return store
-
-
-@contextmanager
-def _group(store: Any, orders: Orders) -> Iterator[None]:
-    """Be a rank of a process group.
-
-    Raises
-    ------
-    SystemExit
-        A rank died just now; what torch has begun cannot be begun again in this process.
-    """
-    try:
-        distributed.init_process_group("gloo", store=store, rank=orders.rank, world_size=orders.ranks, timeout=_FORMING)
-    except RuntimeError as error:
-        sys.exit(f"group {orders.generation} cannot be formed: {error}")
-    distributed.distributed_c10d._set_pg_timeout(_STEP)
-    try:
-        yield
-    finally:
-        distributed.destroy_process_group()

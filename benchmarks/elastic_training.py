@@ -1,11 +1,13 @@
 """A training script of a user for ``ddlsched live``: DistributedDataParallel on a data set whose samples it counts.
 
-Environment: HIDDEN, the width of its network (default 64); SEED, of its first weights (default 0).
+Environment: HIDDEN, the width of its network (default 64); SEED, of its first weights (default 0); PAUSE_S, by which
+each step is longer (default 0).
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 import torch
 from torch import distributed
@@ -14,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddlsched.live.training import Step, train
 
-BATCH = 64
+BATCH = 32
 SAMPLES = 1 << 16
 
 
@@ -39,6 +41,7 @@ def main() -> None:
     inputs = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(2))
     targets = inputs.prod(dim=1, keepdim=True).tanh() + inputs.sum(dim=1, keepdim=True)
     torch.manual_seed(int(os.environ.get("SEED", "0")))
+    pause_s = float(os.environ.get("PAUSE_S", "0"))
     hidden = int(os.environ.get("HIDDEN", "64"))
     layers = torch.nn.Linear(8, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, hidden), torch.nn.Linear(hidden, 1)
     model, seen = torch.nn.Sequential(*layers), Seen()
@@ -48,6 +51,7 @@ def main() -> None:
         parallel = DistributedDataParallel(model)
 
         def step(number: int) -> float:
+            time.sleep(pause_s)
             batch = order[number * BATCH : (number + 1) * BATCH]
             mine = batch[rank * BATCH // ranks : (rank + 1) * BATCH // ranks]
             optimiser.zero_grad()

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from algorithms.allocation.count_programme import CountProgramme
@@ -180,43 +174,3 @@ def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> N
     finally:
         reports.close()
     send_report(reports.path, Report(**GOOD))  # nobody there: no error
-
-
-def run_live(folder: Path) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-c",
-        "from ddlsched.cli import main; main()",
-        "live",
-        str(folder / "jobs.csv"),
-        "--state",
-        str(folder / "state"),
-    ]
-    return subprocess.Popen(
-        [*command, "--trace", str(folder / "idle.csv"), "--hold-s", "0.2"], stderr=subprocess.DEVNULL
-    )
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_no_job_is_lost_or_run_twice(tmp_path) -> None:
-    names = [f"j{n}" for n in range(5)]
-    (tmp_path / "jobs.csv").write_text(
-        "job_id,program,steps,max_nodes\n" + "".join(f"{n},count,200,2\n" for n in names)
-    )
-    (tmp_path / "idle.csv").write_text("node,idle_from_s,idle_to_s\n0,0,600\n1,0,600\n2,1,600\n3,0,3\n")
-    rng = np.random.default_rng(int(os.environ.get("FUZZ", 1)))
-    seen: dict[str, list[float]] = {}
-    for _ in range(15):
-        process = run_live(tmp_path)
-        time.sleep(rng.uniform(0.3, 4.0))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for name in names:  # what was committed is never undone or done again
-            steps = committed_steps(tmp_path / "state" / name)
-            assert steps[: len(seen.get(name, []))] == seen.get(name, [])
-            assert steps == [1.0 / (1 + k) for k in range(len(steps))]
-            seen[name] = steps
-    assert run_live(tmp_path).wait(timeout=300) == 0
-    jobs = JobStore(tmp_path / "state" / "jobs.sqlite").jobs()
-    assert [(job.job_id, job.state) for job in jobs] == [(name, "finished") for name in names]
-    assert all(len(committed_steps(tmp_path / "state" / name)) == 200 for name in names)

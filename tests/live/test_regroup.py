@@ -14,6 +14,7 @@ from ddlsched.live.manager import Event, LiveManager
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "elastic_training.py"
 STEPS = 600
+BATCH = 32  # of the script
 
 
 class AllToTheFirst:
@@ -94,8 +95,8 @@ def test_processes_that_stay_keep_training_through_every_change(tmp_path: Path, 
     assert {"lost a node", "a process died", "regrouped"} <= set(run.what())
     assert committed_steps(tmp_path / "a") == pytest.approx(undisturbed, rel=1e-4)
     times = trained_on(tmp_path)
-    assert set(times[: 64 * STEPS]) == {1}  # Each sample of the steps, once.
-    assert set(times[64 * STEPS :]) == {0}
+    assert set(times[: BATCH * STEPS]) == {1}  # Each sample of the steps, once.
+    assert set(times[BATCH * STEPS :]) == {0}
 
 
 def test_a_group_grows_without_losing_a_step(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_member_that_dies_as_its_group_forms_does_not_hold_the_others(tmp_path
     run.until_step(5)
     assert {node: pid for node, pid in run.processes().items() if node in others} == others
     run.live.run(120)
-    assert set(trained_on(tmp_path)[: 64 * STEPS]) == {1}
+    assert set(trained_on(tmp_path)[: BATCH * STEPS]) == {1}
 
 
 def test_an_error_of_the_script_ends_the_job_and_is_in_the_log(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched.live.ownership import Ownership
+
 JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"
 IDLE = "node,idle_from_s,idle_to_s\n0,0,600\n1,30,600\n"
 
@@ -67,3 +69,45 @@ def test_other_faults_are_one_line(files) -> None:
 
 def test_no_time_to_hang_is_refused(files) -> None:
     assert "hang_s is 0.0; expected seconds above 0" in live(files, "--hang-s", 0).stderr
+
+
+@pytest.fixture
+def slurm(files, monkeypatch):
+    """Commands of a Slurm with two idle nodes; a file counts how often sinfo is asked, another makes it fail."""
+    (files / "sinfo").write_text(
+        f"#!/bin/sh\necho >> {files}/asked\n[ -e {files}/down ] && echo no controller >&2 && exit 1\n"
+        "echo 'n1|idle'; echo 'n2|idle'\n"
+    )
+    (files / "squeue").write_text("#!/bin/sh\n")
+    for name in ("sinfo", "squeue"):
+        (files / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(files), prepend=":")
+    return files
+
+
+def live_slurm(folder: Path, *more: object):
+    return run("live", folder / "jobs.csv", "--state", folder / "state", "--slurm", "--hold-s", 0.1, *more)
+
+
+def test_slurm_is_asked_once_in_a_short_run(slurm) -> None:
+    done = live_slurm(slurm)
+    assert done.exit_code == 0, done.stderr
+    assert "2 finished" in done.stderr
+    assert len((slurm / "asked").read_text()) == 1
+
+
+def test_slurm_that_fails_is_one_line_and_the_run_goes_on(slurm) -> None:
+    (slurm / "down").write_text("")
+    done = live_slurm(slurm, "--until-s", 0.5)
+    assert done.exit_code == 0
+    assert done.stderr.count("sinfo failed (no controller); going on with the 0 nodes of the last answer") == 1
+    assert "2 queued" in done.stderr
+
+
+def test_a_folder_that_another_manager_has_is_refused(files) -> None:
+    (files / "state").mkdir()
+    other = Ownership(files / "state")
+    done = live(files)
+    assert done.exit_code == 2
+    assert "another manager runs its jobs" in done.stderr
+    other.close()

@@ -80,16 +80,25 @@ def train_until(live: LiveManager, folder: Path, step: int) -> None:
         live.turn()
 
 
+def turn_until(live: LiveManager, events: list[Event], what: str, hang_s: float) -> Event:
+    """Go on until an event, with less patience than a start on a busy machine takes."""
+    live.hang_s, patience_s = hang_s, live.hang_s
+    while what not in (found := {event.what: event for event in events}):
+        assert live.turn()
+    live.hang_s = patience_s
+    return found[what]
+
+
 def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_commit(tmp_path) -> None:
     events: list[Event] = []
-    live, _ = manager(tmp_path, 1, events, hang_s=1.5)
+    live, _ = manager(tmp_path, 1, events)
     live.store.submit("a", program="count", steps=60, max_nodes=1)
     train_until(live, tmp_path, 5)
     os.kill(live.running["a"].processes[0].pid, signal.SIGSTOP)
     stopped_s, committed = live.now_s, len(committed_steps(tmp_path / "a"))
+    hang = turn_until(live, events, "a process hangs", hang_s=1.0)
+    assert stopped_s + 0.9 < hang.time_s < stopped_s + 5.0
     live.run(60)
-    hang = next(event for event in events if event.what == "a process hangs")
-    assert stopped_s + 1.4 < hang.time_s < stopped_s + 2.5
     again = next(event for event in events if event.what == "started" and event.time_s > hang.time_s)
     assert again.step in (committed, committed + 1)  # it may have been stopped between a commit and the next look
     assert len(committed_steps(tmp_path / "a")) == 60
@@ -101,19 +110,22 @@ def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
     live, _ = manager(tmp_path, 1, events, hang_s=0.4)
     live.store.submit("a", program=str(tmp_path / "sleep.py"), steps=5, max_nodes=1)
     live.run(60)
-    assert [event.what for event in events if event.job] == ["a process hangs"] * 5 + ["failed"]
+    assert [event.what for event in events if event.job and event.what != "joining"] == ["a process hangs"] * 5 + [
+        "failed"
+    ]
 
 
 def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
     events: list[Event] = []
-    live, _ = manager(tmp_path, 2, events, hang_s=1.5)
+    live, _ = manager(tmp_path, 2, events)
     live.store.submit("a", program="count", steps=1000, max_nodes=2)
     while not (live.running and len(live.running["a"].group) == 2):
         live.turn()
     first, second = live.running["a"].processes
     os.kill(first.pid, signal.SIGSTOP)
+    turn_until(live, events, "a process hangs", hang_s=1.0)
     while events[-1].what != "regrouped":
-        live.turn()
+        assert live.turn()
     assert first.poll() == -signal.SIGKILL
     assert live.running["a"].group[0].process is second
     assert second.poll() is None

@@ -134,3 +134,16 @@ def test_an_error_of_the_script_ends_the_job_and_is_in_the_log(tmp_path: Path) -
     run.live.run(120)
     assert run.what()[-1] == "failed"
     assert "RuntimeError: mine" in (tmp_path / "a" / "node0.log").read_text()
+
+
+def test_the_script_of_the_page_trains_through_a_change(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    (tmp_path / "train.py").write_text(page.split("```python\n")[1].split("```")[0])
+    run = Run(tmp_path, 1, tmp_path / "train.py")
+    run.until_group_of(1)
+    run.nodes.there = frozenset({"node0", "node1"})
+    run.until_group_of(2)
+    run.live.run(120)
+    losses = committed_steps(tmp_path / "a")
+    assert len(losses) == STEPS
+    assert losses[-1] < 1e-3 < losses[0]

@@ -28,7 +28,7 @@ from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.manager import Event, LiveManager
 
 SCRIPT = Path(__file__).with_name("elastic_training.py")
-STEPS = 1200
+STEPS = 800
 STEPS_BETWEEN = 25
 PAUSE_S = "0.03"  # so that the steps last for all changes
 
@@ -136,7 +136,7 @@ def end(losses: list[float]) -> float:
 
 
 def losses(seeds: int) -> dict[str, list[float]]:
-    """Print undisturbed and disturbed runs side by side, and return the overheads of the latter."""
+    """Print undisturbed and disturbed runs side by side, and return the overheads of the latter, by kind."""
     all_overheads = defaultdict(list)
     calm, changed = [], []
     for seed in range(seeds):
@@ -153,6 +153,7 @@ def losses(seeds: int) -> dict[str, list[float]]:
         print(f"{text}; steps differ by {most:.1e} at most; each sample once: {'yes' if exact else 'NO'}", flush=True)
         for name, found in overheads_s(run.events).items():
             all_overheads[name] += found
+            print(f"    {name}: {', '.join(f'{each:.3f}' for each in found)} s", flush=True)
     low, high = min(map(end, calm)), max(map(end, calm))
     inside = sum(low <= end(each) <= high for each in changed)
     print(f"  spread of undisturbed runs: {low:.6f} to {high:.6f}; {inside} of {seeds} runs with changes within it")

@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_live_manager import GOOD, manager, received
 
@@ -17,6 +19,7 @@ from ddlsched.live.commits import committed_steps
 from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.ownership import Ownership
 from ddlsched.live.progress_socket import Report, ReportSocket, send_report
+from ddlsched.live.store import JobStore
 
 MALFORMED = {
     "a lone surrogate": json.dumps(GOOD | {"token": "\ud800"}).encode(),
@@ -145,3 +148,22 @@ def test_nothing_but_a_temporary_folder_is_removed(tmp_path, monkeypatch, name) 
     Ownership(tmp_path).close()
     assert (tmp_path / "tmp" / name / "precious").exists()
     assert (tmp_path / "elsewhere" / "precious").exists()
+
+
+def test_reports_that_cannot_be_true_do_not_end_the_manager(tmp_path) -> None:
+    """They come from a process of the job, which knows the token."""
+    live, _ = manager(tmp_path, 2)
+    live.store.submit("a", program="count", steps=300, max_nodes=2)
+    train_until(live, tmp_path, 5)
+    token = live.running["a"].assignment.token
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        if "a" not in live.running:
+            break
+        nodes, samples, step = (int(rng.choice([0, 1, 2, 3, 300, 2**63 - 1])) for _ in range(3))
+        time_s = float(rng.choice([0.0, -1e308, 1e308, 1e-320, time.time()]))
+        said = {"job": "a", "token": token, "step": step, "samples": samples, "nodes": nodes, "time_s": time_s}
+        send_report(live._socket.path, Report(**said, loss=1e308))
+        live.turn()
+    live.run(60)
+    assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]

@@ -187,7 +187,7 @@ class LiveManager:
         """Take a step towards a group of all processes, and begin it if it can begin."""
         job.ask_to_leave(self.now_s)
         if job.can_form():
-            what = "regrouped" if job.group else "started"
+            what = "regrouped" if job.has_survivors() else "started"
             self._interrupted(job_id)
             job.form(self.store.regroup(job_id), self.now_s)
             self._tell(Event(self.now_s, what, job_id, len(self._committed(job_id)), len(job.group)))

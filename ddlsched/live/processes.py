@@ -140,6 +140,10 @@ class JobProcesses:
         all_ready = len(ready) == len(workers) or any(worker.generation for worker in ready)
         return bool(ready) and all_ready and not any(worker.is_training for worker in workers)
 
+    def has_survivors(self) -> bool:
+        """Return whether a process is there that has been in a group before."""
+        return any(worker.generation for worker in self.workers.values())
+
     def form(self, generation: int, now_s: float) -> None:
         """Order those who are ready to a new group; the oldest are first."""
         self.group = tuple(worker for worker in self.workers.values() if worker.is_ready)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_live_manager import GOOD, manager, received
+from test_live_manager import GOOD, AllToTheFirst, Nodes, manager, received
 
 from ddlsched.errors import InputError
 from ddlsched.live.commits import committed_steps
@@ -133,6 +133,24 @@ def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
     assert live.running["a"].group[0].process is second
     assert second.poll() is None
     train_until(live, tmp_path, events[-1].step + 5)
+    live.close()
+
+
+def test_a_group_whose_members_die_one_after_another_is_started_not_regrouped(tmp_path) -> None:
+    events: list[Event] = []
+    live = LiveManager(tmp_path, Nodes(2), AllToTheFirst(), 1, events.append)
+    live.store.submit("a", program="count", steps=1000, max_nodes=2)
+    while not (live.running and len(live.running["a"].group) == 2):
+        assert live.turn()
+    last = live.running["a"].processes[1]
+    live.running["a"].processes[0].kill()
+    while [event.what for event in events].count("joining") < 2:
+        assert live.turn()
+    events.clear()
+    last.kill()
+    while not {"started", "regrouped"} & {event.what for event in events}:
+        assert live.turn()
+    assert "regrouped" not in [event.what for event in events]
     live.close()
 
 

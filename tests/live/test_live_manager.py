@@ -29,6 +29,19 @@ class Nodes:
         return self.there
 
 
+class AllToTheFirst:
+    """Shares all nodes out to the first job."""
+
+    def __init__(self) -> None:
+        self.monitor, self.advisor = JobMonitor(), self
+
+    def counts(self, jobs, num_nodes: int, now_s: float) -> list[int]:
+        return [min(job.max_nodes, num_nodes) if job is jobs[0] else 0 for job in jobs]
+
+    def wake_s(self) -> None:
+        return None
+
+
 def manager(
     folder: Path, nodes: int, events: list[Event] | None = None, hang_s: float = 60.0
 ) -> tuple[LiveManager, Nodes]:

@@ -5,29 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_live_manager import Nodes
+from test_live_manager import AllToTheFirst, Nodes
 
 from ddlsched.live.commits import committed_state, committed_steps
-from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.manager import Event, LiveManager
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "elastic_training.py"
 STEPS = 600
 BATCH = 32  # of the script
-
-
-class AllToTheFirst:
-    """Shares all nodes out to the first job."""
-
-    def __init__(self) -> None:
-        self.monitor, self.advisor = JobMonitor(), self
-
-    def counts(self, jobs, num_nodes: int, now_s: float) -> list[int]:
-        return [min(job.max_nodes, num_nodes) if job is jobs[0] else 0 for job in jobs]
-
-    def wake_s(self) -> None:
-        return None
 
 
 class Run:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,22 @@ def test_a_member_that_dies_as_its_group_forms_does_not_hold_the_others(tmp_path
     run.until_step(5)
     assert {node: pid for node, pid in run.processes().items() if node in others} == others
     run.live.run(120)
+    assert set(trained_on(tmp_path)[: BATCH * STEPS]) == {1}
+
+
+def test_a_stopped_member_is_ended_and_the_others_go_on_without_starting_again(tmp_path: Path, undisturbed) -> None:
+    run = Run(tmp_path, 3)
+    run.until_group_of(3)
+    before = run.processes()
+    os.kill(before["node0"], signal.SIGSTOP)  # The one that commits.
+    run.live.hang_s = 2.0
+    while "a process hangs" not in run.what():
+        assert run.live.turn()
+    run.live.hang_s = 60.0
+    run.until_group_of(2)
+    assert [run.processes()[node] for node in ("node1", "node2")] == [before["node1"], before["node2"]]
+    run.live.run(120)
+    assert committed_steps(tmp_path / "a") == pytest.approx(undisturbed, rel=1e-4)
     assert set(trained_on(tmp_path)[: BATCH * STEPS]) == {1}
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_live_manager import AllToTheFirst, Nodes
 
@@ -129,6 +130,22 @@ def test_a_stopped_member_is_ended_and_the_others_go_on_without_starting_again(t
     run.live.run(120)
     assert committed_steps(tmp_path / "a") == pytest.approx(undisturbed, rel=1e-4)
     assert set(trained_on(tmp_path)[: BATCH * STEPS]) == {1}
+
+
+def test_members_killed_at_random_moments_lose_and_repeat_no_sample(tmp_path: Path, undisturbed) -> None:
+    run = Run(tmp_path, 3)
+    rng = np.random.default_rng(int(os.environ.get("FUZZ", "1")))
+    kills = 0
+    while run.live.turn():
+        if run.events[-1].what == "step" and kills < 12 and rng.random() < 0.1:
+            run.live.running["a"].group[rng.integers(len(run.live.running["a"].group))].process.kill()
+            kills += 1
+    run.live.close()
+    assert kills == 12
+    assert committed_steps(tmp_path / "a") == pytest.approx(undisturbed, rel=1e-4)
+    times = trained_on(tmp_path)
+    assert set(times[: BATCH * STEPS]) == {1}
+    assert set(times[BATCH * STEPS :]) == {0}
 
 
 def test_an_error_of_the_script_ends_the_job_and_is_in_the_log(tmp_path: Path) -> None:

@@ -143,11 +143,13 @@ def test_a_group_whose_members_die_one_after_another_is_started_not_regrouped(tm
     while not (live.running and len(live.running["a"].group) == 2):
         assert live.turn()
     last = live.running["a"].processes[1]
+    os.kill(last.pid, signal.SIGSTOP)  # So that it cannot say that it is ready before it dies, too.
     live.running["a"].processes[0].kill()
     while [event.what for event in events].count("joining") < 2:
         assert live.turn()
     events.clear()
     last.kill()
+    last.wait()
     while not {"started", "regrouped"} & {event.what for event in events}:
         assert live.turn()
     assert "regrouped" not in [event.what for event in events]

@@ -12,6 +12,7 @@ from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from ddlsched.live.idle_nodes.scavengers import Scavenger
     from ddlsched.live.manager import Event, Sharer
 
 __all__ = ["live"]
@@ -20,7 +21,9 @@ __all__ = ["live"]
 def live(
     jobs: Annotated[
         Path,
-        typer.Argument(metavar="JOBS", help="CSV: job_id, program (mlp or count), steps, max_nodes.", readable=False),
+        typer.Argument(
+            metavar="JOBS", help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes.", readable=False
+        ),
     ],
     folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where jobs and what they commit are kept.")],
     trace: Annotated[
@@ -33,6 +36,7 @@ def live(
     ] = "malleable:lookahead_s=120",
     hold_s: Annotated[float, typer.Option(help="How long the profiling advisor holds a size, seconds.")] = 20.0,
     most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
+    hang_s: Annotated[float, typer.Option(help="End processes of which nothing is heard for so many seconds.")] = 300.0,
     until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,
     chart: Annotated[
         Path | None, typer.Option(metavar="STEM", help="Draw the timeline into STEM.png and STEM.svg.")
@@ -41,18 +45,21 @@ def live(
 ) -> None:
     """Train jobs as processes on this machine, one a node; a node that leaves takes its process with it.
 
-    Started again with the same DIR it goes on where it was, whatever ended it. Programs: mlp needs PyTorch
-    (the extra 'live'), count only counts. Timeline: DIR/timeline.csv.
+    Started again with the same DIR it goes on where it was, whatever ended it. Programs: your script calls
+    ddlsched.live.training.train and needs PyTorch (the extra 'live'), as does mlp; count only counts.
+    Timeline: DIR/timeline.csv.
     """
     from ddlsched.live.idle_nodes.idle_trace import read_fragments
-    from ddlsched.live.idle_nodes.scavengers import SlurmScavenger, TraceScavenger
+    from ddlsched.live.idle_nodes.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger
     from ddlsched.live.jobs_file import read_jobs
     from ddlsched.live.manager import LiveManager
 
     if (trace is None) != slurm:
         raise InputError("live: expected either --trace FILE or --slurm")
     wanted = read_jobs(jobs)
-    scavenger = SlurmScavenger() if trace is None else TraceScavenger(trace=read_fragments(trace), speed=speed)
+    scavenger: Scavenger = SeldomAsked(SlurmScavenger(), notice)
+    if trace is not None:
+        scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
     sharer = _sharer(allocation, hold_s)
     _make(folder)
     with (folder / "timeline.csv").open("ab", buffering=0) as timeline:
@@ -67,7 +74,7 @@ def live(
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
-        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch)
+        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s)
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
         manager.run(until_s)

@@ -18,10 +18,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 def read_jobs(path: Path) -> list[StoredJob]:
     """Read a CSV table with the columns job_id, program, steps, max_nodes.
 
+    A program is one of ``PROGRAMS``, or the path of a Python script that calls :func:`ddlsched.live.training.train`,
+    from the table's folder on.
+
     Raises
     ------
     InputError
-        With file, row, column, value and what is expected; also for ``mlp`` where PyTorch is missing.
+        With file, row, column, value and what is expected; also where PyTorch is missing for a program that needs it.
     """
     return readable(path, "a table of jobs (CSV)", _read)
 
@@ -40,11 +43,24 @@ def _read(path: Path) -> list[StoredJob]:
         if name in jobs:
             raise InputError(f"{where}, column job_id: {name!r} is there twice; expected each name once")
         if program not in PROGRAMS:
-            raise InputError(f"{where}, column program: {abbreviated(program)}; expected one of {', '.join(PROGRAMS)}")
-        if program == "mlp" and find_spec("torch") is None:
-            raise InputError(f"{where}: program mlp needs PyTorch; install it with: pip install 'ddlsched[live]'")
+            program = _script(where, program, path.parent)
+        if program != "count" and find_spec("torch") is None:
+            raise InputError(f"{where}: the program needs PyTorch; install it with: pip install 'ddlsched[live]'")
         steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
         jobs[name] = StoredJob(name, program, steps, cell_whole(where, "max_nodes", row["max_nodes"], 64), "queued", 0)
     if not jobs:
         raise InputError(f"{path}: holds no job; expected at least one row")
     return list(jobs.values())
+
+
+def _script(where: str, program: str, folder: Path) -> str:
+    """Return the whole path of a script."""
+    from ddlsched.live.worker import PROGRAMS
+
+    script = (folder / program).resolve()
+    if not program.endswith(".py") or not script.is_file():
+        known = ", ".join(PROGRAMS)
+        raise InputError(
+            f"{where}, column program: {abbreviated(program)}; expected {known}, or a script that is there"
+        )
+    return str(script)

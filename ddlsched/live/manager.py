@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ddlsched.errors import InputError
+from ddlsched.live.commits import committed_steps
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
-from ddlsched.live.processes import JobProcesses, start_processes
-from ddlsched.live.progress_socket import Report, ReportSocket
+from ddlsched.live.ownership import Ownership
+from ddlsched.live.processes import JobProcesses, Worker, assignment_of
+from ddlsched.live.progress_socket import Ready, Report, ReportSocket
 from ddlsched.live.store import JobStore, StoredJob
-from ddlsched.live.worker import committed_steps
 
 __all__ = ["Event", "LiveManager", "Sharer"]
 
@@ -59,6 +61,14 @@ class LiveManager:
         How many jobs run at a time.
     watch
         Is told of every event.
+    hang_s
+        Processes of which nothing is heard for so long are ended: no step of their group, or no sign that they have
+        started.
+
+    Raises
+    ------
+    InputError
+        Another manager runs the jobs of this folder, or it cannot be used.
     """
 
     folder: Path
@@ -66,9 +76,13 @@ class LiveManager:
     sharer: Sharer
     most_jobs: int = 10
     watch: Callable[[Event], None] | None = None
+    hang_s: float = 300.0
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.hang_s > 0:
+            raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
+        self._ownership = Ownership(self.folder)
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()
         self._socket = ReportSocket(self.store.accepts)
@@ -99,11 +113,12 @@ class LiveManager:
         finally:
             self._socket.close()
             self.store.close()
+            self._ownership.close()
 
     def turn(self) -> bool:
         """Look once at everything; return whether jobs are left."""
-        for report in self._socket.receive(_POLL_S):
-            self._take(report)
+        for said in self._socket.receive(_POLL_S):
+            self._take(said)
         self._look_at_nodes()
         self._look_at_processes()
         waiting = [job for job in self.store.jobs() if job.state in ("queued", "running")] if self._ask else []
@@ -119,13 +134,23 @@ class LiveManager:
         if self.watch is not None:
             self.watch(event)
 
-    def _take(self, report: Report) -> None:
-        """Pass a report on; the advisor waits for the first one at a new size."""
+    def _take(self, said: Report | Ready) -> None:
+        job = self.running.get(said.job)
+        if job is not None and isinstance(said, Ready):
+            job.take_ready(said)
+        elif job is not None and isinstance(said, Report):
+            self._take_report(said, job)
+
+    def _take_report(self, report: Report, job: JobProcesses) -> None:
+        """Pass a report on, unless it cannot be true; the advisor waits for the first one at a new size."""
+        if report.nodes != len(job.group) or not 0 < report.step <= job.assignment.steps:
+            return
         monitor, job_id = self.sharer.monitor, report.job
         monitor.progress(job_id, time_s=report.time_s, step=report.step, samples=report.samples, nodes=report.nodes)
-        if job_id not in self._reported:
+        job.progress_s = self.now_s
+        if job_id not in self._reported and report.nodes == len(job.nodes):
+            self._reported[job_id] = report.time_s
             self._ask = True
-        self._reported[job_id] = report.time_s
         self._failures.pop(job_id, None)
         self._tell(Event(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
 
@@ -137,23 +162,68 @@ class LiveManager:
         self._idle, self._ask = there, True
         self._tell(Event(self.now_s, "nodes", nodes=len(there)))
         for job_id, job in list(self.running.items()):
-            if not there.issuperset(job.nodes):
-                self._stop(job_id, "lost a node")
+            lost = [node for node in job.nodes if node not in there]
+            if lost:
+                self._end(job_id, lost, "lost a node")
 
     def _look_at_processes(self) -> None:
         for job_id, job in list(self.running.items()):
-            if job.has_ended():
-                del self.running[job_id]
+            ended = job.take_ended()
+            if any(self._has_finished(job, worker) for worker in ended):
                 self._finish(job_id)
-            elif job.has_failed():
-                self._stop(job_id, "a process died")
-                self._failures[job_id] = self._failures.get(job_id, 0) + 1
-                self._ask = True
-                if self._failures[job_id] >= _MOST_FAILURES:
-                    self.store.fail(job_id)
-                    self._tell(Event(self.now_s, "failed", job_id))
+            elif ended:
+                self._fail(job_id, [], "a process died")
+            elif hanging := job.hanging(self.now_s, self.hang_s):
+                self._fail(job_id, [worker.node for worker in hanging], "a process hangs")
+            elif job.has_broken():
+                self._fail(job_id, [], "a group broke")
+            if job_id in self.running:
+                self._regroup(job_id, job)
+
+    def _has_finished(self, job: JobProcesses, ended: Worker) -> bool:
+        """Return whether a process was the one that commits, and has committed the last step."""
+        return job.group[:1] == (ended,) and len(self._committed(job.assignment.job)) >= job.assignment.steps
+
+    def _regroup(self, job_id: str, job: JobProcesses) -> None:
+        """Take a step towards a group of all processes, and begin it if it can begin."""
+        job.ask_to_leave(self.now_s)
+        if job.can_form():
+            what = "regrouped" if job.has_survivors() else "started"
+            self._interrupted(job_id)
+            job.form(self.store.regroup(job_id), self.now_s)
+            self._tell(Event(self.now_s, what, job_id, len(self._committed(job_id)), len(job.group)))
+
+    def _interrupted(self, job_id: str) -> None:
+        self._reported.pop(job_id, None)
+        self.sharer.monitor.interrupted(job_id)
+
+    def _fail(self, job_id: str, nodes: list[str], why: str) -> None:
+        """End processes that failed; give the job up if that has happened too often without a step in between."""
+        self._end(job_id, nodes, why)
+        self._failures[job_id] = self._failures.get(job_id, 0) + 1
+        self._ask = True
+        if self._failures[job_id] >= _MOST_FAILURES:
+            self._stop(job_id)
+            self.store.fail(job_id)
+            self._tell(Event(self.now_s, "failed", job_id))
+
+    def _end(self, job_id: str, nodes: list[str], why: str) -> None:
+        """End the processes on some nodes; without any left the job waits."""
+        job = self.running[job_id]
+        job.remove(nodes)
+        self._interrupted(job_id)
+        self._tell(Event(self.now_s, why, job_id, len(self._committed(job_id)), len(nodes)))
+        if not job.workers:
+            del self.running[job_id]
+            self.store.stop(job_id)
+
+    def _committed(self, job_id: str) -> list[float]:
+        return committed_steps(self.folder / job_id)
 
     def _finish(self, job_id: str) -> None:
+        job = self.running.pop(job_id, None)
+        if job is not None:
+            job.remove(job.nodes)
         self.store.finish(job_id)
         self.sharer.monitor.forget(job_id)
         self._ask = True
@@ -164,17 +234,16 @@ class LiveManager:
         candidates = [self._candidate(job) for job in jobs]
         counts = self.sharer.counts(candidates, len(self._idle), self.now_s)
         changed = [(job, n) for job, c, n in zip(jobs, candidates, counts, strict=True) if c.nodes != n]
-        kept = {}
         for job, count in changed:
-            kept[job.job_id] = self.running[job.job_id].nodes[:count] if job.job_id in self.running else ()
-            self._stop(job.job_id)
+            running = self.running.get(job.job_id)
+            if running is not None and count < len(running.nodes):
+                self._end(job.job_id, list(running.nodes[count:]), "shrunk" if count else "stopped")
         for job, count in changed:
-            taken = {node for each in self.running.values() for node in each.nodes}.union(*kept.values())
-            free = sorted(self._idle - taken)
-            nodes = (*kept[job.job_id], *free[: count - len(kept[job.job_id])])
-            if nodes:
-                self._start(job, nodes)
-            kept[job.job_id] = nodes
+            taken = {node for each in self.running.values() for node in each.nodes}
+            has = len(self.running[job.job_id].nodes) if job.job_id in self.running else 0
+            more = sorted(self._idle - taken)[: max(count - has, 0)]
+            if more:
+                self._add(job, more)
 
     def _candidate(self, job: StoredJob) -> Candidate:
         running = self.running.get(job.job_id)
@@ -187,30 +256,32 @@ class LiveManager:
             settled=job.job_id in self._reported,
         )
 
-    def _start(self, job: StoredJob, nodes: tuple[str, ...]) -> None:
+    def _add(self, job: StoredJob, nodes: list[str]) -> None:
+        """Start processes of a job, which join its group once they are ready."""
         folder = self.folder / job.job_id
         folder.mkdir(exist_ok=True)
-        if len(committed_steps(folder)) >= job.steps:  # it was stopped after its last step, before it could say so
-            self._finish(job.job_id)
-            return
-        generation, token = self.store.start(job.job_id)
+        if job.job_id not in self.running:
+            if len(self._committed(job.job_id)) >= job.steps:  # Stopped after its last step, before it could say so.
+                self._finish(job.job_id)
+                return
+            self.running[job.job_id] = self._new(job, folder)
         self._reported.pop(job.job_id, None)
-        self.running[job.job_id] = start_processes(
+        self.running[job.job_id].add(nodes, self.now_s)
+        self._tell(Event(self.now_s, "joining", job.job_id, len(self._committed(job.job_id)), len(nodes)))
+
+    def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
+        for left in folder.glob("rendezvous*"):
+            left.unlink()
+        assigned = assignment_of(
             job.job_id,
+            token=self.store.start(job.job_id),
             program=job.program,
             steps=job.steps,
-            nodes=nodes,
-            generation=generation,
-            token=token,
             folder=folder,
             socket=self._socket.path,
         )
-        self._tell(Event(self.now_s, "started", job.job_id, len(committed_steps(folder)), len(nodes)))
+        return JobProcesses(assigned)
 
-    def _stop(self, job_id: str, why: str = "stopped") -> None:
-        job = self.running.pop(job_id, None)
-        if job is not None:
-            job.kill()
-            self.store.stop(job_id)
-            self.sharer.monitor.interrupted(job_id)
-            self._tell(Event(self.now_s, why, job_id, len(committed_steps(self.folder / job_id)), len(job.nodes)))
+    def _stop(self, job_id: str) -> None:
+        if job_id in self.running:
+            self._end(job_id, list(self.running[job_id].nodes), "stopped")

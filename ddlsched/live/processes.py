@@ -1,4 +1,8 @@
-"""The processes of a running job: one a node, started together and ended together."""
+"""The processes of a running job, one a node, and the group in which they train.
+
+A process is starting, ready for orders, or training. A group is formed of those that are ready; it is left when one of
+its members has gone, or when others wait to join. Processes that stay are asked to leave it and are ready at once.
+"""
 
 from __future__ import annotations
 
@@ -7,74 +11,161 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ddlsched.live.worker import Orders
+from ddlsched.live.progress_socket import Ready
+from ddlsched.live.seat import LEAVE, Assignment, Orders
 
-__all__ = ["JobProcesses", "start_processes"]
+__all__ = ["JobProcesses", "Worker"]
+
+
+@dataclass(eq=False)
+class Worker:
+    """A process on a node."""
+
+    node: str
+    process: subprocess.Popen[bytes]
+    started_s: float
+    generation: int = 0
+    """Of the last group that it was ordered to; 0 if none."""
+    is_ready: bool = False
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether it has never been ready."""
+        return not self.is_ready and self.generation == 0
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether it is in a group, or has not yet said that it has left it."""
+        return not self.is_ready and self.generation > 0
+
+    def write(self, line: bytes) -> None:
+        """Tell it something; one that has ended is noticed elsewhere."""
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.write(line)
+                self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """End it at once, without warning."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+    def is_stopped(self) -> bool:
+        """Return whether the kernel says that it is stopped, by SIGSTOP or a debugger."""
+        try:
+            said = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return False
+        return said.rpartition(")")[2].split()[0] in "Tt"
 
 
 @dataclass
 class JobProcesses:
-    """What runs a job now: a process a node, in the order of ranks."""
+    """What runs a job now."""
 
-    nodes: tuple[str, ...]
-    processes: tuple[subprocess.Popen[str], ...]
-    generation: int
-    steps_at_start: int
+    assignment: Assignment
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """By node, the oldest first."""
+    group: tuple[Worker, ...] = ()
+    """Who was called to train together last, in the order of ranks."""
+    is_leaving: bool = False
+    progress_s: float = 0.0
+    """When something of the present group was last heard of."""
 
-    def kill(self) -> None:
-        """End all at once, without warning: what is committed is what there is."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-        for process in self.processes:
-            process.wait()
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Return where it has a process, the oldest first."""
+        return tuple(self.workers)
 
-    def has_failed(self) -> bool:
-        """Return whether one has ended, and not well."""
-        return any(process.poll() not in (None, 0) for process in self.processes)
+    @property
+    def processes(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """Return them in the order of ``nodes``."""
+        return tuple(worker.process for worker in self.workers.values())
 
-    def has_ended(self) -> bool:
-        """Return whether all have ended well."""
-        return all(process.poll() == 0 for process in self.processes)
+    def add(self, nodes: Iterable[str], now_s: float) -> None:
+        """Start a process on each node; its assignment goes to its stdin, so that no token is in a command line."""
+        for node in nodes:
+            with (Path(self.assignment.folder) / f"{node.replace('/', '_')}.log").open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "ddlsched.live.worker"], stdin=subprocess.PIPE, stdout=log, stderr=log
+                )
+            self.workers[node] = worker = Worker(node, process, now_s)
+            worker.write(json.dumps(asdict(self.assignment)).encode() + b"\n")
+
+    def remove(self, nodes: Iterable[str]) -> None:
+        """End the processes on some nodes at once: what is committed is what there is of their work."""
+        for node in nodes:
+            self.workers.pop(node).kill()
+
+    def take_ended(self) -> list[Worker]:
+        """Return the processes that have ended by themselves, which are not part of this any more."""
+        ended = [worker for worker in self.workers.values() if worker.process.poll() is not None]
+        self.remove([worker.node for worker in ended])
+        return ended
+
+    def take_ready(self, said: Ready) -> None:
+        """Note that a process waits for orders, unless it has been given some since it said so."""
+        for worker in self.workers.values():
+            if (worker.process.pid, worker.generation) == (said.process, said.generation):
+                worker.is_ready = True
+
+    def has_broken(self) -> bool:
+        """Return whether the group broke by itself: one has left it unasked, and all are still there."""
+        there = all(self.workers.get(worker.node) is worker for worker in self.group)
+        return there and not self.is_leaving and any(worker.is_ready for worker in self.group)
+
+    def ask_to_leave(self, now_s: float) -> None:
+        """Ask the group's members to leave it, if one has gone or left, or if all who are to join are ready."""
+        there = [worker for worker in self.group if self.workers.get(worker.node) is worker]
+        joining = [worker for worker in self.workers.values() if worker not in self.group]
+        is_short = len(there) < len(self.group) or any(worker.is_ready for worker in there)
+        if not self.is_leaving and (is_short or (joining and all(worker.is_ready for worker in joining))):
+            self.is_leaving, self.progress_s = True, now_s
+            for worker in there:
+                worker.write(LEAVE)
+
+    def can_form(self) -> bool:
+        """Return whether nobody trains, and those who are ready need not wait for those who are starting."""
+        workers = self.workers.values()
+        ready = [worker for worker in workers if worker.is_ready]
+        all_ready = len(ready) == len(workers) or any(worker.generation for worker in ready)
+        return bool(ready) and all_ready and not any(worker.is_training for worker in workers)
+
+    def has_survivors(self) -> bool:
+        """Return whether a process is there that has been in a group before."""
+        return any(worker.generation for worker in self.workers.values())
+
+    def form(self, generation: int, now_s: float) -> None:
+        """Order those who are ready to a new group; the oldest are first."""
+        self.group = tuple(worker for worker in self.workers.values() if worker.is_ready)
+        self.is_leaving, self.progress_s = False, now_s
+        for rank, worker in enumerate(self.group):
+            worker.generation, worker.is_ready = generation, False
+            orders = Orders(generation, rank, len(self.group))
+            worker.write(json.dumps(asdict(orders)).encode() + b"\n")
+
+    def hanging(self, now_s: float, hang_s: float) -> list[Worker]:
+        """Return who takes too long to start, and who trains in a group of which nothing has been heard for as long.
+
+        If some of these are stopped, the others only wait for them.
+        """
+        training = [worker for worker in self.workers.values() if worker.is_training]
+        if now_s - self.progress_s <= hang_s:
+            training = []
+        stopped = [worker for worker in training if worker.is_stopped()]
+        starting = [worker for worker in self.workers.values() if worker.is_starting]
+        return [worker for worker in starting if now_s - worker.started_s > hang_s] + (stopped or training)
 
 
-def start_processes(
-    job_id: str,
-    *,
-    program: str,
-    steps: int,
-    nodes: tuple[str, ...],
-    generation: int,
-    token: str,
-    folder: Path,
-    socket: str,
-) -> JobProcesses:
-    """Start a process for each node; each is told what to do on its stdin, so that no token is in a command line."""
-    from ddlsched.live.worker import committed_steps
-
-    processes = []
-    for rank in range(len(nodes)):
-        orders = Orders(
-            job=job_id,
-            token=token,
-            program=program,
-            steps=steps,
-            rank=rank,
-            nodes=len(nodes),
-            generation=generation,
-            folder=str(folder),
-            socket=socket,
-            manager=os.getpid(),
-        )
-        with (folder / f"rank{rank}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "ddlsched.live.worker"], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
-            )
-        if process.stdin is not None:
-            process.stdin.write(json.dumps(asdict(orders)) + "\n")
-            process.stdin.close()
-        processes.append(process)
-    return JobProcesses(nodes, tuple(processes), generation, len(committed_steps(folder)))
+def assignment_of(job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str) -> Assignment:
+    """Return what this process, as a manager, tells the processes of a job."""
+    return Assignment(job_id, token, program, steps, str(folder), socket, os.getpid())

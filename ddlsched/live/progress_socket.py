@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import selectors
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddlsched.live.socket_folders import SOCKET, listening_folder
-from ddlsched.units import is_whole
+from ddlsched.units import MAX_NS, is_whole
 
-__all__ = ["MOST_BYTES", "Report", "ReportSocket", "parse_report", "send_report"]
+__all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "parse_report", "send_report"]
 
 MOST_BYTES = 1024
 """Of a report, with its line break."""
@@ -34,26 +35,48 @@ class Report:
     time_s: float
 
 
-def parse_report(line: bytes) -> Report | None:
+@dataclass(frozen=True)
+class Ready:
+    """A process that waits for its orders, and whose group it was in last; 0 if none."""
+
+    job: str
+    token: str
+    process: int
+    generation: int
+
+
+def parse_report(line: bytes) -> Report | Ready | None:
     """Return what a line says, or None if it is no report."""
     try:
         said = json.loads(line)
-    except ValueError:  # No JSON, or no UTF-8.
+    except (ValueError, RecursionError):  # No JSON, no UTF-8, or brackets without end.
         return None
-    fields = Report.__dataclass_fields__
-    if not isinstance(said, dict) or said.keys() != fields.keys():
-        return None
-    texts = all(isinstance(said[name], str) and 0 < len(said[name]) <= 200 for name in ("job", "token"))
-    wholes = all(is_whole(said[name], 0) for name in ("step", "samples", "nodes"))
-    numbers = all(_is_finite(said[name]) for name in ("loss", "time_s"))
-    return Report(**said) if texts and wholes and numbers else None
+    for kind in (Report, Ready):
+        fields = dataclasses.fields(kind)
+        if isinstance(said, dict) and said.keys() == {field.name for field in fields}:
+            return kind(**said) if all(_CHECKS[field.type](said[field.name]) for field in fields) else None
+    return None
+
+
+def _is_name(value: Any) -> bool:
+    """Return whether a value is text in ASCII, as names and tokens are; JSON may hold half a surrogate pair."""
+    return isinstance(value, str) and 0 < len(value) <= 200 and value.isascii()
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return whether a value is a finite number, and no whole number that is too large for a float."""
+    is_number = isinstance(value, float) or is_whole(value, -MAX_NS)
+    return is_number and math.isfinite(value)
 
 
-def send_report(path: str, report: Report) -> None:
+_CHECKS: dict[Any, Callable[[Any], bool]] = {
+    "str": _is_name,
+    "int": lambda value: is_whole(value, 0),
+    "float": _is_finite,
+}
+
+
+def send_report(path: str, report: Report | Ready) -> None:
     """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -66,6 +89,8 @@ def send_report(path: str, report: Report) -> None:
 
 class ReportSocket:
     """Takes reports in without ever waiting; drops what is malformed, too long, or has no valid token.
+
+    A process reports on a connection of its own and closes it. So of too many connections the oldest is dropped.
 
     Parameters
     ----------
@@ -84,27 +109,29 @@ class ReportSocket:
         self.refused = 0
         """Reports and connections that were dropped."""
 
-    def receive(self, timeout_s: float) -> list[Report]:
+    def receive(self, timeout_s: float) -> list[Report | Ready]:
         """Return what has come in, after at most ``timeout_s``."""
-        reports: list[Report] = []
+        reports: list[Report | Ready] = []
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
                 self._accept()
-            elif isinstance(key.fileobj, socket.socket):
+            elif key.fileobj in self._buffers:  # else it has just been dropped
                 reports += self._read(key.fileobj)
         return reports
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        if len(self._buffers) >= _MOST_CONNECTIONS:
-            connection.close()
-            self.refused += 1
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # It has gone again, or this process has no file left to open.
             return
+        if len(self._buffers) >= _MOST_CONNECTIONS:
+            self._drop(next(iter(self._buffers)))
+            self.refused += 1
         connection.setblocking(False)
         self._buffers[connection] = b""
         self._selector.register(connection, selectors.EVENT_READ)
 
-    def _read(self, connection: socket.socket) -> list[Report]:
+    def _read(self, connection: socket.socket) -> list[Report | Ready]:
         try:
             received = connection.recv(MOST_BYTES + 1)
         except OSError:
@@ -117,7 +144,7 @@ class ReportSocket:
             self._drop(connection)
         return reports
 
-    def _believed(self, line: bytes) -> Report | None:
+    def _believed(self, line: bytes) -> Report | Ready | None:
         report = parse_report(line) if len(line) < MOST_BYTES else None
         if report is None or not self._accepts(report.job, report.token):
             self.refused += 1

@@ -31,7 +31,7 @@ _COLUMNS = "job_id, program, steps, max_nodes, state, generation"
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A row: what was submitted, its state, and how often its processes have been started."""
+    """A row: what was submitted, its state, and how many groups have trained it."""
 
     job_id: str
     program: str
@@ -112,17 +112,22 @@ class JobStore:
             db.execute("UPDATE jobs SET state = 'queued', token_hash = NULL WHERE state = 'running'")
         return lost
 
-    def start(self, job_id: str) -> tuple[int, str]:
-        """Note that a job's processes are started (again); return the generation and a new token for its reports."""
+    def start(self, job_id: str) -> str:
+        """Note that a job has processes (again); return a new token for what they report."""
         token = secrets.token_hex(16)
         with self._transaction() as db:
             db.execute(
-                "UPDATE jobs SET state = 'running', generation = generation + 1, token_hash = ? "
-                "WHERE job_id = ? AND state IN ('queued', 'running')",
+                "UPDATE jobs SET state = 'running', token_hash = ? WHERE job_id = ? AND state IN ('queued', 'running')",
                 (_hashed(token), job_id),
             )
+        return token
+
+    def regroup(self, job_id: str) -> int:
+        """Note that a job's processes form another group; return its generation, which no group before has had."""
+        with self._transaction() as db:
+            db.execute("UPDATE jobs SET generation = generation + 1 WHERE job_id = ?", (job_id,))
             found = db.execute("SELECT generation FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-        return int(found[0]), token
+        return int(found[0])
 
     def stop(self, job_id: str) -> None:
         """Note that a job has no processes now and waits."""

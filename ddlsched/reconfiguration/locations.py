@@ -235,17 +235,6 @@ class _Remote:
 
     def read_all(self, file: str) -> bytes:
         _refuse_large(self, file)
-        found: bytes = self._asked(file, lambda url: self.files.cat_file(url, start=low, end=high))
-        if len(found) != high - low:
-            text = f"gave {len(found):,} bytes of {high - low:,}; expected a whole file"
-            raise InputError(f"{self.name_of(file)}: {text}")
-        return found
-
-    def read_all(self, file: str) -> bytes:
-        if self.num_bytes(file) > MOST_BYTES:
-            raise InputError(
-                f"{self.name_of(file)}: has {self.num_bytes(file):,} bytes; expected at most {MOST_BYTES:,}"
-            )
         found: bytes = self._asked(file, lambda url: self.files.cat_file(url))
         return found
 

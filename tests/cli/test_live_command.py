@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from command_line import run
 
+from ddlsched.live.ownership import Ownership
+
 JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"
 IDLE = "node,idle_from_s,idle_to_s\n0,0,600\n1,30,600\n"
 
@@ -41,7 +43,8 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected one of count, mlp"),
+        ("a,count,12,2", "a,sing,12,2", "column program: 'sing'; expected count, mlp, or a script that is there"),
+        ("a,count,12,2", "a,train.py,12,2", "column program: 'train.py'; expected count, mlp, or a script"),
         ("a,count,12,2", "../a,count,12,2", "column job_id: '../a'"),
         ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
@@ -62,3 +65,49 @@ def test_other_faults_are_one_line(files) -> None:
     assert "shares no nodes out by counts" in live(files, "--allocation", "malletrain").stderr
     (files / "state").write_text("")
     assert "expected a folder for jobs' state" in live(files).stderr
+
+
+def test_no_time_to_hang_is_refused(files) -> None:
+    assert "hang_s is 0.0; expected seconds above 0" in live(files, "--hang-s", 0).stderr
+
+
+@pytest.fixture
+def slurm(files, monkeypatch):
+    """Commands of a Slurm with two idle nodes; a file counts how often sinfo is asked, another makes it fail."""
+    (files / "sinfo").write_text(
+        f"#!/bin/sh\necho >> {files}/asked\n[ -e {files}/down ] && echo no controller >&2 && exit 1\n"
+        "echo 'n1|idle'; echo 'n2|idle'\n"
+    )
+    (files / "squeue").write_text("#!/bin/sh\n")
+    for name in ("sinfo", "squeue"):
+        (files / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(files), prepend=":")
+    return files
+
+
+def live_slurm(folder: Path, *more: object):
+    return run("live", folder / "jobs.csv", "--state", folder / "state", "--slurm", "--hold-s", 0.1, *more)
+
+
+def test_slurm_is_asked_once_in_a_short_run(slurm) -> None:
+    done = live_slurm(slurm)
+    assert done.exit_code == 0, done.stderr
+    assert "2 finished" in done.stderr
+    assert len((slurm / "asked").read_text()) == 1
+
+
+def test_slurm_that_fails_is_one_line_and_the_run_goes_on(slurm) -> None:
+    (slurm / "down").write_text("")
+    done = live_slurm(slurm, "--until-s", 0.5)
+    assert done.exit_code == 0
+    assert done.stderr.count("sinfo failed (no controller); going on with the 0 nodes of the last answer") == 1
+    assert "2 queued" in done.stderr
+
+
+def test_a_folder_that_another_manager_has_is_refused(files) -> None:
+    (files / "state").mkdir()
+    other = Ownership(files / "state")
+    done = live(files)
+    assert done.exit_code == 2
+    assert "another manager runs its jobs" in done.stderr
+    other.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_live_manager import manager
 
-from ddlsched.live.worker import committed_steps
+from ddlsched.live.commits import committed_steps
 
 pytestmark = pytest.mark.torch
 STEPS = 60

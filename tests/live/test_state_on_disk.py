@@ -16,7 +16,7 @@ import pytest
 from command_line import refused, run
 
 from ddlsched.errors import InputError
-from ddlsched.live import worker
+from ddlsched.live.commits import commit
 from ddlsched.live.progress_socket import ReportSocket
 from ddlsched.live.store import JobStore
 
@@ -43,10 +43,10 @@ def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", synced)
-    worker._commit(tmp_path, [0.5, 0.25], lambda path: path.write_bytes(b"new"))
+    commit(tmp_path, [0.5, 0.25], lambda path: path.write_bytes(b"new"))
     assert acts == [
-        ("synced", "state2.tmp"),
-        ("renamed", "state2.tmp"),
+        ("synced", "state.tmp"),
+        ("renamed", "state.tmp"),
         ("synced", tmp_path.name),
         ("synced", "history.tmp"),
         ("renamed", "history.tmp"),

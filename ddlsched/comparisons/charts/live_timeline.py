@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["live_timeline"]
 
 _COLUMNS = ("time_s", "what", "job", "step", "nodes", "loss")
-_ENDS = {"finished", "failed", "stopped", "lost a node", "a process died"}
+_BEGINS = {"started", "regrouped"}
+_ENDS = {"finished", "failed", "stopped", "shrunk", "lost a node", "a process died", "a process hangs", "a group broke"}
 
 
 @in_style()
@@ -60,7 +61,7 @@ def _sizes(rows: Sequence[Mapping[str, str]], jobs: Sequence[str]) -> tuple[list
     now = dict.fromkeys(["", *jobs], 0)
     times_s, nodes = [0.0], [list(now.values())]
     for row in rows:
-        if row["what"] in {"nodes", "started", *_ENDS}:
+        if row["what"] in {"nodes", *_BEGINS, *_ENDS}:
             now[row["job"]] = 0 if row["what"] in _ENDS else int(row["nodes"])
             times_s.append(float(row["time_s"]))
             nodes.append(list(now.values()))

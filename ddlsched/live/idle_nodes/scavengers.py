@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -12,7 +13,7 @@ from ddlsched.io.tables import abbreviated, located
 from ddlsched.live.idle_nodes.hostlists import expand_hosts
 from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 
-__all__ = ["Scavenger", "SlurmScavenger", "TraceScavenger"]
+__all__ = ["Scavenger", "SeldomAsked", "SlurmScavenger", "TraceScavenger"]
 
 _TIMEOUT_S = 30.0
 
@@ -103,6 +104,54 @@ class SlurmScavenger:
         nodes = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%T", *partition])
         jobs = ["squeue", "--noheader", "--states=RUNNING", f"--name={self.placeholder}", "--format=%i|%N", *partition]
         return idle_of_sinfo(nodes) | nodes_of_squeue(self.run(jobs))
+
+
+class SeldomAsked:
+    """Asks a scavenger beside the caller, so that nobody waits, and outlives its failures: the last answer holds.
+
+    Parameters
+    ----------
+    scavenger
+        Who is asked, by one thread.
+    tell
+        Is told, once, of a failure that is not that of the time before.
+    every_s
+        Seconds from an answer to the next question.
+    """
+
+    def __init__(self, scavenger: Scavenger, tell: Callable[[str], None], every_s: float = 5.0) -> None:
+        self._scavenger, self._tell, self._every_s = scavenger, tell, every_s
+        self._thread = ThreadPoolExecutor(1)
+        self._answer: Future[frozenset[str]] | None = None
+        self._ask_at_s = 0.0
+        self._known: frozenset[str] = frozenset()
+        self._has_answered = False
+        self._failure = ""
+
+    def idle(self, now_s: float) -> frozenset[str]:
+        """Return the nodes of the last answer, at once; none before the first.
+
+        Raises
+        ------
+        InputError
+            The scavenger cannot be asked at all: it has never answered.
+        """
+        if self._answer is not None and self._answer.done():
+            self._take(self._answer)
+            self._answer, self._ask_at_s = None, now_s + self._every_s
+        if self._answer is None and now_s >= self._ask_at_s:
+            self._answer = self._thread.submit(self._scavenger.idle, now_s)
+        return self._known
+
+    def _take(self, answer: Future[frozenset[str]]) -> None:
+        try:
+            self._known, self._has_answered, self._failure = answer.result(), True, ""
+        except (InputError, SimulationError) as error:
+            if isinstance(error, InputError) and not self._has_answered:
+                raise
+            if str(error) != self._failure:
+                self._tell(f"{error}; going on with the {len(self._known)} nodes of the last answer")
+            self._failure = str(error)
 
 
 def idle_of_sinfo(text: str) -> frozenset[str]:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from concurrent.futures import wait
+from threading import Event
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from ddlsched.errors import InputError, SimulationError
 from ddlsched.live.idle_nodes.hostlists import expand_hosts
 from ddlsched.live.idle_nodes.idle_logs import Busy, from_sacct, from_swf, idle_between
 from ddlsched.live.idle_nodes.idle_trace import IdleChange, IdleTrace, read_fragments
-from ddlsched.live.idle_nodes.scavengers import SlurmScavenger, TraceScavenger, idle_of_sinfo
+from ddlsched.live.idle_nodes.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger, idle_of_sinfo
 
 
 def trace(*fragments) -> IdleTrace:
@@ -195,3 +198,64 @@ def test_a_trace_is_played_back_at_its_speed() -> None:
     assert scavenger.idle(10.0) == {"node3"}
     assert scavenger.idle(20.0) == frozenset()
     assert scavenger.end_s() == 20.0
+
+
+class Flaky:
+    """A scavenger that counts questions and fails where a test says so."""
+
+    def __init__(self, *answers) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    def idle(self, now_s: float) -> frozenset[str]:
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return frozenset(answer)
+
+
+def settled(scavenger: SeldomAsked, now_s: float) -> frozenset[str]:
+    """Return what is known once the question that was put at a time is answered."""
+    scavenger.idle(now_s)
+    wait([scavenger._answer] if scavenger._answer else [])
+    return scavenger.idle(now_s)
+
+
+def test_slurm_is_asked_every_few_seconds_and_not_at_every_turn() -> None:
+    slurm = Flaky({"a"})
+    seldom = SeldomAsked(slurm, print, every_s=5.0)
+    known = [settled(seldom, turn * 0.02) for turn in range(500)]  # 10 s of turns
+    assert slurm.asked == 2
+    assert set(known) == {frozenset({"a"})}
+
+
+def test_a_manager_does_not_wait_for_slurm() -> None:
+    asked, answer = Event(), Event()
+
+    class Slow:
+        def idle(self, now_s: float) -> frozenset[str]:
+            asked.set()
+            answer.wait(10)
+            return frozenset({"a"})
+
+    seldom = SeldomAsked(Slow(), print)
+    assert seldom.idle(0.0) == frozenset()
+    assert asked.wait(10)
+    assert seldom.idle(1.0) == frozenset()
+    answer.set()
+    assert settled(seldom, 2.0) == {"a"}
+
+
+def test_what_was_known_holds_while_slurm_fails_and_one_line_says_so() -> None:
+    said = []
+    failing = SimulationError("sinfo failed (Unable to contact)")
+    seldom = SeldomAsked(Flaky({"a", "b"}, failing, failing, InputError("sinfo, line 1"), {"b"}), said.append, 1.0)
+    assert [settled(seldom, now_s) for now_s in (0.0, 2.0, 4.0, 6.0)] == [{"a", "b"}] * 4
+    assert [line.split(";")[0] for line in said] == ["sinfo failed (Unable to contact)", "sinfo, line 1"]
+    assert settled(seldom, 8.0) == {"b"}
+
+
+def test_slurm_that_has_never_answered_and_cannot_be_asked_ends_the_run() -> None:
+    with pytest.raises(InputError, match="no such program"):
+        settled(SeldomAsked(Flaky(InputError("sinfo: no such program")), print), 0.0)
+    assert settled(SeldomAsked(Flaky(SimulationError("sinfo failed")), print), 0.0) == frozenset()

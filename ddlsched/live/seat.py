@@ -1,0 +1,108 @@
+"""A training process's seat in its job: what its manager tells it, and what it tells its manager.
+
+A process is told its assignment once. Then it says that it is ready, is given orders (its rank in a group), trains in
+that group until it is asked to leave or the group breaks, and says again that it is ready. So processes outlive groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ddlsched.live.commits import writing
+from ddlsched.live.progress_socket import Ready, Report, send_report
+
+__all__ = ["LEAVE", "Assignment", "Orders", "Seat"]
+
+LEAVE = b"leave\n"
+"""What a member of a group reads when it is to leave it."""
+_READY_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a process is for; a line of JSON."""
+
+    job: str
+    token: str
+    program: str
+    steps: int
+    folder: str
+    socket: str
+    manager: int
+    """Its process id."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A process's rank in the group that is to be formed now; a line of JSON."""
+
+    generation: int
+    rank: int
+    ranks: int
+
+
+class Seat:
+    """Reads from a pipe that the manager writes to; what is not yet a whole line waits."""
+
+    here: ClassVar[Seat | None] = None
+    """That of this process, if a manager has started it."""
+
+    def __init__(self, orders_from: int) -> None:
+        self._from, self._read = orders_from, b""
+        self._generation = 0
+        self.assignment = Assignment(**json.loads(self._line()))
+        self.folder = Path(self.assignment.folder)
+
+    def orders(self) -> Orders:
+        """Say that this process is ready, as often as it takes, and wait for its orders."""
+        while True:
+            self._say_ready()
+            while not self._has_more(_READY_AGAIN_S):
+                self._say_ready()
+            line = self._line()
+            if line != LEAVE:
+                orders = Orders(**json.loads(line))
+                self._generation = orders.generation
+                return orders
+
+    def is_asked_to_leave(self) -> bool:
+        """Return, without waiting, whether the manager wants this process out of its group."""
+        return self._has_more(0.0)
+
+    def wait_for_leave(self) -> None:
+        """Wait until the manager wants this process out of its group."""
+        self._has_more(None)
+
+    def writing(self, orders: Orders) -> AbstractContextManager[None]:
+        """Return a context in which the process of rank 0 is the only one that commits."""
+        return writing(self.folder) if orders.rank == 0 else nullcontext()
+
+    def report(self, losses: list[float], samples: int, ranks: int) -> None:
+        """Tell the manager of the last committed step."""
+        job = self.assignment
+        send_report(job.socket, Report(job.job, job.token, len(losses), samples, ranks, losses[-1], time.time()))
+
+    def _say_ready(self) -> None:
+        job = self.assignment
+        send_report(job.socket, Ready(job.job, job.token, os.getpid(), self._generation))
+
+    def _has_more(self, timeout_s: float | None) -> bool:
+        return bool(self._read or select.select([self._from], [], [], timeout_s)[0])
+
+    def _line(self) -> bytes:
+        """Return the next line; a manager that has gone ends this process."""
+        while b"\n" not in self._read:
+            received = os.read(self._from, 4096)
+            if not received:
+                sys.exit(1)
+            self._read += received
+        line, _, self._read = self._read.partition(b"\n")
+        return line + b"\n"

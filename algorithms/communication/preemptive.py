@@ -24,7 +24,7 @@ class PreemptiveShortestFirst:
     ----------
     by
         The key: the job's remaining service / GPUs, that plus its remaining all-reduces without contention
-        (``time``), its remaining service, or the transfer's bytes left.
+        (``time``), its remaining service, or the transfer's bytes left, whole.
     """
 
     by: Literal["service-per-gpu", "time", "service", "bytes"] = "service-per-gpu"
@@ -40,7 +40,7 @@ class PreemptiveShortestFirst:
     def transfer_key(self, transfer: TransferView, network: NetworkView) -> float | tuple[float, float]:
         """Return what transfers are sorted by."""
         if self.by == "bytes":
-            return transfer.bytes_left
+            return round(transfer.bytes_left)  # parts of a byte are what floats leave, and would decide ties
         if self.by == "service":
             return transfer.job.remaining_service_ns
         if self.by == "time":

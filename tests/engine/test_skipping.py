@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from policies_of_users import SmallMessages
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
 
@@ -151,6 +152,38 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
     ddlsched.simulate(workload, cluster, scheduler="srsf-1", placement=Curious(), timeline=True)
     assert skipping == seen
     assert skipping[1][0] == 1000 - 166  # 5 s of 30 ms each
+
+
+def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_same_task() -> None:
+    # When "lone" runs a task that began beside more jobs, all else is as a period later. Its GPU was busy for longer.
+    twice = DataParallelIteration(forward_s=0.0, backward_s=0.0123456785, message_bytes=0.0)
+    network = IterationDag(
+        (
+            *(AllReduceTask(name=f"t{n}", message_bytes=0.0) for n in range(3)),
+            AllReduceTask(name="t", message_bytes=123456789.125),
+        )
+    )
+    nothing = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=0.0)
+    compute = IterationDag(
+        (AllReduceTask(name="t0", message_bytes=0.0), ComputeTask(name="t1", duration_ns=30_000_000))
+    )
+    lone = DataParallelIteration(forward_s=0.02, backward_s=0.01, message_bytes=0.0)
+    kinds = ((2, 5, twice), (4, 5, network), (4, 25, nothing), (2, 25, compute), (1, 50, lone))
+    jobs = [
+        Job(job_id=str(n), arrival_s=0.0, num_gpus=gpus, iterations=iterations, iteration=iteration, gpu_memory_mb=0.0)
+        for n, (gpus, iterations, iteration) in enumerate(kinds)
+    ]
+    options = {
+        "placement": "list-scheduling",
+        "order": "srsf",
+        "communication": SmallMessages(),
+        "contention": Linear(latency_s=0.000669, per_byte_s=8.56e-10, penalty_per_byte_s=2.35e-10),
+        "interference": UniformInterference(share=0.3),
+    }
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=1000.0)
+    result = ddlsched.simulate(Workload.of(jobs), cluster, **options)
+    assert result.finished.state.run[0].jumps > 0
+    assert_equal_tables(result, ddlsched.simulate(Workload.of(jobs), cluster, timeline=True, **options))
 
 
 @given(st.builds(stretched, settings(), st.sampled_from((5, 25, 60))))

@@ -76,7 +76,7 @@ _INTEGERS = {
     "gpu": (
         "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
         # of the GPUs that are simulated as one
-        "leader group_size next_in_group residents_hash older"
+        "leader group_size next_in_group residents_hash older stamp"
     ),
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "

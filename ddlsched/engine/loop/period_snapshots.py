@@ -21,7 +21,7 @@ def should_be_lockstep(job):
 def snapshot_words(s, job):
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
-    words = 13 + job.num_tasks + simulated * (7 + 2 * job.num_tasks)
+    words = 13 + job.num_tasks + simulated * (8 + 2 * job.num_tasks)
     if job.num_servers > 1 and job.num_transfers > 0:
         words += 8 * job.num_transfers + 2 * s.transfers[job.first_transfer].num_entries
     return words
@@ -105,7 +105,7 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
     for worker in range(job.first_worker, job.first_worker + simulated):
         if not walk_worker(s, worker, at, saving, times, shift_ns):
             return False
-        at += 7 + 2 * job.num_tasks
+        at += 8 + 2 * job.num_tasks
     if saving or times > 0:
         if job.num_servers > 1 and job.num_transfers > 0:
             walk_links(s, s.transfers[job.first_transfer], at, saving, times)
@@ -166,7 +166,9 @@ def walk_worker(s, number, at, saving, times, shift_ns):
     ends_ns = ends_in_ns(s, worker.gpu) if running else np.int64(-1)
     if worker.leader != number:
         return kept(words, at, worker.leader, saving)
-    for value in (worker.leader, task, ends_ns, worker.num_ready, worker.first_ready):
+    # With equal ends a task may have begun earlier, when others on its GPU made it last longer.
+    begun_ns = run.now_ns - g.started_ns if running else np.int64(-1)
+    for value in (worker.leader, task, begun_ns, ends_ns, worker.num_ready, worker.first_ready):
         if not kept(words, at, value, saving):
             return False
         at += 1

@@ -40,8 +40,10 @@ def join_neighbours(s, number):
     if job.shared_gpus > 0:
         for worker in range(job.first_worker, job.first_worker + job.num_gpus):
             gpu = s.workers[worker].gpu
-            for place in range(s.gpus[gpu].num_residents):
-                join_components(s, number, s.workers[s.residents[gpu, place]].job)
+            if s.gpus[gpu].stamp != run.stamp:  # the first of its jobs joins them all
+                s.gpus[gpu].stamp = run.stamp
+                for place in range(s.gpus[gpu].num_residents):
+                    join_components(s, number, s.workers[s.residents[gpu, place]].job)
     if job.shared_links > 0:
         transfer = s.transfers[job.first_transfer]
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):

@@ -130,6 +130,7 @@ def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
 def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
     with compiling():
         run.wake_address = compiled_part("wake_address").address
+        run.group_address = compiled_part("group_address").address
         for part in parts:
             if part is Part.PERIODS:
                 run.examine_address = compiled_part("examine_address").address

@@ -10,7 +10,7 @@ others have no tasks, and hold in ``busy_ns`` by how much they have computed lon
 from __future__ import annotations
 
 from ddlsched.engine.loop.heap import schedule, unschedule
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.tasks import join_ready, leave_ready, touch_gpu
 
 MOST_COMPARED = 16
@@ -148,15 +148,13 @@ def compare_again(s, gpu):
         job.group_wait = job.group_window = 0
 
 
-@njit
-def group_gpus(s, job):
+@called_by_address("group_address")
+def group_gpus(s, number):
     """At the start of an iteration: let GPUs of a job that are alike be one group."""
-    if job.group_wait > 0:
-        job.group_wait -= 1
-        return
+    job = s.jobs[number]
     newest, undecided = -1, 0
-    for number in range(job.first_worker, job.first_worker + job.num_gpus):
-        gpu = s.workers[number].gpu
+    for worker in range(job.first_worker, job.first_worker + job.num_gpus):
+        gpu = s.workers[worker].gpu
         if s.gpus[gpu].leader != gpu:
             continue
         other, compared, found = newest, 0, -1

@@ -30,7 +30,10 @@ def start_iteration(s, job):
         if job.profiled == 1 and fall_dormant(s, job):
             return
     if lockstep == 0 and job.uneven == 0 and s.run[0].grouping == 1:
-        group_gpus(s, job)
+        if job.group_wait == 0:
+            group_gpus(s, s.workers[job.first_worker].job)
+        else:
+            job.group_wait -= 1
     if job.anchor == 1 and job.due == 0:
         job.due, job.next_due = 1, s.run[0].first_due
         s.run[0].first_due = s.workers[job.first_worker].job

@@ -19,7 +19,8 @@ from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-from ddlsched.engine.compiled.views import job_at, link_at, network_at, transfer_at
+import ddlsched.engine.compiled.views  # noqa: F401 (tells numba what views offer)
+from ddlsched.engine.compiled.view_types import job_at, link_at, network_at, transfer_at
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
 from ddlsched.engine.loop.state import state_at
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT

@@ -22,9 +22,13 @@ __all__ = [
     "TRANSFER",
     "ListType",
     "ViewType",
-    "make_view",
+    "cable_at",
+    "job_at",
+    "link_at",
+    "network_at",
     "number_of",
     "state_of",
+    "transfer_at",
 ]
 
 
@@ -161,3 +165,6 @@ def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any)
         item = context.compile_internal(builder, kind.row.get, item_signature, (iterator.row, place))
         result.yield_(item)
         builder.store(builder.add(place, ir.Constant(ir.IntType(64), 1)), iterator.place)
+
+
+job_at, transfer_at, link_at, network_at, cable_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK, CABLE))

@@ -2,115 +2,34 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
-from numba.core import types
-from numba.extending import overload, overload_attribute, overload_method, register_jitable
+from numba.extending import overload_attribute, overload_method, register_jitable
 
+from ddlsched.engine.compiled.view_lists import (
+    make_crossed,
+    make_links,
+    make_numbers,
+    make_transfers,
+    take_scratch,
+)
 from ddlsched.engine.compiled.view_types import (
     CABLE,
     JOB,
     LINK,
     NETWORK,
     TRANSFER,
-    ListType,
     ViewType,
-    count_of,
-    first_of,
-    make_list,
-    make_view,
+    job_at,
     number_of,
     state_of,
 )
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
-from ddlsched.policies.compiling.kinds import typed
 from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
-__all__ = ["job_at", "link_at", "names_of", "network_at", "transfer_at"]
-
-job_at, transfer_at, link_at, network_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK))
-_cable_at = make_view(CABLE)
-
-
-# --- lists
-
-
-@register_jitable
-def _in_scratch(row: Any, place: int) -> int:
-    return state_of(row).scratch[first_of(row) + place]
-
-
-TRANSFERS = ListType(TRANSFER, "scratch", lambda row, place: transfer_at(state_of(row), _in_scratch(row, place)))
-NUMBERS = ListType(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
-CROSSED = ListType(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
-LINKS = ListType(CABLE, "themselves", lambda row, place: _cable_at(state_of(row), first_of(row) + place))
-_transfers, _numbers, _crossed, _links = (make_list(row) for row in (TRANSFERS, NUMBERS, CROSSED, LINKS))
-
-
-@overload(len)
-@typed
-def _length(row: Any) -> Any:
-    return (lambda row: count_of(row)) if isinstance(row, ListType) else None
-
-
-@overload(operator.getitem)
-@typed
-def _item(row: Any, place: Any) -> Any:
-    if not isinstance(row, ListType) or not isinstance(place, types.Integer):
-        return None
-    item = register_jitable(row.get)
-
-    @typed
-    def get(row: Any, place: Any) -> Any:
-        if place < 0:
-            place += count_of(row)
-        if place < 0 or place >= count_of(row):
-            raise IndexError("list index out of range")
-        return item(row, place)
-
-    return get
-
-
-@overload(operator.contains)
-@typed
-def _contains(row: Any, item: Any) -> Any:  # noqa: ARG001
-    if not isinstance(row, ListType):
-        return None
-
-    @typed
-    def contains(row: Any, item: Any) -> Any:
-        for other in row:  # noqa: SIM110 (generators are not compiled)
-            if other == item:
-                return True
-        return False
-
-    return contains
-
-
-@typed
-def _same(a: Any, b: Any) -> Any:
-    if isinstance(a, ViewType) and a == b:
-        return lambda a, b: number_of(a) == number_of(b)
-    return None
-
-
-overload(operator.eq)(_same)
-overload(operator.is_)(_same)
-
-
-@register_jitable
-def _take_scratch(s: Any, count: int) -> int:
-    """Return the first of so many places of the scratch array, which are free until the policy has answered."""
-    run = s.run[0]
-    first = run.scratch_used
-    if first + count > len(s.scratch):
-        raise MemoryError("too many lists at once")
-    run.scratch_used = first + count
-    return first
-
+__all__ = ["names_of"]
 
 # --- jobs
 
@@ -218,16 +137,16 @@ def _start(job: Any) -> Any:
 def _gpus(job: Any) -> Any:
     s, record = state_of(job), _record(job)
     if record.num_servers == 0:
-        return _numbers(s, 0, 0)
-    first = _take_scratch(s, record.num_gpus)
+        return make_numbers(s, 0, 0)
+    first = take_scratch(s, record.num_gpus)
     for i in range(record.num_gpus):
         s.scratch[first + i] = s.workers[record.first_worker + i].gpu
-    return _numbers(s, first, record.num_gpus)
+    return make_numbers(s, first, record.num_gpus)
 
 
 @register_jitable
 def _list_servers(s: Any, record: Any) -> Any:
-    first = _take_scratch(s, record.num_servers)
+    first = take_scratch(s, record.num_servers)
     count = 0
     for worker in range(record.first_worker, record.first_worker + record.num_gpus):
         if count == record.num_servers:
@@ -245,8 +164,8 @@ def _list_servers(s: Any, record: Any) -> Any:
 def _servers(job: Any) -> Any:
     s, record = state_of(job), _record(job)
     if record.num_servers == 0:
-        return _numbers(s, 0, 0)
-    return _numbers(s, _list_servers(s, record), record.num_servers)
+        return make_numbers(s, 0, 0)
+    return make_numbers(s, _list_servers(s, record), record.num_servers)
 
 
 _attribute(JOB, "attained_service_ns", _attained)
@@ -277,13 +196,13 @@ def _bytes_sent(transfer: Any) -> Any:
 
 def _links_of(transfer: Any) -> Any:
     record = _transfer(transfer)
-    return _crossed(state_of(transfer), record.first_entry, record.num_entries)
+    return make_crossed(state_of(transfer), record.first_entry, record.num_entries)
 
 
 def _servers_of(transfer: Any) -> Any:
     s = state_of(transfer)
     record = s.jobs[_transfer(transfer).job]
-    return _numbers(s, _list_servers(s, record), record.num_servers)
+    return make_numbers(s, _list_servers(s, record), record.num_servers)
 
 
 _attribute(TRANSFER, "job", lambda transfer: job_at(state_of(transfer), _transfer(transfer).job))
@@ -331,7 +250,7 @@ def _sorted_transfers(s: Any, first: int) -> Any:
     """Show the transfers from a place to the end of the scratch array, the smallest number first."""
     count = s.run[0].scratch_used - first
     _sort(s.scratch, first, count)
-    return _transfers(s, first, count)
+    return make_transfers(s, first, count)
 
 
 @register_jitable
@@ -348,7 +267,7 @@ def _list_on_link(s: Any, link: int, mine: int, stamp: int) -> None:
         number = s.entries[e].transfer
         if number != mine and s.transfers[number].seen != stamp:
             s.transfers[number].seen = stamp
-            s.scratch[_take_scratch(s, 1)] = number
+            s.scratch[take_scratch(s, 1)] = number
         e = s.entries[e].next
 
 
@@ -383,7 +302,7 @@ def _num_on(network: Any, link: int) -> int:
 
 @register_jitable
 def _sorted_copy(s: Any, numbers: Any, count: int) -> Any:
-    first = _take_scratch(s, count)
+    first = take_scratch(s, count)
     for place in range(count):
         s.scratch[first + place] = numbers[place]
     return _sorted_transfers(s, first)
@@ -403,7 +322,7 @@ _attribute(NETWORK, "now_ns", lambda network: state_of(network).run[0].now_ns)
 _attribute(NETWORK, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
 _attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
 _attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
-_attribute(NETWORK, "links", lambda network: _links(state_of(network), 0, len(state_of(network).links)))
+_attribute(NETWORK, "links", lambda network: make_links(state_of(network), 0, len(state_of(network).links)))
 _attribute(NETWORK, "active", _active)
 _attribute(NETWORK, "waiting", _waiting)
 

@@ -1,0 +1,101 @@
+"""Lists that views give in compiled code: their items lie in the state, or are listed in its scratch array."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.core import types
+from numba.extending import overload, register_jitable
+
+from ddlsched.engine.compiled.view_types import (
+    CABLE,
+    TRANSFER,
+    ListType,
+    ViewType,
+    cable_at,
+    count_of,
+    first_of,
+    make_list,
+    number_of,
+    state_of,
+    transfer_at,
+)
+from ddlsched.policies.compiling.kinds import typed
+
+__all__ = ["make_crossed", "make_links", "make_numbers", "make_transfers", "take_scratch"]
+
+
+@register_jitable
+def _in_scratch(row: Any, place: int) -> int:
+    return state_of(row).scratch[first_of(row) + place]
+
+
+TRANSFERS = ListType(TRANSFER, "scratch", lambda row, place: transfer_at(state_of(row), _in_scratch(row, place)))
+NUMBERS = ListType(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
+CROSSED = ListType(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
+LINKS = ListType(CABLE, "themselves", lambda row, place: cable_at(state_of(row), first_of(row) + place))
+make_transfers, make_numbers = make_list(TRANSFERS), make_list(NUMBERS)
+make_crossed, make_links = make_list(CROSSED), make_list(LINKS)
+
+
+@overload(len)
+@typed
+def _length(row: Any) -> Any:
+    return (lambda row: count_of(row)) if isinstance(row, ListType) else None
+
+
+@overload(operator.getitem)
+@typed
+def _item(row: Any, place: Any) -> Any:
+    if not isinstance(row, ListType) or not isinstance(place, types.Integer):
+        return None
+    item = register_jitable(row.get)
+
+    @typed
+    def get(row: Any, place: Any) -> Any:
+        if place < 0:
+            place += count_of(row)
+        if place < 0 or place >= count_of(row):
+            raise IndexError("list index out of range")
+        return item(row, place)
+
+    return get
+
+
+@overload(operator.contains)
+@typed
+def _contains(row: Any, item: Any) -> Any:  # noqa: ARG001
+    if not isinstance(row, ListType):
+        return None
+
+    @typed
+    def contains(row: Any, item: Any) -> Any:
+        for other in row:  # noqa: SIM110 (generators are not compiled)
+            if other == item:
+                return True
+        return False
+
+    return contains
+
+
+@typed
+def _same(a: Any, b: Any) -> Any:
+    if isinstance(a, ViewType) and a == b:
+        return lambda a, b: number_of(a) == number_of(b)
+    return None
+
+
+overload(operator.eq)(_same)
+overload(operator.is_)(_same)
+
+
+@register_jitable
+def take_scratch(s: Any, count: int) -> int:
+    """Return the first of so many places of the scratch array, which are free until the policy has answered."""
+    run = s.run[0]
+    first = run.scratch_used
+    if first + count > len(s.scratch):
+        raise MemoryError("too many lists at once")
+    run.scratch_used = first + count
+    return first

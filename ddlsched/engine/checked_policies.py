@@ -46,6 +46,16 @@ class CheckedPolicies:
         self.communication, self.contention = communication, contention
         self.allocation, self._rescale_cost = allocation, rescale_cost
 
+    @property
+    def placement_begins_rounds(self) -> bool:
+        """Whether the placement policy wants to know all jobs that wait."""
+        return hasattr(self.placement, "begin_round")
+
+    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
+        """Tell the placement policy who waits, in the queue's order."""
+        about = f", {len(queue)} queued jobs"
+        self._ask("placement", about, cluster.now_s, lambda: self.placement.begin_round(queue, cluster))
+
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
         return label(getattr(self, kind))

@@ -38,6 +38,7 @@ def job_view(
     gpus: Sequence[int] = (),
     model: str | None = None,
     user: str | None = None,
+    time_limit_s: float | None = None,
 ) -> JobView:
     """Return the view of a job of which whole iterations are done; placed if ``servers`` are given."""
     iteration = DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=message_bytes)
@@ -50,6 +51,7 @@ def job_view(
         gpu_memory_mb=gpu_memory_mb,
         model=model,
         user=user,
+        time_limit_s=time_limit_s,
     )
     records = make_records("job", 1)
     record = records[0]
@@ -71,6 +73,7 @@ def cluster_view(
     now_s: float = 0.0,
     residents: Mapping[int, Sequence[JobView]] | None = None,
     topology: Topology | str = "star",
+    all_reduce_per_byte_s: float = 8.56e-10,
 ) -> ClusterView:
     """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
     cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server)
@@ -91,6 +94,7 @@ def cluster_view(
         ns_from_s(now_s),
         network,
         lambda gpu: shared.get(gpu, []),
+        lambda message_bytes, _: all_reduce_per_byte_s * message_bytes,
     )
 
 

@@ -90,8 +90,10 @@ class Backfilling(KnowsTheQueue):
         self._held = np.zeros(cluster.num_gpus, bool)
 
     def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
-        """Note who waits, and whose GPUs are free again."""
+        """Note who waits, and whose GPUs are free again; refuse a job as it arrives if it cannot be planned with."""
         super().begin_round(queue, cluster)
+        for job in queue:
+            self._expected_run_ns(job, cluster)
         for number, (gpus, _) in list(self._running.items()):
             if cluster.num_residents(gpus[0]) == 0:
                 self._held[gpus] = False

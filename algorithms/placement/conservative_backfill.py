@@ -39,11 +39,11 @@ class ConservativeBackfill(BackfillingPolicy):
 class _Conservative(Backfilling):
     def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__(policy, cluster, rng)
-        self._reserved_ns: dict[int, int] = {}
+        self.reserved_ns: dict[int, int] = {}
 
     def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
         super().begin_round(queue, cluster)
-        before_ns = self._reserved_ns
+        before_ns = self.reserved_ns
         old = sorted((job for job in queue if job.number in before_ns), key=lambda job: before_ns[job.number])
         new = [job for job in queue if job.number not in before_ns]
         self._reserve([*old, *new], cluster)
@@ -51,14 +51,14 @@ class _Conservative(Backfilling):
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         if not self._waiting:
             self._reserve([job], cluster)
-        if self._reserved_ns.get(job.number) != cluster.now_ns:
+        if self.reserved_ns.get(job.number) != cluster.now_ns:
             return None
         chosen = self._chosen_of_free(job, cluster)
         return None if chosen is None else self._start(job, chosen, cluster)
 
     def _reserve(self, jobs: Sequence[JobView], cluster: ClusterView) -> None:
         """Make the reservations of jobs, one after the other; none for a job that there are too few GPUs for."""
-        self._reserved_ns = {}
+        self.reserved_ns = {}
         if not jobs:
             return
         largest = max(jobs, key=lambda job: job.memory_bytes)
@@ -74,7 +74,7 @@ class _Conservative(Backfilling):
             start_ns = profile.earliest_ns(job.num_gpus, run_ns)
             if start_ns is not None:
                 profile.take(job.num_gpus, start_ns, start_ns + run_ns)
-                self._reserved_ns[job.number] = start_ns
+                self.reserved_ns[job.number] = start_ns
 
 
 class _Profile:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.engine.allocation_checks import what_is_wrong_with
-from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Link
@@ -63,6 +63,8 @@ class CheckedPolicies:
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:
             return question()
+        except InputError as error:  # the policy says that it cannot do with what the run was given
+            raise InputError(f"{kind} {self.label(kind)} at {now_s} s{about}: {error}") from error
         except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}{_where(error)}"

@@ -21,6 +21,7 @@ from algorithms.placement.in_order import InOrder
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError, PluginError
+from ddlsched.plugins.names import resolve
 from ddlsched.simulation import simulate
 from ddlsched.testing import cluster_view, job_view
 from ddlsched.workload.job import Job, Workload
@@ -105,6 +106,14 @@ def test_a_job_that_outlives_its_limit_may_end_any_moment_so_nobody_is_backfille
 
 
 @BOTH
+def test_gpus_of_a_job_that_outlives_its_limit_are_not_given_away(placement):
+    # At 7 s "long" should have ended two seconds before; the other two GPUs are enough for "two", not for "three".
+    long = job("long", 2, 10, limit_s=5)
+    assert starts(placement, long, job("two", 2, 1, arrival_s=7)) == {"long": 0, "two": 7}
+    assert starts(placement, long, job("three", 3, 1, arrival_s=7)) == {"long": 0, "three": 10}
+
+
+@BOTH
 def test_a_limit_that_is_too_short_delays_the_first(placement):
     jobs = WIDE, ALL, job("small", 1, 15, limit_s=10)
     assert starts(placement, *jobs) == {"wide": 0, "all": 15, "small": 0}
@@ -165,6 +174,15 @@ def test_a_job_without_a_time_limit_is_refused_as_it_arrives_with_its_name_and_t
 def test_an_error_that_is_none_is_refused(sigma):
     with pytest.raises(InputError, match=r"error_sigma is .*; expected a number from 0 to 10, or none"):
         EasyBackfill(error_sigma=sigma)
+
+
+def test_parameters_in_a_text_are_read_as_what_they_are_and_another_placement_keeps_its_own():
+    assert resolve("placement", "easy-backfill:error_sigma=0.5,placement=lwf:kappa=2") == EasyBackfill(
+        placement="lwf:kappa=2", error_sigma=0.5
+    )
+    assert resolve("placement", "conservative-backfill:error_sigma=none") == CONSERVATIVE
+    with pytest.raises(InputError, match="parameter error_sigma: 'much' is not a number"):
+        resolve("placement", "conservative-backfill:error_sigma=much")
 
 
 def test_another_placement_that_nobody_registered_is_refused():

@@ -13,8 +13,9 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.generators.microsoft import JOBS_OF_SIZE, MODELS
 from ddlsched.workload.job import Job, Workload
 
-CLUSTER = Cluster()
-"""The default one, 64 GPUs: limits and load are meant for it."""
+CLUSTER = Cluster(topology="star:nic_gbps=100")
+"""64 GPUs on a fast network, for which limits and load are meant."""
+CONTENTION = "max-min"
 
 
 def steady_stream(*, seed: int, num_jobs: int = 400, load: float = 0.7, scale: float = 0.1) -> Workload:
@@ -46,7 +47,7 @@ def steady_stream(*, seed: int, num_jobs: int = 400, load: float = 0.7, scale: f
     models = rng.integers(len(MODELS), size=num_jobs).tolist()
     iterations = rng.integers(round(1000 * scale), round(6000 * scale), size=num_jobs, endpoint=True).tolist()
     jobs = [_job(*number_and_job) for number_and_job in enumerate(zip(sizes, models, iterations, strict=True))]
-    run_s = alone_s(Workload.of(jobs), CLUSTER)
+    run_s = alone_s(Workload.of(jobs), CLUSTER, CONTENTION)
     gap_s = float(np.mean(run_s * np.array(sizes))) / (load * CLUSTER.num_gpus)
     arrivals_s = np.round(np.cumsum(rng.exponential(gap_s, size=num_jobs)), 9).tolist()
     limits_s = np.round(run_s * rng.uniform(1.0, 5.0, size=num_jobs), 9).tolist()

@@ -73,7 +73,6 @@ def cluster_view(
     now_s: float = 0.0,
     residents: Mapping[int, Sequence[JobView]] | None = None,
     topology: Topology | str = "star",
-    all_reduce_per_byte_s: float = 8.56e-10,
 ) -> ClusterView:
     """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
     cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server)
@@ -94,7 +93,7 @@ def cluster_view(
         ns_from_s(now_s),
         network,
         lambda gpu: shared.get(gpu, []),
-        lambda message_bytes, _: all_reduce_per_byte_s * message_bytes,
+        lambda message_bytes, _: message_bytes / _NIC_BYTES_PER_S,
     )
 
 

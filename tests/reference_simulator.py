@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from reference_backfilling import NAMES, Waiting
 from reference_elastic import Elastic, iterations_for
 from reference_network import NetworkNow, Transfer, joined, least_link_rate, meet, shares
 
@@ -136,7 +137,7 @@ class RunningJob:
         self.attained_before_ns = 0  # service of earlier stays, of an elastic job
         self.begun: set[tuple[int, int]] = set()
         self.done: set[tuple[int, int]] = set()
-        self.start_ns = self.finish_ns = -1
+        self.start_ns = self.placed_ns = self.finish_ns = -1
         self.restarts = 0
         self.restarts_until_ns = -1  # while it holds its GPUs to start again: the end of that
         self.checkpoint_ns = -1  # when its work was safe last
@@ -275,6 +276,7 @@ class Simulation:
     down: set[int] = field(default_factory=set)
     elastic: Elastic | None = None
     interference: InterferenceModel | None = None
+    waiting: Waiting | None = None
 
     def run(self, until_ns: int | None) -> None:
         while (instant := self.next_instant()) is not None:
@@ -490,7 +492,10 @@ class Simulation:
 
     def place_queue(self) -> None:
         rigid = [state for state in self.queue if not isinstance(state.job, ElasticJob)]
-        for state in sorted(rigid, key=lambda s: self.keys.get(s, s)):
+        rigid.sort(key=lambda s: self.keys.get(s, s))
+        if self.waiting:
+            self.waiting.begin_round(self, rigid)
+        for state in rigid:
             gpus = self.gpus_for(state)
             if len(gpus) == state.job.num_gpus:
                 self.queue.remove(state)
@@ -501,6 +506,8 @@ class Simulation:
         """The first eligible GPUs in the placement policy's order; too few if the job does not fit."""
         name, parameters = parse(self.placement)
         gpus = [gpu for gpu in range(self.cluster.num_gpus) if self.free_bytes(gpu) >= state.job.gpu_memory_bytes]
+        if self.waiting:
+            return self.waiting.gpus_for(self, state, gpus)
         if name == "list-scheduling" or (name == "lwf" and state.job.num_gpus <= int(parameters["kappa"])):
             gpus.sort(key=lambda gpu: (self.load_ns(gpu), gpu))
         elif name == "lwf":
@@ -533,7 +540,7 @@ class Simulation:
     def place(self, state: RunningJob, gpus: list[int], hold_ns: int) -> None:
         state.gpus = state.last_gpus = tuple(gpus)
         state.servers = tuple(dict.fromkeys(self.server(gpu) for gpu in gpus))
-        state.checkpoint_ns = state.iteration_ns = self.now_ns
+        state.placed_ns = state.checkpoint_ns = state.iteration_ns = self.now_ns
         if not state.restarts:
             state.start_ns = self.now_ns
         if hold_ns > 0:
@@ -672,7 +679,8 @@ def reference_simulate(
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
-    ``placement`` is first-fit, list-scheduling or lwf:kappa=K; ``order``, ``communication`` and ``contention`` are
+    ``placement`` is first-fit, list-scheduling, lwf:kappa=K, or in-order, easy-backfill or conservative-backfill with
+    first-fit and time limits; ``order``, ``communication`` and ``contention`` are
     names or instances, of any class that never asks to be woken. ``allocation`` is an allocation policy that may read
     what views say, but not their class.
     """
@@ -696,6 +704,7 @@ def reference_simulate(
         to_come=list(jobs),
         elastic=Elastic(allocation, rescale_cost or (lambda change: 0.0)) if allocation else None,
         interference=interference,
+        waiting=Waiting(placement) if placement in NAMES else None,
     )
     if capacity is not None:
         simulation.changes = list(capacity.changes(cluster.num_servers))

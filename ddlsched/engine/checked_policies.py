@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.engine.allocation_checks import what_is_wrong_with
-from ddlsched.errors import InvalidDecisionError, PluginError, guarded, label
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Link
@@ -46,6 +46,16 @@ class CheckedPolicies:
         self.communication, self.contention = communication, contention
         self.allocation, self._rescale_cost = allocation, rescale_cost
 
+    @property
+    def placement_begins_rounds(self) -> bool:
+        """Whether the placement policy wants to know all jobs that wait."""
+        return hasattr(self.placement, "begin_round")
+
+    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
+        """Tell the placement policy who waits, in the queue's order."""
+        about = f", {len(queue)} queued jobs"
+        self._ask("placement", about, cluster.now_s, lambda: self.placement.begin_round(queue, cluster))
+
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
         return label(getattr(self, kind))
@@ -53,6 +63,8 @@ class CheckedPolicies:
     def _ask(self, kind: str, about: str, now_s: float, question: Callable[[], Any]) -> Any:
         try:
             return question()
+        except InputError as error:  # the policy says that it cannot do with what the run was given
+            raise InputError(f"{kind} {self.label(kind)} at {now_s} s{about}: {error}") from error
         except (Exception, SystemExit) as error:
             raise PluginError(
                 f"{kind} {self.label(kind)} raised {type(error).__name__} at {now_s} s{about}: {error}{_where(error)}"

@@ -33,9 +33,18 @@ class JobPlacement:
         """Ask for every queued job, in the queue's order, that some GPUs have room for."""
         state, run = self._state, self._state.run
         view = ClusterView(
-            state.gpus, state.cluster, self._loads, self._eligible, state.now_ns, state.network, self._residents
+            state.gpus,
+            state.cluster,
+            self._loads,
+            self._eligible,
+            state.now_ns,
+            state.network,
+            self._residents,
+            self._costs.all_reduce_s,
         )
         queue = state.arrays.queue[: run.num_queued].copy()
+        if self._asker.placement_begins_rounds:
+            self._asker.begin_round([state.views[number] for number in queue.tolist()], view)
         stays = np.ones(len(queue), bool)
         place = next_fitting(state.arrays, queue, 0)
         while place >= 0:

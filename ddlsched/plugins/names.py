@@ -215,8 +215,12 @@ def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Para
 def _signature(maker: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(maker, eval_str=True)
-    except Exception:  # An annotation that only type checkers can evaluate.
-        return inspect.signature(maker)
+    except Exception:  # An annotation that only type checkers can evaluate, or that a parent's module can.
+        signature, hints = inspect.signature(maker), {}
+    with suppress(Exception):
+        hints = typing.get_type_hints(maker)
+    known = [each.replace(annotation=hints.get(name, each.annotation)) for name, each in signature.parameters.items()]
+    return signature.replace(parameters=known)
 
 
 _PLAIN_TYPES = {plain.__name__: plain for plain in (bool, int, float, str)}

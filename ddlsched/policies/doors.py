@@ -11,7 +11,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     ``number, num_gpus, gpu_memory_mb, memory_bytes, iterations, iterations_left, arrival_s, arrival_ns, start_s, gpus,
     servers, compute_ns, message_bytes, service_ns, remaining_service_ns, attained_service_ns,
     remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
-    ``job_id, model, user, dag``
+    ``job_id, model, user, dag, time_limit_s``
 :class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models
     ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``
 :class:`~ddlsched.policies.views.NetworkView`, in ``admit``, ``transfer_key`` and ``select``
@@ -22,7 +22,8 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 :class:`~ddlsched.policies.views.ClusterView`, in ``place``
     ``now_s, now_ns, num_gpus, num_servers, eligible_gpus(job), fits(job, gpu), is_up(gpu), gpus_of(server),
     server_of(gpu), residents(gpu), num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(),
-    free_memory_mb(gpu), relative_speed(gpu), network``; for large clusters the same on numpy arrays:
+    free_memory_mb(gpu), relative_speed(gpu), network,
+    all_reduce_s(message_bytes, num_servers), restricted_to(gpus)``; for large clusters the same on numpy arrays:
     ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
 :class:`~ddlsched.policies.elastic_views.ElasticJobView`, in ``allocate``
     ``number, job_id, job, samples_left, num_gpus, gpus, batch, lost_gpus, rescaling_left_s, start_s``
@@ -31,6 +32,12 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 
 Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
 ``cluster.num_residents(gpu) == 0``.
+
+A placement policy may have one more method:
+
+``begin_round(queue, cluster)``
+    Called at the beginning of each round of placement, before any ``place``, with the views of all jobs that wait, in
+    the queue's order: those too for which no GPUs have the memory, so that ``place`` is not asked for them.
 
 Two more methods, for any of these policies:
 
@@ -75,6 +82,7 @@ __all__ = [
     "Allocation",
     "AllocationPolicy",
     "Begins",
+    "BeginsRounds",
     "CommunicationPolicy",
     "Drop",
     "NonPreemptivePolicy",
@@ -205,6 +213,15 @@ class Begins(Protocol):
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Any:
         """Return the object that is asked during this run."""
+        ...
+
+
+@runtime_checkable
+class BeginsRounds(Protocol):
+    """A placement policy that knows who waits."""
+
+    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
+        """Note the jobs that wait, in the queue's order; none of them is asked for before."""
         ...
 
 

@@ -70,6 +70,11 @@ class JobView:
         return self._job.user
 
     @property
+    def time_limit_s(self) -> float | None:
+        """How long its user said that it runs at most, seconds, if the workload says."""
+        return self._job.time_limit_s
+
+    @property
     def num_gpus(self) -> int:
         """Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most."""
         return int(self._columns.num_gpus.item(self._place))
@@ -179,7 +184,7 @@ class JobView:
 class ClusterView:
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
+    __slots__ = ("_all_reduce", "_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
 
     def __init__(
         self,
@@ -190,12 +195,14 @@ class ClusterView:
         now_ns: int,
         network: Network,
         residents: Callable[[GpuId], list[JobView]],
+        all_reduce: Callable[[float, int], float],
     ) -> None:
         self._gpus = gpus
         self._cluster = cluster
         self._loads = loads
         self._eligible = eligible
         self._residents = residents
+        self._all_reduce = all_reduce
         self.now_ns = now_ns
         """Simulated time, nanoseconds."""
         self.network = network
@@ -238,6 +245,30 @@ class ClusterView:
         """Return what :meth:`eligible_gpus` does, as an array."""
         eligible: np.ndarray = self._eligible(job.memory_bytes)
         return eligible
+
+    def restricted_to(self, gpus: np.ndarray) -> ClusterView:
+        """Return the cluster as if no GPU but these were eligible, for a policy that lets another choose among some."""
+
+        def eligible(memory_bytes: int) -> np.ndarray:
+            return np.intersect1d(self._eligible(memory_bytes), gpus)
+
+        return ClusterView(
+            self._gpus,
+            self._cluster,
+            self._loads,
+            eligible,
+            self.now_ns,
+            self.network,
+            self._residents,
+            self._all_reduce,
+        )
+
+    def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
+        """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
+
+        It is 0 on one server. The latency of cables is that between the cluster's first servers.
+        """
+        return self._all_reduce(message_bytes, num_servers) if num_servers > 1 else 0.0
 
     def fits(self, job: JobView, gpu: GpuId) -> bool:
         """Return whether a GPU has enough free memory for a worker of the job."""

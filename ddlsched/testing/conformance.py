@@ -71,8 +71,8 @@ def _assert_frozen_dataclass(plugin: object) -> None:
     hash(plugin)
 
 
-def _begun(policy: Any) -> Any:
-    return policy.begin(_CLUSTER, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+def _begun(policy: Any, cluster: Cluster = _CLUSTER) -> Any:
+    return policy.begin(cluster, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
 
 
 def _assert_runs_alike(door: str, plugin: object) -> None:
@@ -121,8 +121,8 @@ class PlacementConformance:
     def test_answers_none_or_that_many_fitting_gpus(self) -> None:
         """GPUs are different, as many as asked for, and have the memory."""
         rng = np.random.default_rng(7)
-        policy = _begun(self.make())
         for _ in range(50):
+            policy = _begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))  # as that of the view
             free_mb, load_s = rng.choice([500.0, 4000.0], 16).tolist(), rng.choice([0.0, 1.5, 7.0], 16).tolist()
             cluster = cluster_view(free_memory_mb=free_mb, load_s=load_s)
             job = job_view(num_gpus=int(rng.integers(1, 9)), gpu_memory_mb=1000.0)
@@ -133,7 +133,8 @@ class PlacementConformance:
 
     def test_waits_when_no_gpu_has_the_memory(self) -> None:
         """A job that does not fit now is answered None."""
-        assert _begun(self.make()).place(job_view(), cluster_view(free_memory_mb=10.0)) is None
+        policy = _begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))
+        assert policy.place(job_view(), cluster_view(free_memory_mb=10.0)) is None
 
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run."""

@@ -38,6 +38,7 @@ def job_view(
     gpus: Sequence[int] = (),
     model: str | None = None,
     user: str | None = None,
+    time_limit_s: float | None = None,
 ) -> JobView:
     """Return the view of a job of which whole iterations are done; placed if ``servers`` are given."""
     iteration = DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=message_bytes)
@@ -50,6 +51,7 @@ def job_view(
         gpu_memory_mb=gpu_memory_mb,
         model=model,
         user=user,
+        time_limit_s=time_limit_s,
     )
     records = make_records("job", 1)
     record = records[0]
@@ -91,6 +93,7 @@ def cluster_view(
         ns_from_s(now_s),
         network,
         lambda gpu: shared.get(gpu, []),
+        lambda message_bytes, _: message_bytes / _NIC_BYTES_PER_S,
     )
 
 

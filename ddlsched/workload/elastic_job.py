@@ -52,6 +52,7 @@ class ElasticJob(Job):
     num_gpus: int = field(init=False)
     iterations: int = field(init=False)
     iteration: IterationDag = field(init=False)
+    time_limit_s: float | None = field(init=False, default=None)
     samples: int
     curve: ScalingCurve
     gpu_batch: int

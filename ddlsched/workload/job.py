@@ -36,6 +36,9 @@ class Job:
         Memory taken on each of its GPUs, MB (1e6 B).
     model, user
         Labels for tables and charts.
+    time_limit_s
+        How long its user said that it runs at most, seconds; placements that backfill plan with it. A job that takes
+        longer is not stopped.
 
     Raises
     ------
@@ -51,6 +54,7 @@ class Job:
     gpu_memory_mb: float
     model: str | None = None
     user: str | None = None
+    time_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         self._check_texts()
@@ -63,6 +67,9 @@ class Job:
             object.__setattr__(self, name, int(count))  # One of numpy's would overflow in the products below.
         memory = self.gpu_memory_mb
         _check(self, "gpu_memory_mb", memory, 0 <= memory <= MAX_NS / 1e6, "a finite number of MB from 0")
+        if (time_limit_s := self.time_limit_s) is not None:
+            good = 0 < time_limit_s < limit_s
+            _check(self, "time_limit_s", time_limit_s, good, f"seconds above 0, below {limit_s:.6g}")
         if isinstance(self.iteration, DataParallelIteration):
             self._check_iteration(self.iteration, limit_s)
         if self.service_ns > MAX_NS:

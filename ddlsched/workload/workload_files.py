@@ -1,8 +1,8 @@
 """Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
-optionally ``model``, ``user``, ``buckets``. Files are parsed, never executed, and every fault is reported
-with its file, row, column, value and what was expected.
+optionally ``model``, ``user``, ``buckets``, ``time_limit_s``. Files are parsed, never executed, and every fault is
+reported with its file, row, column, value and what was expected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
-OPTIONAL = ("model", "user", "buckets")
+OPTIONAL = ("model", "user", "buckets", "time_limit_s")
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
@@ -110,6 +110,7 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
     job_id = cell_text(where, "job_id", row["job_id"])
     if job_id is None:
         raise InputError(f"{where}, column job_id: is empty; expected a unique id")
+    limit = row.get("time_limit_s")
     return {
         "job_id": job_id,
         "arrival_s": cell_time_s(where, "arrival_s", row["arrival_s"]),
@@ -118,6 +119,7 @@ def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_memory_mb": cell_number(where, "gpu_memory_mb", row["gpu_memory_mb"]),
         "model": cell_text(where, "model", row.get("model")),
         "user": cell_text(where, "user", row.get("user")),
+        "time_limit_s": None if limit in (None, "") else cell_time_s(where, "time_limit_s", limit),
     }
 
 
@@ -147,7 +149,7 @@ def _job_of_json(where: str, row: Any) -> Job:
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
     kinds = {
-        "tasks": (_JSON_FIELDS, ("tasks", "model", "user")),
+        "tasks": (_JSON_FIELDS, ("tasks", "model", "user", "time_limit_s")),
         "samples": (elastic_job_files.REQUIRED, elastic_job_files.OPTIONAL),
     }
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
@@ -216,7 +218,7 @@ def workload_table(workload: Workload) -> pd.DataFrame:
         if not isinstance(job.iteration, DataParallelIteration):
             raise InputError(f"job {job.job_id!r} has a general DAG, which a table cannot hold; write it as .json")
     frame = pd.DataFrame([_row_of_job(job) for job in workload])
-    unused = [name for name in ("model", "user") if frame[name].isna().all()]
+    unused = [name for name in ("model", "user", "time_limit_s") if frame[name].isna().all()]
     if (frame["buckets"] == 1).all():
         unused.append("buckets")
     return frame.drop(columns=unused)
@@ -234,7 +236,7 @@ def _row_of_job(job: Job) -> dict[str, Any]:
         row["buckets"] = job.iteration.buckets
     else:
         row["tasks"] = job.iteration.to_dicts()
-    return row
+    return row | {"time_limit_s": job.time_limit_s}
 
 
 def _json_of_job(job: Job) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ddlsched.network.contention import SharedLink
 from ddlsched.policies.views import JobView, NetworkView, TransferView
 from ddlsched.testing import network_view
 
-TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag"}
+TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag", "time_limit_s"}
 """What compiled code does not see."""
 
 

@@ -21,8 +21,11 @@ from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
 from algorithms.placement.blocks import AlignedBlocks
+from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
+from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
+from algorithms.placement.in_order import InOrder
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
@@ -56,6 +59,12 @@ TestBlocks = conformance(PlacementConformance, AlignedBlocks())
 TestBlocksAnywhere = conformance(PlacementConformance, AlignedBlocks(aligned=False, spanning_weight=1.0, price="load"))
 TestDelay = conformance(PlacementConformance, DelayScheduling())
 TestSjfBsbf = conformance(PlacementConformance, BestSharingBenefitFirst())
+TestInOrder = conformance(PlacementConformance, InOrder())
+TestInOrderDelay = conformance(PlacementConformance, InOrder(placement=DelayScheduling(server_s=1.0)))
+TestEasyBackfill = conformance(PlacementConformance, EasyBackfill(error_sigma=0.5))
+TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="lwf:kappa=1", error_sigma=0.0))
+TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
+TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
 
 TestFifo = conformance(OrderingConformance, FirstInFirstOut())

@@ -483,6 +483,28 @@ def test_optional_columns() -> None:
     assert buckets == [1, 4]
 
 
+def test_a_time_limit_is_read_and_written_where_a_job_has_one() -> None:
+    limited = replace(JOB, time_limit_s=3600.5)
+    for write in (write_csv, write_json, write_parquet):
+        assert read_workload(write(GOOD | {"time_limit_s": 3600.5})).jobs == (limited,)
+    write_workload(Workload.of([limited, replace(JOB, job_id="b")]), "w.csv")
+    assert Path("w.csv").read_text().splitlines()[0].split(",")[8:] == ["time_limit_s"]
+    assert read_workload("w.csv").jobs == (limited, replace(JOB, job_id="b"))
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        (0, ["time_limit_s is 0.0", "expected seconds above 0"]),
+        (-1, ["column time_limit_s: ", "-1"]),
+        ("an hour", ["column time_limit_s: ", "'an hour'"]),
+    ],
+)
+def test_a_bad_time_limit(value: Any, parts: list[str]) -> None:
+    refused(write_csv(GOOD | {"time_limit_s": 1}, GOOD | {"job_id": "b", "time_limit_s": value}), "row 2", *parts)
+    refused(write_json(GOOD, GOOD | {"job_id": "b", "time_limit_s": value}), "row 2", *parts)
+
+
 def test_parquet_types_that_other_tools_write() -> None:
     frame = pd.DataFrame([GOOD, GOOD | {"job_id": "b"}])
     frame = frame.astype({"gpus": "int8", "iterations": "uint32", "arrival_s": "float32", "job_id": "category"})
@@ -639,6 +661,7 @@ def workloads(iterations: st.SearchStrategy[Any]) -> st.SearchStrategy[Workload]
         gpu_memory_mb=st.floats(0, 1e6),
         model=st.none() | texts,
         user=st.none() | texts,
+        time_limit_s=st.none() | st.floats(1e-9, 1e6),
     )
     return st.lists(jobs, min_size=1, max_size=4, unique_by=lambda job: job.job_id).map(Workload.of)
 

@@ -1,0 +1,163 @@
+"""What placements share that leave the choice of GPUs to another and know who waits: estimates, expected ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError, InvalidDecisionError, label
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.doors import PlacementPolicy
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.units import MAX_NS, ns_from_s
+from ddlsched.workload.dag import AllReduceTask
+
+__all__ = ["Backfilling", "BackfillingPolicy", "KnowsTheQueue"]
+
+
+class KnowsTheQueue:
+    """During a run: the jobs that still wait in this round of placement, and another policy that chooses GPUs."""
+
+    def __init__(self, placement: PlacementPolicy | str, cluster: Cluster, rng: np.random.Generator) -> None:
+        other: Any = resolve("placement", placement)
+        self._other = other.begin(cluster, rng) if hasattr(other, "begin") else other
+        self._waiting: dict[int, JobView] = {}
+
+    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
+        """Note who waits, and tell the other policy if it wants to know."""
+        self._waiting = {job.number: job for job in queue}
+        if hasattr(self._other, "begin_round"):
+            self._other.begin_round(queue, cluster)
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when the other policy wants to be asked again."""
+        wake_s: float | None = self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
+        return wake_s
+
+    def _first(self, job: JobView) -> JobView:
+        """Return the first job that waits; ``job`` itself if nobody said who waits."""
+        return next(iter(self._waiting.values()), job)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillingPolicy:
+    """What every backfilling policy is given.
+
+    A GPU is free if the policy has no running job on it: jobs have their GPUs for themselves. Not meant for runs with
+    elastic jobs, which take GPUs past the placement policy; theirs count as absent.
+
+    Parameters
+    ----------
+    placement
+        Chooses among free GPUs.
+    error_sigma
+        None: a job is expected to run for its ``time_limit_s``, which every job must have. A number: for its time
+        without contention x the exponential of a normal error with mean 0 and this standard deviation, drawn once
+        a job. The time without contention is that of compute and all-reduces, one after the other, on as few servers
+        as can be, at relative speed 1.
+
+    Raises
+    ------
+    InputError
+        No such placement, or an error below 0; and in a run, a job without a time limit where one is needed.
+    """
+
+    placement: PlacementPolicy | str = "first-fit"
+    error_sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        resolve("placement", self.placement)
+        if self.error_sigma is not None and not 0 <= self.error_sigma <= 10:
+            raise InputError(f"error_sigma is {self.error_sigma}; expected a number from 0 to 10, or none")
+
+
+class Backfilling(KnowsTheQueue):
+    """During a run: also until when each GPU is expected to be taken."""
+
+    def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
+        self._error_sigma = policy.error_sigma
+        self._errors_seed = int(rng.integers(2**62))
+        super().__init__(policy.placement, cluster, rng)
+        self._gpus_on_fewest = np.cumsum(np.sort(np.diff(cluster.first_gpus))[::-1])
+        self._memory_bytes = cluster.gpu_memory_bytes
+        self._running: dict[int, tuple[list[GpuId], int]] = {}
+        self._estimates_ns: dict[tuple[int, int], int] = {}
+        self._held = np.zeros(cluster.num_gpus, bool)
+
+    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
+        """Note who waits, and whose GPUs are free again; refuse a job as it arrives if it cannot be planned with."""
+        super().begin_round(queue, cluster)
+        for job in queue:
+            self._expected_run_ns(job, cluster)
+        for number, (gpus, _) in list(self._running.items()):
+            if cluster.num_residents(gpus[0]) == 0:
+                self._held[gpus] = False
+                del self._running[number]
+
+    def _free(self, job: JobView, cluster: ClusterView) -> np.ndarray:
+        """Return the GPUs with nobody on them and the memory for a job, ascending."""
+        eligible = cluster.eligible(job)
+        free: np.ndarray = eligible[~self._held[eligible]]
+        return free
+
+    def _could_hold(self, job: JobView, cluster: ClusterView) -> np.ndarray:
+        """Return the GPUs that are there and have the memory for a job when nobody is on them, ascending."""
+        held = np.flatnonzero(self._held & (self._memory_bytes >= job.memory_bytes))
+        return np.union1d(self._free(job, cluster), held)
+
+    def _free_from_ns(self, now_ns: int) -> np.ndarray:
+        """Return from when each GPU is expected to be free; one whose job should have ended, from now."""
+        free_from_ns = np.full(len(self._held), now_ns)
+        for gpus, end_ns in self._running.values():
+            free_from_ns[gpus] = max(end_ns, now_ns)
+        return free_from_ns
+
+    def _chosen_of_free(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return the other policy's choice among free GPUs, if there are enough."""
+        free = self._free(job, cluster)
+        if len(free) < job.num_gpus:
+            return None
+        chosen: Sequence[GpuId] | None = self._other.place(job, cluster.restricted_to(free))
+        if chosen is not None and not set(chosen) <= set(free.tolist()):
+            raise InvalidDecisionError(f"{label(self._other)} answered {chosen}; expected some of the free GPUs {free}")
+        return chosen
+
+    def _start(self, job: JobView, chosen: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
+        """Note that a job runs from now on, and return its GPUs."""
+        end_ns = min(cluster.now_ns + self._expected_run_ns(job, cluster), MAX_NS)
+        self._running[job.number] = list(chosen), end_ns
+        self._held[list(chosen)] = True
+        self._waiting.pop(job.number, None)
+        return chosen
+
+    def _expected_run_ns(self, job: JobView, cluster: ClusterView) -> int:
+        """Return for how long a job that waits is expected to run."""
+        if self._error_sigma is None:
+            return _time_limit_ns(job)
+        key = job.number, job.iterations_left  # fewer are left after a failure
+        if key not in self._estimates_ns:
+            self._estimates_ns[key] = self._estimate_ns(job, cluster, self._error_sigma)
+        return self._estimates_ns[key]
+
+    def _estimate_ns(self, job: JobView, cluster: ClusterView, error_sigma: float) -> int:
+        """Return the time without contention x the job's error, which depends on nothing but seed and job."""
+        servers = int(np.searchsorted(self._gpus_on_fewest, job.num_gpus)) + 1
+        messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)]
+        reduces_ns = sum(ns_from_s(cluster.all_reduce_s(message, servers)) for message in messages)
+        normal = np.random.default_rng([self._errors_seed, job.number]).standard_normal()
+        error = math.exp(error_sigma * normal)
+        return round(min(job.iterations_left * (job.compute_ns + reduces_ns) * error, float(MAX_NS // 2)))
+
+
+def _time_limit_ns(job: JobView) -> int:
+    if job.time_limit_s is None:
+        raise InputError(
+            f"job {job.job_id!r} has no time_limit_s; expected one in the workload file, or the parameter "
+            "error_sigma for estimates with an error of that size"
+        )
+    return ns_from_s(job.time_limit_s)

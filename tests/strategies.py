@@ -166,7 +166,7 @@ def topologies() -> st.SearchStrategy[Topology]:
     latency = st.sampled_from((0.0, 1e-5))
     return st.one_of(
         st.builds(Star, latency_s=latency),
-        st.builds(Star, latency_s=latency),
+        st.builds(Star, latency_s=latency, nic_gbps=st.sampled_from((10.0, 25.0))),
         st.builds(
             LeafSpine,
             servers_per_leaf=st.integers(1, 3),

@@ -97,7 +97,8 @@ class NetworkOptions:
 
     contention: str = option(
         DEFAULT_CONTENTION,
-        "How fast transfers go that share a link, e.g. 1gbe or linear:per_byte_s=1e-9,latency_s=1e-4.",
+        "How fast transfers go that share a link, e.g. 1gbe or linear:per_byte_s=1e-9,latency_s=1e-4; constants that "
+        "linear is not given are scaled to the topology's card.",
     )
     load_per_byte_s: float | None = option(
         None,

@@ -90,8 +90,11 @@ def metrics_table(result: Result) -> str:
 
 def remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
-    most = result.most_jobs_on_a_gpu
-    return [f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."] if most > 1 else []
+    from ddlsched.network.card_remark import card_remark
+
+    most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
+    shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
+    return [*([shared] if most > 1 else []), *([remark] if remark else [])]
 
 
 def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:

@@ -145,7 +145,8 @@ class Comparison:
             notes.append(f"{', '.join(alone)}: {what}, which has no interval and no verdict.")
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
-        return [*notes, *self._sharing()]
+        clusters = self.asked["clusters"].items()
+        return [*notes, *self._sharing(), *(f"{name}: {has['remark']}" for name, has in clusters if has.get("remark"))]
 
     def _sharing(self) -> list[str]:
         """Return that jobs shared GPUs, if they did; tables of an older version do not say."""

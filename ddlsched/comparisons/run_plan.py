@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -19,7 +20,9 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
-from ddlsched.errors import DdlschedError, InputError
+from ddlsched.errors import DdlschedError, InputError, guarded
+from ddlsched.network.card_remark import card_remark
+from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
@@ -224,7 +227,18 @@ def _described_place(place: Place) -> dict[str, Any]:
         "exclusive": cluster.exclusive,
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
+        "remark": _remark(place),
     }
+
+
+def _remark(place: Place) -> str | None:
+    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
+    cluster = place.cluster
+    with suppress(DdlschedError):
+        network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+        model = resolve("contention", place.contention)
+        return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
+    return None
 
 
 def _may_draw(policy: object) -> bool:

@@ -18,7 +18,7 @@ from ddlsched.errors import InputError, PluginError, guarded
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Link", "Network", "Node", "Ring", "Topology", "bytes_per_s_from_gbps"]
+__all__ = ["Link", "Network", "Node", "Ring", "Topology", "bytes_per_s_from_gbps", "gbps_from_bytes_per_s"]
 
 Node: TypeAlias = Hashable
 
@@ -26,6 +26,11 @@ Node: TypeAlias = Hashable
 def bytes_per_s_from_gbps(gbps: float) -> float:
     """Return bytes per second of a bandwidth in Gbit/s (1e9 bits)."""
     return gbps * 1e9 / 8
+
+
+def gbps_from_bytes_per_s(bytes_per_s: float) -> float:
+    """Return Gbit/s (1e9 bits) of a bandwidth in bytes per second."""
+    return bytes_per_s * 8 / 1e9
 
 
 @runtime_checkable

@@ -315,6 +315,15 @@ def test_constants_replace_those_of_the_contention_model() -> None:
     assert times("--contention", "linear:latency_s=0.01") == times("--contention", "10gbe:latency_s=0.01") != times()
 
 
+def test_a_faster_card_changes_times_and_is_said() -> None:
+    fast = ("--topology", "star:nic_gbps=100")
+    assert times(*fast) != times() == times(*fast, "--contention", "10gbe")
+    said = "Linear contention: b = 8.56e-11 s and η = 2.35e-11 s a byte, scaled to the topology's card of 100 Gbit/s."
+    assert simulate(*fast).stdout.splitlines()[-1] == said
+    assert said in simulate(*fast, "--json").stderr
+    assert "Linear contention" not in simulate().stdout
+
+
 def test_a_constant_that_the_model_lacks() -> None:
     result = simulate("--contention", "max-min:penalty_per_byte_s=1e-10")
     refused(result, "max-min: no parameter is named 'penalty_per_byte_s'")

@@ -185,7 +185,8 @@ def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
     load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
-    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference"""
+    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference
+    exclusive"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -236,7 +237,7 @@ def test_a_misspelt_command() -> None:
 
 
 def test_json_has_exactly_the_metrics() -> None:
-    result = simulate("--json")
+    result = simulate("--json", "--exclusive")
     assert result.stderr == ""
     assert list(json.loads(result.stdout)) == METRICS
 

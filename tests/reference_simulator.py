@@ -518,7 +518,7 @@ class Simulation:
 
     def free_bytes(self, gpu: int) -> int:
         if self.server(gpu) in self.down or any(
-            gpu in s.gpus and isinstance(s.job, ElasticJob) for s in self.residents
+            gpu in s.gpus and (self.cluster.exclusive or isinstance(s.job, ElasticJob)) for s in self.residents
         ):
             return -1
         taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)

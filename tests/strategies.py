@@ -83,6 +83,7 @@ USERS_COMMUNICATIONS = (
 )
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
+EXCLUSIVE = st.sampled_from((False, False, False, True))
 MODELS = ("a", "b")
 MESSAGES_BYTES = (0.0, 1.0, 1e6, 20e6, 99.2e6, 123456789.125)
 
@@ -165,7 +166,7 @@ def topologies() -> st.SearchStrategy[Topology]:
     latency = st.sampled_from((0.0, 1e-5))
     return st.one_of(
         st.builds(Star, latency_s=latency),
-        st.builds(Star, latency_s=latency),
+        st.builds(Star, latency_s=latency, nic_gbps=st.sampled_from((10.0, 25.0))),
         st.builds(
             LeafSpine,
             servers_per_leaf=st.integers(1, 3),
@@ -197,7 +198,11 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
 def equal_servers() -> st.SearchStrategy[Cluster]:
     """Return a small cluster of one kind of server."""
     return st.builds(
-        Cluster, num_servers=st.integers(1, 5), gpus_per_server=st.integers(1, 3), gpu_memory_mb=st.just(1000.0)
+        Cluster,
+        num_servers=st.integers(1, 5),
+        gpus_per_server=st.integers(1, 3),
+        gpu_memory_mb=st.just(1000.0),
+        exclusive=EXCLUSIVE,
     )
 
 
@@ -210,7 +215,7 @@ def clusters() -> st.SearchStrategy[Cluster]:
         relative_speed=st.sampled_from((1.0, 1.0, 2.0, 0.7)),
         nic_gbps=st.sampled_from((None, 10.0, 25.0)),
     )
-    different = st.builds(Cluster, servers=st.lists(server, min_size=1, max_size=5).map(tuple))
+    different = st.builds(Cluster, servers=st.lists(server, min_size=1, max_size=5).map(tuple), exclusive=EXCLUSIVE)
     return st.one_of(equal_servers(), equal_servers(), different)
 
 

@@ -63,7 +63,7 @@ def arguments_of_the_run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[s
     return got
 
 
-# What is given for each field, with the flags that it needs, and where it arrives.
+# What is given for each field (nothing for a switch), with the flags that it needs, and where it arrives.
 SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
     ClusterOptions: {
         "servers": (["3"], ("cluster", "num_servers"), 3),
@@ -71,6 +71,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "gpu_memory_mb": (["5000"], ("cluster", "gpu_memory_mb"), 5000.0),
         "server_table": (["servers.csv"], ("cluster", "num_gpus"), 16),
         "topology": (["fat-tree:k=4"], ("cluster", "topology"), "fat-tree:k=4"),
+        "exclusive": ([], ("cluster", "exclusive"), True),
     },
     PolicyOptions: {
         "scheduler": (["srsf-2"], ("scheduler",), "srsf-2"),
@@ -122,9 +123,9 @@ def test_the_fields_are_all_there() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, given in SIMULATE.items() for name in given])
 def test_each_option_of_simulate_reaches_the_run(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (value, *more), place, expected = SIMULATE[kind][name]
+    words, place, expected = SIMULATE[kind][name]
     plain = at(arguments_of_the_run(monkeypatch), place)
-    got = at(arguments_of_the_run(monkeypatch, f"--{name.replace('_', '-')}", value, *more), place)
+    got = at(arguments_of_the_run(monkeypatch, f"--{name.replace('_', '-')}", *words), place)
     assert (got, type(got)) == (expected, type(expected))
     assert plain != expected
 
@@ -152,6 +153,7 @@ COMPARE: dict[str, Any] = {
     "gpu_memory_mb": 5000.5,
     "server_table": [Path("servers.csv")],
     "topology": ["star", "fat-tree:k=4"],
+    "exclusive": True,
     "contention": ["max-min", "1gbe"],
     "scheduler": ["srsf-1", "srsf-2"],
     "placement": ["first-fit", "random"],
@@ -180,7 +182,8 @@ def test_each_option_of_compare_reaches_the_settings(name: str, monkeypatch: pyt
     assert asked_of_a_comparison(monkeypatch) == {"workloads": ["jobs.csv"]}
     expected = COMPARE[name]
     flag = f"--{name.replace('_', '-')}"
-    words = [word for value in (expected if isinstance(expected, list) else [expected]) for word in (flag, str(value))]
+    values = expected if isinstance(expected, list) else [expected]
+    words = [word for value in values for word in ([flag] if value is True else [flag, str(value)])]
     asked = {name: expected}
     if name == "scheduler":
         asked = {"policies": expected}
@@ -192,7 +195,7 @@ def test_each_option_of_compare_reaches_the_settings(name: str, monkeypatch: pyt
 def test_a_comparison_has_the_defaults_of_a_run() -> None:
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
     shared = [field for kind in (ClusterOptions, NetworkOptions) for field in fields(kind) if field.name in defaults]
-    assert len(shared) == 6
+    assert len(shared) == 7
     for field in shared:
         default = defaults[field.name]
         assert default in ([field.default], field.default, [] if field.default is None else ...)

@@ -17,7 +17,7 @@ from ddlsched.cli.output import emit, notice
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.plugins.defaults import DEFAULT_CONTENTION
+from ddlsched.plugins.defaults import IMPORT_CONTENTION
 from ddlsched.workload.traces.trace_formats import FORMATS
 from ddlsched.workload.traces.trace_selection import Selection
 
@@ -63,7 +63,7 @@ def import_command(
         typer.Option(
             help="Whose time of an all-reduce, alone, is part of an iteration on several servers.", metavar="NAME"
         ),
-    ] = DEFAULT_CONTENTION,
+    ] = IMPORT_CONTENTION,
     gpus_per_server: Annotated[
         int,
         typer.Option(help="Decides which jobs are on several servers.", metavar="N", parser=whole),

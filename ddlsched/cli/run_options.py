@@ -24,22 +24,26 @@ class ClusterOptions:
     server_table: Path | None = option(
         None,
         "Servers that differ, in place of the three above: CSV with the columns gpus, gpu_memory_mb and optionally "
-        "servers (how many like this), relative_speed, nic_gbps.",
+        "servers (how many like this), relative_speed, nic_gbps, exclusive (0 or 1, the same in every row).",
         metavar="FILE.csv",
     )
     topology: str = like(Cluster, "topology")
+    exclusive: bool = option(
+        Cluster.exclusive, "One job a GPU at a time, however little memory it needs.", flag="--exclusive"
+    )
 
     def cluster(self) -> Cluster:
         """Return the cluster; a table of servers is read."""
         if self.server_table is not None:
             from ddlsched.cluster.server_tables import read_cluster
 
-            return read_cluster(self.server_table, topology=self.topology)
+            return read_cluster(self.server_table, topology=self.topology, exclusive=self.exclusive)
         return Cluster(
             num_servers=self.servers,
             gpus_per_server=self.gpus_per_server,
             gpu_memory_mb=self.gpu_memory_mb,
             topology=self.topology,
+            exclusive=self.exclusive,
         )
 
 
@@ -93,7 +97,8 @@ class NetworkOptions:
 
     contention: str = option(
         DEFAULT_CONTENTION,
-        "How fast transfers go that share a link, e.g. 1gbe or linear:per_byte_s=1e-9,latency_s=1e-4.",
+        "How fast transfers go that share a link, e.g. 1gbe or linear:per_byte_s=1e-9,latency_s=1e-4; constants that "
+        "linear is not given are scaled to the topology's card.",
     )
     load_per_byte_s: float | None = option(
         None,

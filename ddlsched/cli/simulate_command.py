@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.output import emit, status
+from ddlsched.cli.output import emit, notice, status
 from ddlsched.cli.run_options import (
     ClusterOptions,
     ElasticOptions,
@@ -18,7 +18,7 @@ from ddlsched.cli.run_options import (
     PolicyOptions,
     SpanOptions,
 )
-from ddlsched.cli.simulate_output import metrics_json, metrics_table, write_files, write_run
+from ddlsched.cli.simulate_output import metrics_json, metrics_table, remarks, write_files, write_run
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable
@@ -67,6 +67,8 @@ def simulate(
         write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), out.run_out)
     write_files(result, out.jobs_out, out.timeline)
     emit(metrics_json(result.summary()) if out.as_json else metrics_table(result))
+    for line in remarks(result) if out.as_json else ():
+        notice(line)
 
 
 _NEEDS = {
@@ -85,6 +87,8 @@ def _refuse_ineffective(context: typer.Context) -> None:
     for name in ("servers", "gpus_per_server", "gpu_memory_mb"):
         if {name, "server_table"} <= given:
             raise InputError(f"{_flag(name)}: the servers are those of --server-table; expected one of the two")
+    if {"exclusive", "interference"} <= given:
+        raise InputError("--interference: with --exclusive no GPU is shared; expected one of the two")
     for name, others in _NEEDS.items():
         if name in given and given.isdisjoint(others):
             raise InputError(f"{_flag(name)}: does nothing alone; expected {' or '.join(map(_flag, others))} as well")

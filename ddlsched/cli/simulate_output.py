@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.results.result import Result
 
-__all__ = ["metrics_json", "metrics_table", "write_files", "write_run"]
+__all__ = ["metrics_json", "metrics_table", "remarks", "write_files", "write_run"]
 
 
 def metrics_json(summary: dict[str, float]) -> str:
@@ -84,7 +84,17 @@ def metrics_table(result: Result) -> str:
         table.add_row(*row)
     with console.capture() as capture:
         console.print(table)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "".join(f"{line}\n" for line in [*lines, *remarks(result)])
+
+
+def remarks(result: Result) -> list[str]:
+    """Return what is to be known of the figures, a line each."""
+    from ddlsched.network.card_remark import card_remark
+
+    most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
+    shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
+    return [*([shared] if most > 1 else []), *([remark] if remark else [])]
 
 
 def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:

@@ -76,6 +76,8 @@ class Cluster:
         Network between the servers, e.g. ``leaf-spine:servers_per_leaf=4,spines=2``; in Python also an instance.
     servers
         Servers that may differ, in place of the three above.
+    exclusive
+        Whether a GPU has one job at a time; by default as many as its memory holds.
     """
 
     num_servers: int = 16
@@ -83,8 +85,11 @@ class Cluster:
     gpu_memory_mb: float = 32768.0
     topology: Topology | str = "star"
     servers: tuple[Server, ...] = ()
+    exclusive: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.exclusive, bool):
+            raise InputError(f"cluster: exclusive is {self.exclusive!r}; expected True or False")
         if self.servers:
             self._take_over_servers()
         if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):

@@ -1,7 +1,8 @@
 """Tables of servers, as CSV: a row a server, or a row a kind with a count.
 
 Columns: ``gpus, gpu_memory_mb`` and optionally ``servers`` (how many like this, 1 if left out),
-``relative_speed`` (1 if left out) and ``nic_gbps`` (the topology's if left out).
+``relative_speed`` (1 if left out), ``nic_gbps`` (the topology's if left out) and ``exclusive`` (1 where a GPU has one
+job at a time, the same in every row; 0 if left out).
 """
 
 from __future__ import annotations
@@ -17,34 +18,48 @@ from ddlsched.network.topology import Topology
 __all__ = ["read_cluster"]
 
 REQUIRED = ("gpus", "gpu_memory_mb")
-OPTIONAL = ("servers", "relative_speed", "nic_gbps")
+NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
+OPTIONAL = ("servers", *NUMBERS[1:], "exclusive")
 
 
-def read_cluster(path: str | Path, *, topology: Topology | str = "star") -> Cluster:
-    """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers``, a count.
+def read_cluster(path: str | Path, *, topology: Topology | str = "star", exclusive: bool = False) -> Cluster:
+    """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers`` and ``exclusive``.
+
+    The cluster is exclusive if ``exclusive`` or the table says so.
 
     Raises
     ------
     InputError
         With file, row, column, value and what is expected.
     """
-    return Cluster(servers=readable(Path(path), "a table of servers (CSV)", _read), topology=topology)
+    servers, told = readable(Path(path), "a table of servers (CSV)", _read)
+    return Cluster(servers=servers, topology=topology, exclusive=exclusive or told)
 
 
-def _read(path: Path) -> tuple[Server, ...]:
+def _read(path: Path) -> tuple[tuple[Server, ...], bool]:
     servers: list[Server] = []
+    told: bool | None = None
     for where, row in csv_rows(path, REQUIRED, OPTIONAL):
+        told = _exclusive(where, row, told)
         count = cell_whole(where, "servers", row["servers"], MAX_GPUS) if row.get("servers") else 1
         servers += [_server(where, row)] * count
         if len(servers) > MAX_GPUS:
             raise InputError(f"{where}, column servers: {len(servers)} servers so far; expected at most {MAX_GPUS}")
     if not servers:
         raise InputError(f"{path}: has a header only; expected at least one server")
-    return tuple(servers)
+    return tuple(servers), bool(told)
+
+
+def _exclusive(where: str, row: dict[str, Any], before: bool | None) -> bool:
+    """Return what a row says of the whole cluster; ``before`` is what the rows above said."""
+    told = bool(row.get("exclusive")) and cell_whole(where, "exclusive", row["exclusive"], at_most=1, at_least=0) == 1
+    if before not in (None, told):
+        raise InputError(f"{where}, column exclusive: is {int(told)}; expected the {int(not told)} of the rows above")
+    return told
 
 
 def _server(where: str, row: dict[str, Any]) -> Server:
-    numbers = {name: cell_number(where, name, row[name]) for name in ("gpu_memory_mb", *OPTIONAL[1:]) if row.get(name)}
+    numbers = {name: cell_number(where, name, row[name]) for name in NUMBERS if row.get(name)}
     if "gpu_memory_mb" not in numbers:
         raise InputError(f"{where}, column gpu_memory_mb: is empty; expected a number of MB > 0")
     gpus = cell_whole(where, "gpus", row["gpus"], MAX_GPUS)

@@ -26,6 +26,7 @@ def compare(
     gpus_per_server: int | None = None,
     gpu_memory_mb: float | None = None,
     server_table: str | Path | Sequence[str | Path] | None = None,
+    exclusive: bool = Cluster.exclusive,
     topology: Any = Cluster.topology,
     contention: Any = DEFAULT_CONTENTION,
     baseline: str | None = None,
@@ -57,6 +58,8 @@ def compare(
         Files of :func:`ddlsched.read_cluster` for servers that differ, a cluster each, in place of the first three.
     contention
         One model, or several, with each of which everything is simulated.
+    exclusive
+        Whether a GPU has one job at a time.
     baseline
         Name of the policy that the others are compared with; by default the first.
     options

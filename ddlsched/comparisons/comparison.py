@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row a finished run: policy, workload, cluster, seed, file (within the folder), and all its metrics."""
+        """A row a finished run: policy, workload, cluster, seed, file (in the folder), metrics, most_jobs_on_a_gpu."""
         return self._read("runs.csv")
 
     @property
@@ -145,7 +145,15 @@ class Comparison:
             notes.append(f"{', '.join(alone)}: {what}, which has no interval and no verdict.")
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
-        return notes
+        clusters = self.asked["clusters"].items()
+        return [*notes, *self._sharing(), *(f"{name}: {has['remark']}" for name, has in clusters if has.get("remark"))]
+
+    def _sharing(self) -> list[str]:
+        """Return that jobs shared GPUs, if they did; tables of an older version do not say."""
+        most = self.runs.get("most_jobs_on_a_gpu")
+        if most is None or not most.max() > 1:
+            return []
+        return [f"GPUs were shared: up to {int(most.max())} jobs at a time on one (--exclusive: one job a GPU)."]
 
     def _read(self, name: str) -> pd.DataFrame:
         """Read a table once; a caller gets a copy, so that what it changes stays its own."""
@@ -195,8 +203,9 @@ def finish(comparison: Comparison, done: Sweep) -> None:
     folder = comparison.folder
     rows, classes = [], []
     for run, path in done.finished:
-        labels = {**run.labels, "seed": run.seed}
-        rows.append({**labels, "file": f"runs/{path.name}", **read_metadata(path)["summary"]})
+        labels, told = {**run.labels, "seed": run.seed}, read_metadata(path)
+        shared = {"most_jobs_on_a_gpu": told["most_jobs_on_a_gpu"]}
+        rows.append({**labels, "file": f"runs/{path.name}", **told["summary"], **shared})
         classes += [labels | row for row in class_metrics(read_jobs(path)).to_dict("records")]
         for kind, kept in run.files(path.parent, path.stem).items():
             if kind != "run":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -19,7 +20,9 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
-from ddlsched.errors import DdlschedError, InputError
+from ddlsched.errors import DdlschedError, InputError, guarded
+from ddlsched.network.card_remark import card_remark
+from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
@@ -43,7 +46,8 @@ class Place:
     contention: Any
 
     def __str__(self) -> str:
-        cluster, parts = self.cluster, []
+        cluster = self.cluster
+        parts = ["exclusive"] if cluster.exclusive else []
         if cluster.topology != Cluster.topology:
             parts.append(text_of(cluster.topology))
         if self.contention != DEFAULT_CONTENTION:
@@ -85,8 +89,9 @@ class Plan:
         if settings.server_table:
             stems = Counter(Path(table).stem for table in settings.server_table)
             names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
-            return {name: read_cluster(table) for table, name in names.items()}
-        equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=settings.gpu_memory_mb)
+            return {name: read_cluster(table, exclusive=settings.exclusive) for table, name in names.items()}
+        memory_mb, exclusive = settings.gpu_memory_mb, settings.exclusive
+        equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=memory_mb, exclusive=exclusive)
         return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
 
     @property
@@ -189,7 +194,8 @@ class Plan:
             return None
         equal = ("servers", "gpus_per_server", "gpu_memory_mb")
         servers = ("server_table",) if settings.server_table else equal
-        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", *servers, "topology", "contention")}
+        networks = ("exclusive", "topology", "contention")
+        fields = {name: getattr(settings, name) for name in ("workloads", "seeds", *servers, *networks)}
         fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
         fields |= {"baseline": self.baseline, "options": self.described()["options"]}
         fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
@@ -218,9 +224,21 @@ def _described_place(place: Place) -> dict[str, Any]:
         "gpus_per_server": cluster.gpus_per_server,
         "gpu_memory_mb": cluster.gpu_memory_mb,
         "gpus": np.diff(cluster.first_gpus).tolist(),
+        "exclusive": cluster.exclusive,
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
+        "remark": _remark(place),
     }
+
+
+def _remark(place: Place) -> str | None:
+    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
+    cluster = place.cluster
+    with suppress(DdlschedError):
+        network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+        model = resolve("contention", place.contention)
+        return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
+    return None
 
 
 def _may_draw(policy: object) -> bool:

@@ -108,6 +108,8 @@ class Settings(_Model):
         Clusters of equal servers: one for each number of servers.
     server_table
         Files of :func:`ddlsched.read_cluster`, a cluster each, in place of the three above.
+    exclusive
+        Whether a GPU of any cluster has one job at a time.
     topology
         Networks, with each of which every cluster is taken.
     contention
@@ -127,6 +129,7 @@ class Settings(_Model):
     gpus_per_server: Whole = Cluster.gpus_per_server
     gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Cluster.gpu_memory_mb
     server_table: Annotated[list[ServerTable], Listed] = []
+    exclusive: bool = Cluster.exclusive
     topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = [Cluster.topology]
     contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = [
         DEFAULT_CONTENTION

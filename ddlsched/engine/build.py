@@ -147,6 +147,7 @@ def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitte
     run.next_capacity_ns = run.pause_ns = NEVER
     run.instant_ns = run.first_due = run.failed_door = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
+    run.exclusive = cluster.exclusive
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations
     run.jitter_seed = jitter_seed

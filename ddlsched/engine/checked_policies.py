@@ -244,6 +244,8 @@ def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | Non
         if gpu in seen:
             return f"place answered GPU {gpu} twice; expected {job.num_gpus} different ones"
         seen.add(gpu)
+        if cluster.exclusive and cluster.num_residents(gpu):
+            return f"place answered GPU {gpu}, which has a job; expected a free one, as the cluster is exclusive"
         if not cluster.fits(job, gpu):
             free = f"{cluster.free_memory_mb(gpu):g} MB free"
             return f"place answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Link, Network
+from ddlsched.network.topology import Link, Network, bytes_per_s_from_gbps, gbps_from_bytes_per_s
 
 __all__ = [
     "MAX_CONSTANT_S",
@@ -177,7 +178,7 @@ class Linear:
     """The linear model of the Ada-SRSF paper: k transfers on a link take k b + (k - 1) η a byte.
 
     A transfer goes at the pace of its slowest link, and moves the whole message through each server. On a
-    link r times as fast as a server's network card, b and η are divided by r.
+    link r times as fast as the topology's fastest network card, b and η are divided by r.
 
     Parameters
     ----------
@@ -187,6 +188,9 @@ class Linear:
         b, seconds a byte alone; default measured on 10 Gbit/s Ethernet.
     penalty_per_byte_s
         η, seconds a byte for each further transfer; default measured on 10 Gbit/s Ethernet.
+    card_gbps
+        Bandwidth of the network card to which b and η belong, Gbit/s: on a topology with another, both are multiplied
+        by this / its. By default 10 where neither is given; where one is, both hold whatever the topology's card.
 
     References
     ----------
@@ -195,11 +199,20 @@ class Linear:
     """
 
     latency_s: float = 0.0
-    per_byte_s: float = TEN_GBE["per_byte_s"]
-    penalty_per_byte_s: float = TEN_GBE["penalty_per_byte_s"]
+    # None says "not given", and only until __post_init__.
+    per_byte_s: float = None  # type: ignore[assignment]
+    penalty_per_byte_s: float = None  # type: ignore[assignment]
+    card_gbps: float | None = None
     conserves_bytes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        untold = [name for name in TEN_GBE if getattr(self, name) is None]
+        for name in untold:
+            object.__setattr__(self, name, TEN_GBE[name])
+        if len(untold) == len(TEN_GBE) and self.card_gbps is None:
+            object.__setattr__(self, "card_gbps", 10.0)
+        if self.card_gbps is not None and not 0 < self.card_gbps < inf:
+            raise InputError(f"contention Linear: card_gbps is {self.card_gbps}; expected a finite number > 0")
         _refuse_negative(
             self, latency_s=self.latency_s, per_byte_s=self.per_byte_s, penalty_per_byte_s=self.penalty_per_byte_s
         )
@@ -212,8 +225,16 @@ class Linear:
         return self.per_byte_s
 
     def bound_to(self, network: Network) -> Linear:
-        """Return itself: b and η are measured, not derived from the network."""
-        return self
+        """Return the model with b and η of the network's fastest card, or itself where they hold for any."""
+        if self.card_gbps is None or not network.nic_bytes_per_s:
+            return self
+        scale = bytes_per_s_from_gbps(self.card_gbps) / network.nic_bytes_per_s
+        return replace(
+            self,
+            per_byte_s=self.per_byte_s * scale,
+            penalty_per_byte_s=self.penalty_per_byte_s * scale,
+            card_gbps=gbps_from_bytes_per_s(network.nic_bytes_per_s),
+        )
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the whole message, as the paper counts it."""
@@ -226,12 +247,12 @@ class Linear:
 
 
 def ten_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
-    """Return the linear model with the constants measured on 10 Gbit/s Ethernet."""
+    """Return the linear model with the constants measured on 10 Gbit/s Ethernet, whatever the topology's card."""
     return Linear(latency_s=latency_s, **TEN_GBE)
 
 
 def gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
-    """Return the linear model with the constants measured on 1 Gbit/s Ethernet."""
+    """Return the linear model with the constants measured on 1 Gbit/s Ethernet, whatever the topology's card."""
     return Linear(latency_s=latency_s, **ONE_GBE)
 
 

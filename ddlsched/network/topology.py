@@ -14,11 +14,22 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError, PluginError, guarded
+from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["Link", "Network", "Node", "Ring", "Topology", "bytes_per_s_from_gbps"]
+__all__ = [
+    "Link",
+    "Network",
+    "Node",
+    "Ring",
+    "Topology",
+    "bytes_per_s_from_gbps",
+    "gbps_from_bytes_per_s",
+    "refuse_bad_cables",
+    "refuse_bad_counts",
+]
 
 Node: TypeAlias = Hashable
 
@@ -26,6 +37,27 @@ Node: TypeAlias = Hashable
 def bytes_per_s_from_gbps(gbps: float) -> float:
     """Return bytes per second of a bandwidth in Gbit/s (1e9 bits)."""
     return gbps * 1e9 / 8
+
+
+def gbps_from_bytes_per_s(bytes_per_s: float) -> float:
+    """Return Gbit/s (1e9 bits) of a bandwidth in bytes per second."""
+    return bytes_per_s * 8 / 1e9
+
+
+def refuse_bad_cables(name: str, *, latency_s: float, **above_0: float) -> None:
+    """Raise InputError for a topology's bandwidth or ratio that is not finite and > 0, or a latency out of range."""
+    for field, value in above_0.items():
+        if not 0 < value < inf:
+            raise InputError(f"{name}: {field} is {value}; expected a finite number > 0")
+    if not 0 <= latency_s <= 1e6:
+        raise InputError(f"{name}: latency_s is {latency_s}; expected a number from 0 to 1e6")
+
+
+def refuse_bad_counts(name: str, **counts: int) -> None:
+    """Raise InputError for a topology's number of switches or servers that is not from 1 to 1024."""
+    for field, count in counts.items():
+        if not is_whole(count, 1, 1024):
+            raise InputError(f"{name}: {field} is {count}; expected a whole number from 1 to 1024")
 
 
 @runtime_checkable
@@ -119,7 +151,8 @@ class Network:
         for a, b, data in self._graph.edges(data=True):
             if not 0 < data.get("bandwidth_bytes_per_s", 0) < inf or not 0 <= data.get("latency_s", -1) < inf:
                 raise InputError(
-                    f"topology {name}: edge {a}-{b} needs finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
+                    f"topology {name}: edge {a}-{b} has {dict(data)}; "
+                    "expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
                 )
 
     def _cable(self, server: int) -> tuple[Node, float]:
@@ -141,6 +174,18 @@ class Network:
     def _link(self, name: str, bandwidth: float) -> Link:
         return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
 
+    def _cables(self, source: int, target: int) -> list[tuple[Node, Node]]:
+        """Return the cables of a route, each from where to where."""
+        route = list(self._topology.route(self._graph, source, target))
+        where = f"topology {self._name}: the route from server {source} to {target}"
+        if len(route) < 3 or (route[0], route[-1]) != (source, target):
+            raise InputError(f"{where} is {route}; expected the nodes from one to the other, both included")
+        cables = list(pairwise(route))
+        for cable in cables:
+            if cable not in self._numbers:
+                raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
+        return cables
+
     def ring(self, servers: Sequence[int]) -> Ring:
         """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
         key = tuple(sorted(servers))
@@ -154,8 +199,7 @@ class Network:
         links: list[int] = list(servers)
         slowest_hop_s = 0.0
         for source, target in zip(servers, servers[1:] + servers[:1], strict=True):
-            route = self._topology.route(self._graph, source, target)
-            cables = list(pairwise(route))
+            cables = self._cables(source, target)
             links += [self._numbers[cable] for cable in cables[1:-1]]
             slowest_hop_s = max(slowest_hop_s, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
         return Ring(tuple(links), 2 * (len(servers) - 1) * slowest_hop_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_BUNDLE", "DEFAULT_CONTENTION"]
+__all__ = ["DEFAULT_BUNDLE", "DEFAULT_CONTENTION", "IMPORT_CONTENTION"]
 
 DEFAULT_BUNDLE = "ada-srsf"
-DEFAULT_CONTENTION = "10gbe"
+DEFAULT_CONTENTION = "linear"
+IMPORT_CONTENTION = "10gbe"
+"""Of a trace's jobs, which are imported without a network: a card of its own."""

@@ -223,6 +223,11 @@ class ClusterView:
         """Servers of the cluster."""
         return self._cluster.num_servers
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether a GPU has one job at a time: one with a job is not eligible for another."""
+        return self._cluster.exclusive
+
     def server_of(self, gpu: GpuId) -> int:
         """Return the server that holds a GPU."""
         return int(self._cluster.server_of_gpu.item(gpu))
@@ -237,7 +242,7 @@ class ClusterView:
         return float(self._cluster.relative_speed.item(gpu))
 
     def eligible_gpus(self, job: JobView) -> list[GpuId]:
-        """Return the GPUs with enough free memory for a worker of the job, ascending."""
+        """Return the GPUs with enough free memory for a worker of the job, ascending; if exclusive, without a job."""
         eligible: list[GpuId] = self.eligible(job).tolist()
         return eligible
 
@@ -271,7 +276,7 @@ class ClusterView:
         return self._all_reduce(message_bytes, num_servers) if num_servers > 1 else 0.0
 
     def fits(self, job: JobView, gpu: GpuId) -> bool:
-        """Return whether a GPU has enough free memory for a worker of the job."""
+        """Return whether a GPU is eligible for the job."""
         return bool(self._gpus.free_bytes.item(gpu) >= job.memory_bytes)
 
     def free_memory_mb(self, gpu: GpuId) -> float:
@@ -280,7 +285,7 @@ class ClusterView:
 
     def is_up(self, gpu: GpuId) -> bool:
         """Return whether a GPU's server is there."""
-        return bool(self._gpus.free_bytes.item(gpu) >= -1)  # -1 where an elastic job runs
+        return bool(self._gpus.free_bytes.item(gpu) >= -1)  # -1 where a job has the GPU for itself
 
     def num_residents(self, gpu: GpuId) -> int:
         """Return how many jobs share a GPU."""

@@ -145,13 +145,16 @@ def _lacking(result: Result, number: int, present: list[Residency], down: set[in
         return [Blocker("queueing", _NO_ALLOCATION, None)]
     free_bytes = cluster.gpu_memory_bytes.copy()
     for stay in present:
-        free_bytes[list(stay.gpus)] -= result.workload[stay.job].gpu_memory_bytes
+        holder = result.workload[stay.job]
+        alone = cluster.exclusive or isinstance(holder, ElasticJob)
+        free_bytes[list(stay.gpus)] = -1 if alone else free_bytes[list(stay.gpus)] - holder.gpu_memory_bytes
     lacks = free_bytes < job.gpu_memory_bytes
     failed = np.isin(cluster.server_of_gpu, list(down))
     if np.count_nonzero(~lacks & ~failed) >= job.num_gpus:
         return [Blocker("queueing", _POLICY_CHOSE, None)]
+    held = "GPUs" if cluster.exclusive else "GPU memory"
     blockers = [
-        Blocker("queueing", f"GPU memory of server {cluster.server_of_gpu[gpu]}", result.workload[stay.job].job_id)
+        Blocker("queueing", f"{held} of server {cluster.server_of_gpu[gpu]}", result.workload[stay.job].job_id)
         for stay in present
         for gpu in stay.gpus
         if lacks[gpu] and not failed[gpu]

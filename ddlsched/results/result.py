@@ -192,6 +192,19 @@ class Result:
         frame.insert(2, "server", self.cluster.server_of_gpu[frame["gpu"]])
         return frame
 
+    @cached_property
+    def most_jobs_on_a_gpu(self) -> int:
+        """How many jobs were on one GPU at a time at most; 0 if no job was placed."""
+        stays = self.finished.stays
+        gpus = np.array([gpu for stay in stays for gpu in stay.gpus], np.int64)
+        counts = [len(stay.gpus) for stay in stays]
+        from_ns = np.repeat(np.array([stay.from_ns for stay in stays], np.int64), counts)
+        until_ns = [self.finished.end_ns if stay.to_ns < 0 else stay.to_ns for stay in stays]
+        to_ns = np.repeat(np.array(until_ns, np.int64), counts)
+        change = np.repeat([-1, 1], len(gpus))  # one that leaves makes room for one that comes at that instant
+        order = np.lexsort((change, np.concatenate([to_ns, from_ns]), np.tile(gpus, 2)))
+        return int(np.cumsum(change[order]).max(initial=0))
+
     @property
     def skipped_iterations(self) -> int:
         """Iterations that the engine skipped over, since their job met nobody on its GPUs and links."""

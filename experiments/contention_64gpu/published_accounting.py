@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from ddlsched.network.contention import Flow, Linear, count_per_link
 from ddlsched.network.rates import rates_of
-from ddlsched.network.topology import Link, Network
+from ddlsched.network.topology import Link
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
 from ddlsched.results.timeline import transfer_slices
@@ -44,10 +44,6 @@ class PublishedRates(Linear):
     """
 
     conserves_bytes: ClassVar[bool] = False
-
-    def bound_to(self, network: Network) -> PublishedRates:
-        """Return itself: b and η are measured, not derived from the network."""
-        return self
 
     def rates(self, active: Sequence[Flow], waiting: Sequence[Flow], links: Sequence[Link]) -> list[float]:
         """Return the linear model's rates times 1 + probes, bytes per second."""

@@ -185,7 +185,8 @@ def test_simulate_has_the_published_flags() -> None:
     flags = """servers gpus-per-server gpu-memory-mb topology scheduler placement order communication contention
     load-per-byte-s seed jobs-out timeline timeline-window json
     server-table jitter-cv straggler-share straggler-slowdown server-mtbf-s server-repair-s outages
-    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference"""
+    checkpoint-iterations restart-s capacity allocation rescale-cost warmup-s until-s run-out interference
+    exclusive"""
     assert set(options("simulate")) == {"jobs"} | {f"--{flag}" for flag in flags.split()}
 
 
@@ -236,7 +237,7 @@ def test_a_misspelt_command() -> None:
 
 
 def test_json_has_exactly_the_metrics() -> None:
-    result = simulate("--json")
+    result = simulate("--json", "--exclusive")
     assert result.stderr == ""
     assert list(json.loads(result.stdout)) == METRICS
 
@@ -313,6 +314,15 @@ def test_constants_replace_those_of_the_contention_model() -> None:
     gigabit = "linear:per_byte_s=7.8125e-9,penalty_per_byte_s=0.7e-9"
     assert times("--contention", gigabit) == times("--contention", "1gbe")
     assert times("--contention", "linear:latency_s=0.01") == times("--contention", "10gbe:latency_s=0.01") != times()
+
+
+def test_a_faster_card_changes_times_and_is_said() -> None:
+    fast = ("--topology", "star:nic_gbps=100")
+    assert times(*fast) != times() == times(*fast, "--contention", "10gbe")
+    said = "Linear contention: b = 8.56e-11 s and η = 2.35e-11 s a byte, scaled to the topology's card of 100 Gbit/s."
+    assert simulate(*fast).stdout.splitlines()[-1] == said
+    assert said in simulate(*fast, "--json").stderr
+    assert "Linear contention" not in simulate().stdout
 
 
 def test_a_constant_that_the_model_lacks() -> None:

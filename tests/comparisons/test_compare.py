@@ -66,7 +66,7 @@ def states(folder: str = "out") -> dict[str, tuple[int, int]]:
 
 
 def test_every_run_is_what_simulate_gives():
-    comparison = compare(servers=[8, 16], contention=["10gbe", "max-min"], seeds=[3])
+    comparison = compare(servers=[8, 16], contention=["linear", "max-min"], seeds=[3])
     assert len(comparison.runs) == 8
     for row in comparison.runs.to_dict("records"):
         servers, _, contention = row["cluster"].partition("x4")
@@ -74,7 +74,7 @@ def test_every_run_is_what_simulate_gives():
             ddlsched.microsoft_160(seed=row["seed"], scale=0.002),
             Cluster(num_servers=int(servers)),
             scheduler=row["policy"],
-            contention=contention.strip() or "10gbe",
+            contention=contention.strip() or "linear",
             seed=row["seed"],
         )
         expected = result.summary()
@@ -145,7 +145,7 @@ def test_the_folder_has_what_reports_are_made_of():
     assert asked["workloads"] == {SMALL: SMALL}
     assert asked["clusters"]["8x4"] == {
         **{"num_servers": 8, "gpus_per_server": 4, "gpu_memory_mb": 32768.0, "gpus": [4] * 8},
-        **{"topology": "star", "contention": "10gbe"},
+        **{"exclusive": False, "topology": "star", "contention": "linear", "remark": None},
     }
     runs = pd.read_csv(folder / "runs.csv")
     first = runs[(runs["seed"] == 4) & (runs["cluster"] == "8x4")].set_index("policy")
@@ -226,8 +226,8 @@ def test_a_generator_that_ignores_its_seed_is_found_out():
 
 
 def test_few_seeds_are_said_to_be_few(six_seeds):
-    assert compare("srsf-1", seeds=5).notes() == ["5 seeds: no verdict is given with fewer than 6."]
-    assert six_seeds.notes() == []
+    assert compare("srsf-1", seeds=5).notes()[0] == "5 seeds: no verdict is given with fewer than 6."
+    assert not any("seeds" in note for note in six_seeds.notes())
 
 
 # ---- Failures, other comparisons, resuming
@@ -336,7 +336,8 @@ def test_json():
     document = json.loads(result.stdout, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     assert (document["folder"], document["baseline"], document["runs"], document["failures"]) == ("out", "srsf-1", 4, 0)
     assert {row["policy"] for row in document["comparison"]} == {"srsf-1", "srsf-2"}
-    assert document["notes"] == ["2 seeds: no verdict is given with fewer than 6."]
+    assert document["notes"][0] == "2 seeds: no verdict is given with fewer than 6."
+    assert document["notes"][1].startswith("GPUs were shared: up to")
 
 
 def test_one_run_has_no_interval_in_the_table():
@@ -547,3 +548,14 @@ def test_the_python_of_the_document_runs():
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(program, str(DOCS), "exec"), space)
     assert list(space["comparison"].asked["policies"]) == ["ada-srsf", "mine"]
+
+
+def test_what_the_card_did_to_the_constants_is_said_of_each_cluster():
+    comparison = compare("srsf-1", seeds=1, topology=["star", "star:nic_gbps=100"], contention=["linear", "10gbe"])
+    remarks = [note for note in comparison.notes() if "Linear contention" in note]
+    constants = "b = 8.56e-11 s and η = 2.35e-11 s a byte"
+    assert remarks == [
+        f"16x4 star:nic_gbps=100: Linear contention: {constants}, scaled to the topology's card of 100 Gbit/s.",
+        "16x4 star:nic_gbps=100 10gbe: Linear contention: b = 8.56e-10 s and η = 2.35e-10 s a byte, as given, "
+        "whatever the topology's card of 100 Gbit/s.",
+    ]

@@ -167,7 +167,7 @@ def test_workloads_are_called_by_their_stem_unless_two_share_it(tmp_path):
 
 
 def test_clusters_are_called_by_size_and_by_what_is_not_usual():
-    found = plan(servers=[16, 8], topology=["star", "fat-tree:k=4"], contention=["10gbe", "max-min"]).places
+    found = plan(servers=[16, 8], topology=["star", "fat-tree:k=4"], contention=["linear", "max-min"]).places
     assert list(found) == [
         *("16x4", "16x4 max-min", "16x4 fat-tree:k=4", "16x4 fat-tree:k=4 max-min"),
         *("8x4", "8x4 max-min", "8x4 fat-tree:k=4", "8x4 fat-tree:k=4 max-min"),

@@ -76,6 +76,7 @@ def test_memory_is_never_over_committed(setting: Setting) -> None:
             if stay.from_ns <= now < stay.to_ns:
                 used[list(stay.gpus)] += setting.workload[stay.job].gpu_memory_bytes
         assert (used <= setting.cluster.gpu_memory_bytes).all()
+    assert result.most_jobs_on_a_gpu <= (1 if setting.cluster.exclusive else len(setting.workload))
 
 
 @given(settings())

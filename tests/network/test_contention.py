@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.network.card_remark import card_remark
+from ddlsched.network.contention import EqualShare, Linear, MaxMin, measured_gigabit_ethernet, ten_gigabit_ethernet
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Network
+from ddlsched.simulation import simulate
 from ddlsched.testing.examples import ExampleFlow, example_flows, example_network
+from ddlsched.workload.job import Workload
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 
@@ -103,6 +108,8 @@ def test_oversubscribed_uplinks_limit():
         lambda: Linear(per_byte_s=0.0),
         lambda: Linear(per_byte_s=float("nan")),
         lambda: Linear(latency_s=-1.0),
+        lambda: Linear(card_gbps=0.0),
+        lambda: Linear(card_gbps=float("inf")),
         lambda: Linear(penalty_per_byte_s=float("inf")),
         lambda: MaxMin(per_byte_s=0.0),
         lambda: EqualShare(latency_s=-1.0),
@@ -112,3 +119,66 @@ def test_oversubscribed_uplinks_limit():
 def test_constants_out_of_range_are_refused(make):
     with pytest.raises(InputError):
         make()
+
+
+# ---- Constants and the topology's card
+
+
+def bound(model, gbps):
+    return model.bound_to(Network(Star(nic_gbps=gbps), 3))
+
+
+def test_constants_that_nobody_gave_are_those_of_the_card():
+    model = bound(Linear(), 100.0)
+    assert (model.per_byte_s, model.penalty_per_byte_s) == pytest.approx((8.56e-11, 2.35e-11), rel=1e-12)
+    assert bound(model, 100.0) == model
+    assert bound(model, 25.0).per_byte_s == pytest.approx(8.56e-10 * 10 / 25, rel=1e-12)
+
+
+def test_on_the_card_they_were_measured_on_constants_are_the_same_to_the_bit():
+    assert (bound(Linear(), 10.0).per_byte_s, bound(Linear(), 10.0).penalty_per_byte_s) == (8.56e-10, 2.35e-10)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Linear(per_byte_s=1e-9),
+        Linear(penalty_per_byte_s=0.0),
+        Linear(per_byte_s=8.56e-10, penalty_per_byte_s=2.35e-10),
+        ten_gigabit_ethernet(),
+        measured_gigabit_ethernet(),
+    ],
+)
+def test_given_constants_hold_whatever_the_card(model):
+    assert bound(model, 100.0) == model
+
+
+def test_given_constants_scale_from_the_card_they_belong_to():
+    model = bound(Linear(per_byte_s=4e-10, penalty_per_byte_s=1e-10, card_gbps=25.0), 100.0)
+    assert (model.per_byte_s, model.penalty_per_byte_s) == pytest.approx((1e-10, 0.25e-10), rel=1e-12)
+
+
+def test_results_say_what_the_card_did():
+    def remark(model, gbps):
+        return card_remark(bound(model, gbps), Network(Star(nic_gbps=gbps), 3))
+
+    constants = "b = 8.56e-11 s and η = 2.35e-11 s a byte"
+    assert remark(Linear(), 10.0) is None
+    assert remark(Linear(), 100.0) == f"Linear contention: {constants}, scaled to the topology's card of 100 Gbit/s."
+    assert "as given, whatever the topology's card of 100 Gbit/s" in remark(ten_gigabit_ethernet(), 100.0)
+    assert remark(MaxMin(), 100.0) is None
+
+
+def test_a_faster_card_shortens_a_run():
+    # 100 MB between two servers: 85.6 ms at 10 Gbit/s, 8.56 ms at 100, and at 10 x the uplink's speed no sooner.
+    job = data_parallel_job(gpus=2, message_bytes=100e6)
+
+    def communication_s(topology, contention="linear"):
+        cluster = Cluster(num_servers=2, gpus_per_server=1, topology=topology)
+        return simulate(Workload.of([job]), cluster, contention=contention).jobs["communication_s"].item()
+
+    assert communication_s("star") == pytest.approx(0.0856, abs=1e-9)
+    assert communication_s("star:nic_gbps=100") == pytest.approx(0.00856, abs=1e-9)
+    assert communication_s("star:nic_gbps=100", "10gbe") == pytest.approx(0.0856, abs=1e-9)
+    thin = "leaf-spine:servers_per_leaf=1,spines=1,nic_gbps=100,oversubscription=10"
+    assert communication_s(thin) == pytest.approx(0.0856, abs=1e-9)

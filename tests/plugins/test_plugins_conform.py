@@ -41,8 +41,13 @@ from ddlsched.testing import (
     PlacementConformance,
     TopologyConformance,
 )
+from topologies.clos import Clos
+from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
+from topologies.lingjun import Lingjun
+from topologies.monkeytree import MonkeyTree
+from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 
 
@@ -111,3 +116,11 @@ TestOversubscribedLeafSpine = conformance(
 )
 TestFatTree = conformance(TopologyConformance, FatTree())
 TestOversubscribedFatTree = conformance(TopologyConformance, FatTree(k=6, oversubscription=4))
+TestClos = conformance(TopologyConformance, Clos(servers_per_rack=2, racks_per_pod=2, aggregations=2, cores=3))
+TestOversubscribedClos = conformance(
+    TopologyConformance, Clos(servers_per_rack=3, racks_per_pod=2, rack_oversubscription=2, pod_oversubscription=4)
+)
+TestRailOptimised = conformance(TopologyConformance, RailOptimised(hosts_per_unit=4, oversubscription=2))
+TestDoubleSided = conformance(TopologyConformance, DoubleSided())
+TestMonkeyTree = conformance(TopologyConformance, MonkeyTree(servers_per_rack=4))
+TestLingjun = conformance(TopologyConformance, Lingjun(group_oversubscription=3))

@@ -45,7 +45,16 @@ PROMISED = {
     },
     "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
     "interference": {"uniform", "pairs"},
-    "topology": {"star", "leaf-spine", "fat-tree"},
+    "topology": {
+        "star",
+        "leaf-spine",
+        "fat-tree",
+        "clos",
+        "double-sided",
+        "lingjun",
+        "monkeytree",
+        "rail-optimised",
+    },
     "workload": {"elastic-mix", "microsoft-160"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
 }

@@ -2,8 +2,8 @@
 
 A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.job_metrics`), and under the
 metadata key ``ddlsched`` a JSON object with
-``inputs`` (what was simulated), ``summary`` (its metrics) and ``samples`` (what the cluster did over time, by
-column). The process that asked for a sweep is the only one that writes.
+``inputs`` (what was simulated), ``summary`` (its metrics), ``samples`` (what the cluster did over time, by
+column) and ``most_jobs_on_a_gpu`` (at a time). The process that asked for a sweep is the only one that writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def run_bytes(result: Result, inputs: Mapping[str, Any], further: Mapping[str, f
 
     jobs = job_metrics(result)
     summary = {**result.summary(), **run_metrics(jobs), **further}
-    return _parquet(jobs, {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")})
+    described = {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")}
+    return _parquet(jobs, described | {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu})
 
 
 def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:

@@ -116,8 +116,9 @@ def join_gpu(s, job, number, gpu):
     s.workers[number].done_ns = s.workers[number].busy_ns = 0
     g = s.gpus[gpu]
     part_group(s, gpu)
-    # An elastic job takes all and one byte more, so that no other job fits, however little it needs.
-    s.workers[number].memory_bytes = g.free_bytes + 1 if job.elastic == 1 else job.memory_bytes
+    # One that has the GPU for itself takes all and one byte more: no other job fits, however little it needs.
+    alone = job.elastic == 1 or s.run[0].exclusive == 1
+    s.workers[number].memory_bytes = g.free_bytes + 1 if alone else job.memory_bytes
     change_free_bytes(s, gpu, -s.workers[number].memory_bytes)
     if g.num_residents > 0:
         job.shared_gpus += 1

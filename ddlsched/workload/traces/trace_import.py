@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
 from ddlsched.io.reading import MOST_ROWS
-from ddlsched.plugins.defaults import DEFAULT_CONTENTION
+from ddlsched.plugins.defaults import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
@@ -92,7 +92,7 @@ def import_trace(
     files: Sequence[str | Path],
     *,
     selection: Selection | None = None,
-    contention: ContentionModel | str = DEFAULT_CONTENTION,
+    contention: ContentionModel | str = IMPORT_CONTENTION,
     gpus_per_server: int = 4,
     seed: int = 1,
     watch: Callable[[int], None] | None = None,

@@ -1,0 +1,95 @@
+"""Three-tier Clos: racks under the aggregation switches of their pod, pods under core switches, each tier thinner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+
+__all__ = ["Clos"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clos:
+    """Pods of racks; every rack is on every aggregation switch of its pod.
+
+    Aggregation switch a of every pod is on the core switches a.0, a.1, ... A transfer to server d takes
+    aggregation switch d mod ``aggregations`` of both pods and, between pods, of that switch's core switches number
+    (d / ``aggregations``) mod ``cores`` (destination-based routing).
+
+    Parameters
+    ----------
+    servers_per_rack, racks_per_pod
+        Counts, from 1 to 1024.
+    aggregations, cores
+        Aggregation switches of a pod, and core switches that each of them is on; from 1 to 1024.
+    nic_gbps
+        Bandwidth of a server's network cards together, Gbit/s.
+    rack_oversubscription
+        Bandwidth of a rack's servers over that of its cables to aggregation switches.
+    pod_oversubscription
+        Bandwidth of an aggregation switch's cables to racks over that of those to core switches.
+    latency_s
+        Of each cable, seconds.
+    """
+
+    servers_per_rack: int = 4
+    racks_per_pod: int = 4
+    aggregations: int = 4
+    cores: int = 4
+    nic_gbps: float = 3200.0
+    rack_oversubscription: float = 1.0
+    pod_oversubscription: float = 1.0
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = {"servers_per_rack": self.servers_per_rack, "racks_per_pod": self.racks_per_pod}
+        refuse_bad_counts("clos", **counts, aggregations=self.aggregations, cores=self.cores)
+        ratios = {
+            "rack_oversubscription": self.rack_oversubscription,
+            "pod_oversubscription": self.pod_oversubscription,
+        }
+        refuse_bad_cables("clos", latency_s=self.latency_s, nic_gbps=self.nic_gbps, **ratios)
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph, with as many pods as the servers need, the last perhaps with fewer racks."""
+        graph: nx.Graph[Any] = nx.Graph()
+        nic = bytes_per_s_from_gbps(self.nic_gbps)
+        to_rack = nic * self.servers_per_rack / (self.aggregations * self.rack_oversubscription)
+        to_core = to_rack * self.racks_per_pod / (self.cores * self.pod_oversubscription)
+        for server in range(num_servers):
+            graph.add_edge(server, self._rack(server), bandwidth_bytes_per_s=nic, latency_s=self.latency_s)
+        for first in range(0, num_servers, self.servers_per_rack):
+            for number in range(self.aggregations):
+                ends = self._rack(first), self._aggregation(first, number)
+                graph.add_edge(*ends, bandwidth_bytes_per_s=to_rack, latency_s=self.latency_s)
+        for first in range(0, num_servers, self.servers_per_rack * self.racks_per_pod):
+            for number in range(self.aggregations):
+                for core in range(self.cores):
+                    ends = self._aggregation(first, number), f"core {number}.{core}"
+                    graph.add_edge(*ends, bandwidth_bytes_per_s=to_core, latency_s=self.latency_s)
+        return graph
+
+    def _pod(self, server: int) -> int:
+        return server // (self.servers_per_rack * self.racks_per_pod)
+
+    def _rack(self, server: int) -> str:
+        return f"rack {self._pod(server)}.{server // self.servers_per_rack % self.racks_per_pod}"
+
+    def _aggregation(self, server: int, number: int) -> str:
+        return f"aggregation {self._pod(server)}.{number}"
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route, as high up as the two servers need."""
+        if self._rack(source) == self._rack(target):
+            return source, self._rack(source), target
+        number = target % self.aggregations
+        up, down = self._aggregation(source, number), self._aggregation(target, number)
+        if up == down:
+            return source, self._rack(source), up, self._rack(target), target
+        core = f"core {number}.{target // self.aggregations % self.cores}"
+        return source, self._rack(source), up, core, down, self._rack(target), target

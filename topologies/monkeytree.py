@@ -1,0 +1,79 @@
+"""The network that MonkeyTree was evaluated on: 16 racks of 64 GPUs under 16 spines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import networkx as nx
+
+from ddlsched.errors import InputError
+from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
+
+__all__ = ["MonkeyTree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonkeyTree:
+    """Racks of 8 servers of 8 GPUs; every rack has one cable to every spine. Give the cluster 8 GPUs a server.
+
+    A rack has a card a GPU, 64 x 400 Gbit/s, and 16 x 400 Gbit/s up: 4:1. A server has one link here, that of one
+    card, since a job's one ring enters and leaves each of its servers by one; jobs have whole servers there, so that no
+    other ring crosses it. What waits for several links a server: jobs of several rings (up to 8, with tensor
+    parallelism), without which a rack's 8 servers send at most 8 rings up.
+
+    A transfer to server d of another rack takes spine d mod ``spines``; hashes and paths chosen for a job wait for
+    routes that know the job.
+
+    Parameters
+    ----------
+    racks, servers_per_rack, spines
+        Counts, from 1 to 1024.
+    nic_gbps
+        Bandwidth of a card, and of a cable to a spine, Gbit/s.
+    latency_s
+        Of each cable, seconds.
+
+    References
+    ----------
+    Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
+    """
+
+    racks: int = 16
+    servers_per_rack: int = 8
+    spines: int = 16
+    nic_gbps: float = 400.0
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = {"racks": self.racks, "servers_per_rack": self.servers_per_rack, "spines": self.spines}
+        refuse_bad_counts("monkeytree", **counts)
+        refuse_bad_cables("monkeytree", latency_s=self.latency_s, nic_gbps=self.nic_gbps)
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; racks are nodes ``"rack i"``, spines ``"spine i"``.
+
+        Raises
+        ------
+        InputError
+            More servers than the racks hold.
+        """
+        holds = self.racks * self.servers_per_rack
+        if num_servers > holds:
+            raise InputError(f"monkeytree: {self.racks} racks hold {holds} servers, not {num_servers}; give more racks")
+        cable = {"bandwidth_bytes_per_s": bytes_per_s_from_gbps(self.nic_gbps), "latency_s": self.latency_s}
+        graph: nx.Graph[Any] = nx.Graph()
+        graph.add_edges_from(((server, self._rack(server)) for server in range(num_servers)), **cable)
+        for first in range(0, num_servers, self.servers_per_rack):
+            graph.add_edges_from(((self._rack(first), f"spine {spine}") for spine in range(self.spines)), **cable)
+        return graph
+
+    def _rack(self, server: int) -> str:
+        return f"rack {server // self.servers_per_rack}"
+
+    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+        """Return the route, over a spine only between racks."""
+        if self._rack(source) == self._rack(target):
+            return source, self._rack(source), target
+        return source, self._rack(source), f"spine {target % self.spines}", self._rack(target), target

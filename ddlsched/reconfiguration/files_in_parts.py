@@ -17,6 +17,7 @@ __all__ = ["OpenFiles", "Target", "allow_open_files", "refuse_full_disk"]
 
 
 _OTHER_FILES = 100
+_MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 
 class Target(NamedTuple):
@@ -48,13 +49,13 @@ class OpenFiles:
                 if os.fstat(descriptor).st_size != sizes[name]:
                     os.ftruncate(descriptor, sizes[name])
 
-    def write(self, targets: Sequence[Target], offset: int, data: memoryview, tensor: str) -> None:
-        """Write bytes into each target's file, ``offset`` bytes behind where the tensor's array begins."""
+    def write(self, targets: Sequence[Target], offset: int, parts: Sequence[memoryview], tensor: str) -> None:
+        """Write parts one behind the other into each target's file, ``offset`` bytes behind its array's begin."""
         for file, begin in targets:
             with self._explained(file, f"tensor {tensor}"):
-                done = 0
-                while done < len(data):
-                    done += os.pwrite(self.descriptors[file], data[done:], begin + offset + done)
+                at = begin + offset
+                for first in range(0, len(parts), _MOST_PARTS):
+                    at += _written(self.descriptors[file], parts[first : first + _MOST_PARTS], at)
 
     def flush(self) -> None:
         """Wait until all that was written is on disk."""
@@ -75,6 +76,15 @@ class OpenFiles:
             why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
             text = f"{self.folder / file}: {what} cannot be written ({why})"
             raise InputError(f"{text}; what is done is kept: run again to go on, or remove {self.folder}") from None
+
+
+def _written(descriptor: int, parts: Sequence[memoryview], at: int) -> int:
+    """Write all parts and return their bytes; the system may write fewer at a time."""
+    num_bytes = sum(map(len, parts))
+    done = os.pwritev(descriptor, parts, at)
+    while done < num_bytes:
+        done += os.pwrite(descriptor, b"".join(parts)[done:], at + done)
+    return num_bytes
 
 
 def refuse_full_disk(folder: Path, needed_bytes: int) -> None:

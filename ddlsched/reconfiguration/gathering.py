@@ -20,7 +20,7 @@ __all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "filled", "is_run", "row_ele
 GATHERED_BYTES = 1 << 20
 """Of a chunk whose rows lie apart: what it is put together from stays in a processor's cache."""
 
-_LONG_ROW_BYTES = 512
+_LONG_ROW_BYTES = 256
 """From here on rows are written from where they were read, one by one; shorter ones are gathered by numpy."""
 _KEPT_LISTS = 16
 

@@ -51,4 +51,5 @@ def _reshard(source: str, destination: str, options: Mapping[str, Any]) -> None:
             run_reshard(source, Path(destination), **options)
         except KeyboardInterrupt:
             sys.exit(interrupted())
+    gc.freeze()  # The interpreter looks for cycles once more as it ends, in vain.
     sys.exit(0)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import NamedTuple
 
 from ddlsched.reconfiguration.copying import Chunk, Copy, is_contiguous, span
@@ -15,7 +14,7 @@ from ddlsched.reconfiguration.reading import Source
 from ddlsched.reconfiguration.shards import Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
-__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "filled", "is_run", "row_elements"]
+__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "filled", "is_run"]
 
 GATHERED_BYTES = 1 << 20
 """Of a chunk whose rows lie apart: what it is put together from stays in a processor's cache."""
@@ -137,7 +136,7 @@ def filled(array: NewArray, chunk: Chunk, buffers: Buffers) -> Sequence[memoryvi
 def _long_rows(array: NewArray, chunk: Chunk, buffers: Buffers) -> Sequence[memoryview] | None:
     """Return the rows of a chunk where they were read; None if they are too short to be handled one by one."""
     size = DTYPE_BYTES[array.dtype]
-    if any(row_elements(copy) * size < _LONG_ROW_BYTES for copy in chunk.copies):
+    if any(_row_elements(copy) * size < _LONG_ROW_BYTES for copy in chunk.copies):
         return None
     wanted = [_rows_around(array.sources[copy.source], copy.read) for copy in chunk.copies]
     begins = buffers.begins(wanted)
@@ -167,7 +166,7 @@ def _rows_around(source: Source, piece: Piece) -> _Rows:
     return _Rows(source, source.entry.begin + low * size, source.entry.begin + high * size)
 
 
-def row_elements(copy: Copy) -> int:
+def _row_elements(copy: Copy) -> int:
     """Return how many elements lie side by side both where they are read and where they are written."""
     run = 1
     for rows, read, write in zip(
@@ -179,30 +178,27 @@ def row_elements(copy: Copy) -> int:
     return run
 
 
-def _row_begins(copy: Copy) -> Iterator[tuple[int, int]]:
-    """Yield where each row begins, counted from the first one, as it is read and as it is written."""
-    left, run = copy.read.num_elements, row_elements(copy)
-    ranges = []
+def _row_begins(copy: Copy, run: int) -> list[tuple[int, int]]:
+    """Return where each row of ``run`` elements begins, from the first one on, as it is read and as it is written."""
+    begins, left = [(0, 0)], copy.read.num_elements
     for rows, read, write in zip(copy.read.extent, copy.read.strides, copy.write.strides, strict=True):
         if left == run:
             break
         left //= rows
-        ranges.append([(row * read, row * write) for row in range(rows)])
-    for steps in product(*ranges):
-        yield sum(read for read, _ in steps), sum(write for _, write in steps)
+        begins = [(a + row * read, b + row * write) for a, b in begins for row in range(rows)]
+    return begins
 
 
 def _in_order(
     memory: memoryview, copies: Sequence[Copy], starts: Sequence[tuple[int, int]], size: int, num_bytes: int
 ) -> Iterator[memoryview]:
     """Yield the rows of a chunk in the order of their places in it, with zeros between them."""
-    rows = sorted(
-        (begin + write * size, start + read * size, row_elements(copy) * size)
-        for copy, (start, begin) in zip(copies, starts, strict=True)
-        for read, write in _row_begins(copy)
-    )
+    rows: list[tuple[int, int, int]] = []
+    for copy, (start, begin) in zip(copies, starts, strict=True):
+        run = _row_elements(copy)
+        rows += [(begin + to * size, start + at * size, run * size) for at, to in _row_begins(copy, run)]
     end = 0
-    for begin, start, length in rows:
+    for begin, start, length in sorted(rows):
         if begin > end:
             yield memoryview(bytes(begin - end))
         yield memory[start : start + length]

@@ -24,7 +24,7 @@ __all__ = ["BATCHES_VERSION", "chunk_bytes_of", "copied", "new_arrays", "num_thr
 BATCHES_VERSION = 2
 """Goes up with every change of how a plan falls into batches: what an earlier version began is not gone on with."""
 
-_CHUNK_BYTES = 512 << 10  # From 1 MiB on, the page cache at times takes twice the time for large folios.
+_CHUNK_BYTES = 512 << 10  # 2 MiB took twice the system time for 4 GB on ext4 (Linux 6.18), 256 KiB a quarter more.
 _BATCH_BYTES = 128 << 20
 _MOST_UNSYNCED_BATCHES = 8
 _MOST_THREADS = 8

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer.main
 
-from ddlsched.cli import app
+from ddlsched.cli.app import app
 
 __all__ = ["COMMAND", "Run", "refused", "run"]
 

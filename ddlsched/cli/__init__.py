@@ -6,42 +6,14 @@ Nothing heavy is imported before a command needs it, so that ``--help`` answers 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
-from typing import Annotated
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import typer
+from ddlsched.cli.plain_reshard import plain_arguments
 
-from ddlsched.cli.lazy_commands import LazyCommands
-from ddlsched.cli.output import emit
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="ddlsched",
-    cls=LazyCommands,
-    help="Simulate schedulers of distributed deep-learning jobs on shared GPU clusters.",
-    epilog="Start with: ddlsched workload microsoft-160 --out jobs.csv, then ddlsched simulate jobs.csv",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        emit(f"ddlsched {version('ddlsched')}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass
+__all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -59,4 +31,25 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     # Looking for cycles after every 700 new objects takes a tenth of a short run; nothing here makes many.
     gc.set_threshold(50_000)
-    app(args=None if args is None else list(args), prog_name="ddlsched")
+    given = sys.argv[1:] if args is None else list(args)
+    plain = plain_arguments(given)
+    if plain is None:
+        from ddlsched.cli.app import app
+
+        app(args=given, prog_name="ddlsched")
+    else:
+        _reshard(*plain)
+
+
+def _reshard(source: str, destination: str, options: Mapping[str, Any]) -> None:
+    """Reshard at once: parsing arguments in general takes as long to start as a second's tenth of copying."""
+    from ddlsched.cli.reporting import interrupted, reported
+    from ddlsched.cli.reshard_run import run_reshard
+
+    with reported():
+        try:
+            run_reshard(source, Path(destination), **options)
+        except KeyboardInterrupt:
+            sys.exit(interrupted())
+    gc.freeze()  # The interpreter looks for cycles once more as it ends, in vain.
+    sys.exit(0)

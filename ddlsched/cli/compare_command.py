@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.failures import one_line
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, without_nan
+from ddlsched.cli.reporting import one_line
 from ddlsched.cli.run_options import ClusterOptions, ElasticOptions, NetworkOptions, PolicyOptions
 from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE

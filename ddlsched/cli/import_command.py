@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.failures import one_line
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
+from ddlsched.cli.reporting import one_line
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing

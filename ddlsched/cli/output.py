@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
-import typer
-
 from ddlsched.errors import InputError
 
 __all__ = ["checked_streams", "emit", "notice", "status", "without_nan"]
@@ -62,7 +60,7 @@ class _Stdout:
 
     def _fail(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
-            raise typer.Exit(1) from None
+            sys.exit(1)
         raise InputError(f"the result cannot be written to stdout ({error.strerror})") from None
 
 
@@ -88,4 +86,5 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 def notice(text: str) -> None:
     """Tell the user something on stderr."""
-    typer.echo(f"ddlsched: {text}", err=True)
+    sys.stderr.write(f"ddlsched: {text}\n")
+    sys.stderr.flush()

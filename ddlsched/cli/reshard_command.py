@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ddlsched.cli.numbers import whole
-from ddlsched.cli.output import emit, notice
-from ddlsched.errors import InputError
+from ddlsched.cli.reshard_run import run_reshard
 from ddlsched.reconfiguration.format_names import Format
-
-if TYPE_CHECKING:
-    from ddlsched.reconfiguration.reading import Reading
 
 __all__ = ["reshard"]
 
@@ -108,75 +103,20 @@ def reshard(
     SRC may be this program's, a PyTorch distributed checkpoint, Megatron-core's, or a Hugging Face directory.
     A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the formats.
     """
-    from ddlsched.cli import reshard_output as output
-    from ddlsched.io.progress import bytes_bar
-    from ddlsched.reconfiguration import resharding
-    from ddlsched.reconfiguration.formats import form_of, reading_for
-    from ddlsched.reconfiguration.parallelism import parse_parallelism
-
-    if buffer_mb < 1:
-        raise InputError(f"--buffer-mb {buffer_mb}: expected a whole number from 1")
-    degrees = parse_parallelism(to) if to else None
-    lost_ranks, map_of_stages = _numbers("--lost", lost), _numbers("--stages", stages)
-    found = _opened(source, like, lost_ranks, dict(map(_peer, peer or [])), gpus_per_host)
-    origin = reading_for(write, found)
-    wanted = degrees or origin.job.parallelism
-    _tell_what_is_left_out(found, origin)
-    if dry_run:
-        plan = resharding.planned(origin, wanted, gpus_per_host=gpus_per_host, stages=map_of_stages)
-        emit(json.dumps(output.numbers(plan), indent=2) + "\n" if as_json else output.text(plan))
-        return
-    with bytes_bar() as watch:
-        done = resharding.reshard(
-            origin,
-            destination,
-            to=wanted,
-            form=form_of(write),
-            host=None if host < 0 else host,
-            gpus_per_host=gpus_per_host,
-            stages=map_of_stages,
-            verify=verify,
-            digest=digest.value,
-            buffer_bytes=buffer_mb * 1_000_000,
-            watch=watch,
-        )
-    if as_json:
-        emit(json.dumps(output.numbers(done.plan) | output.times(done), indent=2) + "\n")
-    elif write is Format.safetensors:
-        emit(output.text(done.plan))
-    notice(f"wrote {output.summary(done, destination)}")
-
-
-def _opened(source: str, like: str | None, lost: list[int], peers: dict[int, str], gpus_per_host: int) -> Reading:
-    """Return a checkpoint of any program as a reading."""
-    from ddlsched.reconfiguration.formats import foreign_reading
-    from ddlsched.reconfiguration.reading import Reading
-
-    foreign = foreign_reading(source, like)
-    if foreign is None:
-        return Reading.at(source, lost, peers, gpus_per_host=gpus_per_host)
-    if lost or peers:
-        option = "--lost" if lost else "--peer"
-        raise InputError(f"{source}: has no files of ranks, which {option} names; expected none for this format")
-    return foreign
-
-
-def _tell_what_is_left_out(found: Reading, origin: Reading) -> None:
-    left = len(found.job.tensors) - len(origin.job.tensors)
-    if left:
-        notice(f"left out what is no weight of the model: {left} tensors, objects or files")
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    wrong = [part for part in parts if not part.isdecimal()]
-    if wrong:
-        raise InputError(f"{option} {text}: {wrong[0]!r} is no number; expected whole numbers such as 4,5")
-    return [int(part) for part in parts]
-
-
-def _peer(text: str) -> tuple[int, str]:
-    host, _, where = text.partition("=")
-    if not host.isdecimal() or not where:
-        raise InputError(f"--peer {text}: expected HOST=URL, such as 1=http://host1:8000/checkpoint")
-    return int(host), where
+    run_reshard(
+        source,
+        destination,
+        to=to,
+        stages=stages,
+        dry_run=dry_run,
+        verify=verify,
+        lost=lost,
+        buffer_mb=buffer_mb,
+        gpus_per_host=gpus_per_host,
+        host=host,
+        like=like,
+        write=write,
+        as_json=as_json,
+        digest=digest.value,
+        peers=peer or [],
+    )

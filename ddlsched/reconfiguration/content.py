@@ -68,7 +68,8 @@ def _content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
 def _hashed(array: NewArray, parts: Iterable[Chunk], digest: Digest) -> str:
     found, buffers = DIGESTS[digest](), Buffers(GATHERED_BYTES)
     for chunk in parts:
-        found.update(filled(array, chunk, buffers))
+        for part in filled(array, chunk, buffers):
+            found.update(part)
     text: str = found.hexdigest()
     return text
 

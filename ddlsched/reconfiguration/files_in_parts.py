@@ -17,6 +17,7 @@ __all__ = ["OpenFiles", "Target", "allow_open_files", "refuse_full_disk"]
 
 
 _OTHER_FILES = 100
+_MOST_PARTS = os.sysconf("SC_IOV_MAX")
 
 
 class Target(NamedTuple):
@@ -46,15 +47,15 @@ class OpenFiles:
                 descriptor = os.open(name, flags, 0o666, dir_fd=directory)
                 self.descriptors[name] = descriptor
                 if os.fstat(descriptor).st_size != sizes[name]:
-                    os.ftruncate(descriptor, sizes[name])
+                    _allocate(descriptor, sizes[name])
 
-    def write(self, targets: Sequence[Target], offset: int, data: memoryview, tensor: str) -> None:
-        """Write bytes into each target's file, ``offset`` bytes behind where the tensor's array begins."""
+    def write(self, targets: Sequence[Target], offset: int, parts: Sequence[memoryview], tensor: str) -> None:
+        """Write parts one behind the other into each target's file, ``offset`` bytes behind its array's begin."""
         for file, begin in targets:
             with self._explained(file, f"tensor {tensor}"):
-                done = 0
-                while done < len(data):
-                    done += os.pwrite(self.descriptors[file], data[done:], begin + offset + done)
+                at = begin + offset
+                for first in range(0, len(parts), _MOST_PARTS):
+                    at += _written(self.descriptors[file], parts[first : first + _MOST_PARTS], at)
 
     def flush(self) -> None:
         """Wait until all that was written is on disk."""
@@ -75,6 +76,31 @@ class OpenFiles:
             why = "no space left" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
             text = f"{self.folder / file}: {what} cannot be written ({why})"
             raise InputError(f"{text}; what is done is kept: run again to go on, or remove {self.folder}") from None
+
+
+def _allocate(descriptor: int, num_bytes: int) -> None:
+    """Give a file its size, and where the file system can, its blocks: writing to them takes a quarter less then.
+
+    ``os.posix_fallocate`` would write to every block where the file system cannot.
+    """
+    import ctypes
+
+    system = ctypes.CDLL(None, use_errno=True)
+    fallocate = getattr(system, "fallocate64", None) or getattr(system, "fallocate", None)
+    if fallocate is not None and num_bytes:
+        failed = fallocate(descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(num_bytes))
+        if failed and ctypes.get_errno() in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.ftruncate(descriptor, num_bytes)
+
+
+def _written(descriptor: int, parts: Sequence[memoryview], at: int) -> int:
+    """Write all parts and return their bytes; the system may write fewer at a time."""
+    num_bytes = sum(map(len, parts))
+    done = os.pwritev(descriptor, parts, at)
+    while done < num_bytes:
+        done += os.pwrite(descriptor, b"".join(parts)[done:], at + done)
+    return num_bytes
 
 
 def refuse_full_disk(folder: Path, needed_bytes: int) -> None:

@@ -16,7 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.content import Digest, content_hashes, refuse_diverged, refuse_other_content
-from ddlsched.reconfiguration.execution import chunk_bytes_of, copied, new_arrays, num_threads
+from ddlsched.reconfiguration.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
 from ddlsched.reconfiguration.gathering import NewArray
@@ -273,7 +273,7 @@ class _Writing:
         """Write what is between the arrays."""
         for rank, file in self.files.items():
             for at, piece in file.pieces.items():
-                files.write([Target(self.new.files[rank], at)], 0, memoryview(piece), "archive")
+                files.write([Target(self.new.files[rank], at)], 0, [memoryview(piece)], "archive")
 
     def _arrays(self) -> list[NewArray]:
         return [array for tensor in self.plan.tensors for array in self._of_tensor(tensor)]
@@ -297,6 +297,7 @@ class _Writing:
             self.ranks,
             versions,
             self.chunk_bytes,
+            BATCHES_VERSION,
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -13,6 +13,8 @@ import pytest
 from command_line import refused, run
 from small_jobs import GPT, assert_holds, contents, stored
 
+from ddlsched.cli import main
+from ddlsched.cli.plain_reshard import plain_arguments
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import Digest, content_hashes
@@ -124,12 +126,60 @@ def imported(*args: object) -> set[str]:
     program = (
         "import sys\nfrom ddlsched.cli import main\n"
         "try: main(sys.argv[1:])\n"
-        "except SystemExit: print([m for m in ('numpy', 'pandas', 'rich', 'xxhash', 'torch', 'numba', "
+        "except SystemExit: print([m for m in ('numpy', 'pandas', 'rich', 'typer', 'xxhash', 'torch', 'numba', "
         "'ddlsched.cli.simulate_command', 'ddlsched.reconfiguration.distributed_reading') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, check=True)
     found: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
     return set(found)
+
+
+PLAIN = [
+    ("a", "b", "--to", "tp=2,pp=4"),
+    ("a", "--verify", "b", "--to", "tp=2,pp=2", "--format", "safetensors"),
+    ("a", "a", "--to", "tp=2"),
+    ("none", "b", "--to", "tp=2"),
+    ("a", "b", "--to", "tp=0"),
+]
+
+
+@pytest.mark.parametrize("args", PLAIN)
+def test_plain_arguments_do_and_say_what_all_others_do(
+    folder: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stored(folder / "a", JOB)
+    monkeypatch.chdir(folder)
+    assert plain_arguments(["reshard", *args]) is not None
+    parsed = run("reshard", *args)
+    if parsed.exit_code == 0:
+        (folder / "b").rename(folder / "parsed")
+    with pytest.raises(SystemExit) as ended:
+        main(["reshard", *args])
+    told = capfd.readouterr()
+    assert (ended.value.code, told.out) == (parsed.exit_code, parsed.stdout)
+    assert told.err.partition("planned")[0] == parsed.stderr.partition("planned")[0]
+    if parsed.exit_code == 0:
+        assert contents(folder / "b") == contents(folder / "parsed")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("simulate", "a"),
+        ("reshard", "--help"),
+        ("reshard", "a"),
+        ("reshard", "a", "b", "c"),
+        ("reshard", "a", "b", "--to"),
+        ("reshard", "a", "b", "--to", "--verify"),
+        ("reshard", "a", "b", "--to=tp=2"),
+        ("reshard", "a", "b", "--format", "zip"),
+        ("reshard", "a", "b", "--buffer-mb", "8"),
+        ("reshard", "a", ""),
+    ],
+)
+def test_other_arguments_are_left_to_the_parser(args: tuple[str, ...]) -> None:
+    assert plain_arguments(args) is None
 
 
 def test_a_copy_imports_only_what_it_needs(folder: Path) -> None:

@@ -227,15 +227,15 @@ def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: 
 def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder / "a", a_job(tp=2))
 
-    pwrite = os.pwrite
+    pwritev = os.pwritev
 
-    def full(descriptor: int, data: bytes, offset: int) -> int:
+    def full(descriptor: int, parts: list[memoryview], offset: int) -> int:
         if offset:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return pwrite(descriptor, data, offset)
+        return pwritev(descriptor, parts, offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_in_parts.os, "pwrite", full)
+        patched.setattr(files_in_parts.os, "pwritev", full)
         text = refused(folder)
     assert "rank_0000" in text
     assert "tensor " in text

@@ -1,0 +1,79 @@
+"""Every failure as one line on stderr and an exit code; a plug-in's own traceback, never ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from ddlsched.cli.output import checked_streams
+from ddlsched.errors import DdlschedError, FaultyInputError, InputError, PluginError
+
+__all__ = ["exit_code", "interrupted", "one_line", "reported"]
+
+_NOT_THE_PLUGINS = (str(Path(__file__).parents[1]) + os.sep, dataclasses.__file__, "<")
+"""Beginnings of the file names of our frames, and of those that Python puts between ours and a plug-in's."""
+_INTERRUPTED = 130
+_BAD_INPUT = 2
+_FAILED = 1
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Report this package's errors and exit with their code."""
+    with checked_streams():
+        try:
+            yield
+        except DdlschedError as error:
+            for line in error.faults if isinstance(error, FaultyInputError) else [str(error)]:
+                _say(line)
+            _show_plugin_traceback(error)
+            sys.exit(exit_code(error))
+        except MemoryError:
+            _say("the memory does not suffice; expected smaller input, or more memory")
+            sys.exit(_FAILED)
+
+
+def interrupted() -> int:
+    """Tell that Ctrl-C ended the program, and return its exit code."""
+    _say("interrupted")
+    return _INTERRUPTED
+
+
+def exit_code(error: DdlschedError) -> int:
+    """Return 2 for what the user can correct in the input, 1 for a plug-in or a run that failed."""
+    return _BAD_INPUT if isinstance(error, InputError) else _FAILED
+
+
+def one_line(text: str) -> str:
+    """Return text with line breaks and other control characters escaped, so that it is one line anywhere."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _say(message: str) -> None:
+    import typer  # which a run without errors need not wait for
+
+    label = typer.style("error:", fg=typer.colors.RED, bold=True)
+    typer.echo(f"ddlsched: {label} {one_line(message)}", err=True)
+
+
+def _show_plugin_traceback(error: DdlschedError) -> None:
+    cause = error.__cause__
+    if not isinstance(error, PluginError) or cause is None:
+        return
+    frames = _from_plugin_on(cause.__traceback__)
+    # Without a frame of the plug-in's (say, it lacks a parameter) the line above has said it all; a syntax
+    # error has no frame either, but shows its place.
+    if frames is not None or isinstance(cause, SyntaxError):
+        traceback.print_exception(type(cause), cause, frames, file=sys.stderr)
+
+
+def _from_plugin_on(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_NOT_THE_PLUGINS):
+        frames = frames.tb_next
+    return frames

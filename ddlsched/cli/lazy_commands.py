@@ -40,9 +40,10 @@ class LazyCommands(ReportingGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of this name."""
-        if cmd_name not in self.commands and cmd_name in _COMMANDS:
-            self.commands[cmd_name] = _made(cmd_name)
+        """Return a command, or None if there is none of this name: then all are made, from which the nearest is named."""
+        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = _made(name)
         return self.commands.get(cmd_name)
 
 

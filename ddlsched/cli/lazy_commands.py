@@ -40,7 +40,7 @@ class LazyCommands(ReportingGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or None if there is none of this name: then all are made, from which the nearest is named."""
+        """Return a command. If there is none of this name, make all, of which the nearest is named, and return None."""
         for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
             if name not in self.commands:
                 self.commands[name] = _made(name)

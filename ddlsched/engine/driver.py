@@ -16,7 +16,7 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
-from ddlsched.engine.loop.codes import NEVER, Door, Question
+from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
 from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
@@ -184,6 +184,8 @@ class Simulation:
             yield Part.ELASTIC
         if run.jumping:
             yield Part.PERIODS
+        if run.contention == Contention.SHARES:
+            yield Part.SHARES
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)

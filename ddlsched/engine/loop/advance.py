@@ -152,7 +152,7 @@ def advance(s):
                 if run.contention == Contention.LINK_RATES:
                     rerate_neighbours(s)
                 elif run.contention == Contention.SHARES:
-                    rerate_shares(s)
+                    rerate_shares(s, ZERO)
                 elif run.num_active > 0:
                     return Question.RATES.value
                 forget_touched_links(s)

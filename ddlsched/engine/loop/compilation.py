@@ -44,6 +44,7 @@ class Part(Enum):
     PYTHON = "with a policy or model that is asked in Python, or has a memory"
     ELASTIC = "with elastic jobs"
     PERIODS = "that may jump over periods"
+    SHARES = "whose transfers share by weights and levels"
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -76,6 +77,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
         ],
         Part.ELASTIC: [(stop_job, (STATE, number, number))],
         Part.PERIODS: [],
+        Part.SHARES: [],
     }
     return signatures[part]
 
@@ -134,6 +136,8 @@ def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
         for part in parts:
             if part is Part.PERIODS:
                 run.examine_address = compiled_part("examine_address").address
+            elif part is Part.SHARES:
+                run.shares_address = compiled_part("shares_address").address
             _compile(part)
 
 

@@ -40,7 +40,7 @@ _INTEGERS = {
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
         "scratch_used seen failed_door failed_number "
         # addresses of parts of the loop that are compiled apart
-        "wake_address examine_address group_address"
+        "wake_address examine_address group_address shares_address"
     ),
     "job": (
         # what every event reads, together in the processor's cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
@@ -156,9 +156,9 @@ def weigh_component(s):
         weigh(s, s.items[place])
 
 
-@njit
-def rerate_shares(s):
-    """Ask the weights that are not known, and share."""
+@called_by_address("shares_address")
+def rerate_shares(s, number):  # noqa: ARG001
+    """Ask the weights that are not known, and share; ``number`` means nothing."""
     if s.run[0].weights_are_fixed == 1:
         weigh_new(s)
     else:

@@ -111,10 +111,10 @@ def test_a_fault_shows_in_the_losses_and_in_the_contents(
 ) -> None:
     checkpoint, state = whole_state(uninterrupted.stopped)
     reshard(uninterrupted.stopped, tmp_path / "right", to=Parallelism(), verify=True)
-    hashes = Checkpoint.read(tmp_path / "right").sha256
+    hashes = Checkpoint.read(tmp_path / "right").xxh3
     fault(state)
     step = int(state["optimiser.step"])
-    faulty = on_one_device(checkpoint, iteration=step, sha256=hashes)
+    faulty = on_one_device(checkpoint, iteration=step, sha256={}, xxh3=hashes)
     write_checkpoint(tmp_path / "faulty", faulty, state)
     assert change(world.train(tmp_path / "faulty", 3), uninterrupted) > LEAST_CHANGE
     with pytest.raises(InputError, match="tensor "):

@@ -211,7 +211,7 @@ class Trainer:
     def save(self, directory: Path) -> None:
         """Write this rank's file; when all ranks have, one writes the description."""
         done = dataclasses.replace(
-            self.checkpoint, iteration=self.step, dataset=self.data.as_json(), sha256={}, files=()
+            self.checkpoint, iteration=self.step, dataset=self.data.as_json(), sha256={}, xxh3={}, files=()
         )
         directory.mkdir(parents=True, exist_ok=True)
         layouts = self.collection.arrays[self.rank]

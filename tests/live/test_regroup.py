@@ -22,11 +22,13 @@ BATCH = 32  # of the script
 class Run:
     """A job of the script under a manager, step by step."""
 
-    def __init__(self, folder: Path, nodes: int, script: Path = SCRIPT, hang_s: float = 60.0) -> None:
+    def __init__(
+        self, folder: Path, nodes: int, script: Path = SCRIPT, hang_s: float = 60.0, steps: int = STEPS
+    ) -> None:
         self.folder, self.events = folder, []
         self.nodes = Nodes(nodes)
         self.live = LiveManager(folder, self.nodes, AllToTheFirst(), 1, self.events.append, hang_s)
-        self.live.store.submit("a", program=str(script), steps=STEPS, max_nodes=4)
+        self.live.store.submit("a", program=str(script), steps=steps, max_nodes=4)
 
     def processes(self) -> dict[str, int]:
         job = self.live.running["a"]
@@ -160,11 +162,11 @@ def test_an_error_of_the_script_ends_the_job_and_is_in_the_log(tmp_path: Path) -
 def test_the_script_of_the_page_trains_through_a_change(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
     (tmp_path / "train.py").write_text(page.split("```python\n")[1].split("```")[0])
-    run = Run(tmp_path, 1, tmp_path / "train.py")
+    run = Run(tmp_path, 1, tmp_path / "train.py", steps=6_000)  # its steps are short, a process starts for seconds
     run.until_group_of(1)
     run.nodes.there = frozenset({"node0", "node1"})
     run.until_group_of(2)
     run.live.run(120)
     losses = committed_steps(tmp_path / "a")
-    assert len(losses) == STEPS
+    assert len(losses) == 6_000
     assert losses[-1] < 1e-3 < losses[0]

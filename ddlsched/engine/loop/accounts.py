@@ -8,7 +8,7 @@ from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.jit import called_from_python
 from ddlsched.engine.loop.placement import book, expand
-from ddlsched.engine.loop.time_accounts import computed_ns, count_time
+from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
 
 
@@ -21,7 +21,7 @@ def add_busy_ns(s, busy_ns):
         for place in range(s.gpus[gpu].num_residents):
             number = s.residents[gpu, place]
             job = s.jobs[s.workers[number].job]
-            source = job.first_worker if job.lockstep == 1 else s.workers[number].leader
+            source = simulated_for(s, job, number)
             busy_ns[gpu] += computed_ns(s, job, number)
             g = s.gpus[s.workers[source].gpu]
             if g.worker == source:

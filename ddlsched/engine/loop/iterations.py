@@ -7,7 +7,7 @@ from ddlsched.engine.loop.dormancy import fall_dormant
 from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
-from ddlsched.engine.loop.tasks import begin_sources, end_all_reduce
+from ddlsched.engine.loop.tasks import begin_sources, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
 
@@ -16,7 +16,7 @@ from ddlsched.engine.loop.transfers import join_waiting
 def start_iteration(s, job):
     job.iteration_ns = s.run[0].now_ns
     job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
-    lockstep = 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
+    lockstep = should_be_lockstep(job)
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)
         if lockstep == 1:

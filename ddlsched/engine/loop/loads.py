@@ -6,6 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.dormant_progress import dormant_done_ns, dormant_sent_ns
 from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop.time_accounts import simulated_for
 
 
 @called_from_python
@@ -16,9 +17,9 @@ def fill_loads(s, gpus, load_ns):
         compute_ns = np.int64(0)
         load_ns[i] = 0
         for place in range(s.gpus[gpu].num_residents):
-            worker = s.workers[s.residents[gpu, place]]
-            job = s.jobs[worker.job]
-            done_ns = s.workers[job.first_worker].done_ns if job.lockstep == 1 else s.workers[worker.leader].done_ns
+            number = s.residents[gpu, place]
+            job = s.jobs[s.workers[number].job]
+            done_ns = s.workers[simulated_for(s, job, number)].done_ns
             if job.dormant == 1:
                 done_ns += dormant_done_ns(s, job)
                 load_ns[i] -= dormant_sent_ns(s, job)

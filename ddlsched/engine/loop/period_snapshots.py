@@ -7,14 +7,10 @@ import numpy as np
 from ddlsched.engine.loop.codes import TransferState
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.tasks import should_be_lockstep
 from ddlsched.engine.loop.time_accounts import count_time
 
 COMPARING, SAVING = np.int64(0), np.int64(1)
-
-
-@njit
-def should_be_lockstep(job):
-    return 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
 
 
 @njit

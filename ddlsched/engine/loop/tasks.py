@@ -10,6 +10,12 @@ from ddlsched.engine.loop.time_accounts import record_slice, stop_computing
 
 
 @njit
+def should_be_lockstep(job):
+    """Whether all workers of a job do the same from the start of its next iteration on: then the first is simulated."""
+    return 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
+
+
+@njit
 def touch_gpu(run, gpus, touched_gpus, gpu):
     """Note that an idle GPU may have something to take in step 5."""
     if gpus[gpu].touched == 0:

@@ -62,14 +62,19 @@ def stop_computing(run, g, worker, job, weight):
 
 
 @njit
+def simulated_for(s, job, number):
+    """The worker of the job whose tasks are simulated for this one."""
+    return job.first_worker if job.lockstep == 1 else s.workers[number].leader
+
+
+@njit
 def computed_ns(s, job, number):
     """For how long a worker has computed, tasks that have ended."""
-    if job.lockstep == 1:
-        return s.workers[job.first_worker].busy_ns
-    worker = s.workers[number]
-    if worker.leader != number:
-        return worker.busy_ns + s.workers[worker.leader].busy_ns
-    return worker.busy_ns
+    source = simulated_for(s, job, number)
+    busy_ns = s.workers[source].busy_ns
+    if job.lockstep == 0 and source != number:
+        busy_ns += s.workers[number].busy_ns  # by how much it differs from the leader's
+    return busy_ns
 
 
 @njit

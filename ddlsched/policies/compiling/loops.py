@@ -8,14 +8,49 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from ddlsched.policies.compiling.syntax import TICKS, load_name
+from ddlsched.policies.compiling.syntax import TICKS, assigned, call_of, function_definition, load_name
 
-__all__ = ["loop_body", "loop_options"]
+__all__ = ["rewritten_loop"]
 
 _BETTER = "if first__:\n    best__ = value__\n    first__ = False\nelif {}__(value__, best__):\n    best__ = value__"
 
 
-def loop_options(rewriter: Any, node: ast.Call, name: str) -> tuple[ast.expr | None, ast.expr]:
+def rewritten_loop(rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
+    """Make a function of its own of a generator in a call, and return its call."""
+    default, start = _loop_options(rewriter, node, name)
+    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
+        raise rewriter.refused(node, "sets a variable within")
+    inner = {name for part in generator.generators for name in assigned(part.target)}
+    first_items = generator.generators[0].iter  # worked out outside
+    conditions = [condition for part in generator.generators for condition in part.ifs]
+    used = [
+        generator.elt,
+        *conditions,
+        *(part.iter for part in generator.generators if part.iter is not first_items),
+    ]
+    names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
+    free = sorted((names & rewriter.locals) - inner)
+    outer_locals, rewriter.locals = rewriter.locals, {*free, *inner}
+    try:
+        body = _loop_body(rewriter, node, name, generator, default)
+    finally:
+        rewriter.locals = outer_locals
+    first = ast.copy_location(rewriter.visit(first_items), node)
+    options = [start] if name == "sum" else [] if default is None else [rewriter.visit(default)]
+    parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
+    definition = function_definition(node, parameters, body)
+    function = rewriter.builder.keep(f"{name}_of", definition, rewriter.file)
+    _note_free(rewriter, free)
+    return call_of(function, node, first, *options, *(ast.copy_location(load_name(n), node) for n in free))
+
+
+def _note_free(rewriter: Any, free: list[str]) -> None:
+    """Count a read of the last argument that stands only within a generator."""
+    for name in free:
+        rewriter.visit_Name(load_name(name))
+
+
+def _loop_options(rewriter: Any, node: ast.Call, name: str) -> tuple[ast.expr | None, ast.expr]:
     """Return the default and the start that a call gives, rewritten."""
     keywords = {keyword.arg: keyword.value for keyword in node.keywords}
     default = keywords.pop("default", None) if name in ("min", "max") else None
@@ -28,7 +63,7 @@ def loop_options(rewriter: Any, node: ast.Call, name: str) -> tuple[ast.expr | N
     return default, rewriter.visit(ast.copy_location(start, node))
 
 
-def loop_body(
+def _loop_body(
     rewriter: Any, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp, default: ast.expr | None
 ) -> list[ast.stmt]:
     """Return the statements of the loop."""

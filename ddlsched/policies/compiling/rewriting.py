@@ -5,22 +5,21 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import math
 import types
 from typing import Any
 
-from ddlsched.policies.compiling.loops import loop_body, loop_options
+from ddlsched.policies.compiling.calls import rewritten_call
 from ddlsched.policies.compiling.source import CannotCompileError, is_set_when_running
 from ddlsched.policies.compiling.syntax import (
     TICKS,
     assigned,
+    call_of,
     constant_of,
     function_definition,
     is_known,
     is_member,
     is_number,
     is_text,
-    load_name,
     parse_statement,
     where_is,
 )
@@ -43,10 +42,6 @@ _OPERATORS: dict[type[ast.operator] | type[ast.cmpop] | type[ast.unaryop], str] 
     ast.USub: "negative",
     ast.UAdd: "positive",
 }
-_BUILTINS = {"abs": "absolute", "int": "truncate", "float": "to_float", "round": "round_to_whole", "bool": "truth"}
-_LOOPS = ("any", "all", "sum", "min", "max", "len")
-_AS_THEY_ARE = ("len", "range", "enumerate", "zip")
-_MATH = ("sqrt", "floor", "ceil", "fabs", "log", "exp", "isnan", "isinf")
 _STATEMENTS = (
     ast.Return,
     ast.Assign,
@@ -68,25 +63,25 @@ class Rewriter(ast.NodeTransformer):
     """Rewrites one function."""
 
     def __init__(self, builder: Any, function: Any, node: ast.FunctionDef) -> None:
-        self._builder, self._function, self._node = builder, function, node
-        self._file = function.__code__.co_filename
+        self.builder, self._function, self._node = builder, function, node
+        self.file = function.__code__.co_filename
         arguments = node.args
         if arguments.vararg or arguments.kwarg:
             raise self.refused(node, "takes any number of arguments")
         self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        self._locals = {*self._parameters, *assigned(node)}
+        self.locals = {*self._parameters, *assigned(node)}
         owner = inspect.getattr_static(type(builder.plugin), node.name, None)
         is_method = function in (owner, getattr(owner, "fget", None))
         self._self = self._parameters[0] if is_method and self._parameters else None
         if self._self in assigned(node):
             raise self.refused(node, f"sets {self._self}")
-        for name in self._locals:
+        for name in self.locals:
             if name.endswith("__"):
                 raise self.refused(node, f"{name} is a name of compiled code")
 
     def refused(self, node: ast.AST, why: str) -> CannotCompileError:
         text = ast.unparse(node).split("\n")[0]
-        return CannotCompileError(where_is(self._file, node), text[:60], why)
+        return CannotCompileError(where_is(self.file, node), text[:60], why)
 
     def rewrite(self) -> ast.FunctionDef:
         """Return the rewritten function."""
@@ -169,27 +164,20 @@ class Rewriter(ast.NodeTransformer):
             return target
         if isinstance(target, ast.Tuple):
             return ast.copy_location(ast.Tuple([self.target(t) for t in target.elts], ast.Store()), target)
-        if isinstance(target, ast.Attribute) and self._is_self(target.value):
-            self._builder.fields.refuse_change(target.attr, lambda why: self.refused(target, why))
-            self._builder.changes_itself = True
+        if isinstance(target, ast.Attribute) and self.is_self(target.value):
+            self.builder.fields.refuse_change(target.attr, lambda why: self.refused(target, why))
+            self.builder.changes_itself = True
             return target
         if isinstance(target, ast.Subscript):
-            self._builder.changes_itself = True
+            self.builder.changes_itself = True
             index = self.visit(target.slice)
             return ast.copy_location(ast.Subscript(self.visit(target.value), index, ast.Store()), target)
         raise self.refused(target, "cannot be assigned to")
 
     # --- expressions
 
-    def _is_self(self, node: ast.expr) -> bool:
+    def is_self(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id == self._self
-
-    def _call(self, name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
-        called = name if name.endswith("__") or name in _AS_THEY_ARE else f"{name}__"
-        call = ast.Call(ast.Name(called, ast.Load()), list(arguments), [])
-        for part in (call, call.func):
-            ast.copy_location(part, node)
-        return call
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         constant = constant_of(node.value, node)
@@ -198,23 +186,23 @@ class Rewriter(ast.NodeTransformer):
         return constant
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self._locals:
-            if node.id == self._builder.clock and len(self._builder.under_way) == 1:
-                self._builder.reads.add("now_s")
+        if node.id in self.locals:
+            if node.id == self.builder.clock and len(self.builder.under_way) == 1:
+                self.builder.reads.add("now_s")
             return node
-        constant = constant_of(self._global(node), node)
+        constant = constant_of(self.global_value(node), node)
         if constant is None:
             raise self.refused(node, "is neither a number nor a text nor a function that is called")
         return constant
 
-    def _global(self, node: ast.Name) -> Any:
+    def global_value(self, node: ast.Name) -> Any:
         try:
             value = self._look_up(node.id)
         except NameError:
             raise self.refused(node, "is not defined") from None
         if is_set_when_running(self._function, node.id):
             raise self.refused(node, "is set by a function, and so no constant")
-        self._builder.constants.append((node.id, lambda: self._look_up(node.id), value))
+        self.builder.constants.append((node.id, lambda: self._look_up(node.id), value))
         return value
 
     def _look_up(self, name: str) -> Any:
@@ -225,26 +213,26 @@ class Rewriter(ast.NodeTransformer):
         raise NameError(name)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if self._is_self(node.value):
+        if self.is_self(node.value):
             return self._own(node)
-        if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
-            owner = self._global(node.value)
+        if isinstance(node.value, ast.Name) and node.value.id not in self.locals:
+            owner = self.global_value(node.value)
             if isinstance(owner, types.ModuleType | type):
                 value = getattr(owner, node.attr, None)
-                self._builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
+                self.builder.constants.append((node.attr, lambda: getattr(owner, node.attr, None), value))
                 constant = constant_of(value, node)
                 if constant is None or (isinstance(constant, ast.Constant) and constant.value is None):
                     raise self.refused(node, "is neither a number nor a text")
                 return constant
-        self._builder.reads.add(node.attr)
+        self.builder.reads.add(node.attr)
         return ast.copy_location(ast.Attribute(self.visit(node.value), node.attr, ast.Load()), node)
 
     def _own(self, node: ast.Attribute) -> ast.expr:
         """Return what stands for an attribute of the plug-in itself."""
-        fields, plugin = self._builder.fields, self._builder.plugin
+        fields, plugin = self.builder.fields, self.builder.plugin
         static = inspect.getattr_static(type(plugin), node.attr, None)
         if isinstance(static, property) and static.fget is not None:
-            return self._call(self._builder.add(static.fget), node, node.value)
+            return call_of(self.builder.add(static.fget), node, node.value)
         if node.attr in fields.numbers:
             return node
         if node.attr in fields.arrays:
@@ -256,7 +244,7 @@ class Rewriter(ast.NodeTransformer):
             if constant is None:
                 raise self.refused(node, f"is a {type(fields.others[node.attr]).__name__}")
             return constant
-        self._builder.constants.append(
+        self.builder.constants.append(
             (node.attr, lambda: inspect.getattr_static(type(plugin), node.attr, None), static)
         )
         constant = constant_of(static, node)
@@ -268,7 +256,7 @@ class Rewriter(ast.NodeTransformer):
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self.refused(node, "this operator is not compiled")
-        return self._call(name, node, self.visit(node.left), self.visit(node.right))
+        return call_of(name, node, self.visit(node.left), self.visit(node.right))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         operand = self.visit(node.operand)
@@ -281,7 +269,7 @@ class Rewriter(ast.NodeTransformer):
         name = _OPERATORS.get(type(node.op))
         if name is None:
             raise self.refused(node, "this operator is not compiled")
-        return self._call(name, node, operand)
+        return call_of(name, node, operand)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         deciding = isinstance(node.op, ast.Or)
@@ -325,7 +313,7 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(op, ast.In | ast.NotIn):
             found = self._found(node, left, right)
             return found if isinstance(op, ast.In) else ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
-        return self._call(_OPERATORS[type(op)], node, left, right)
+        return call_of(_OPERATORS[type(op)], node, left, right)
 
     def _worked_out(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> ast.expr:
         comparison = ast.fix_missing_locations(ast.Expression(ast.Compare(left, [op], [right])))
@@ -344,15 +332,15 @@ class Rewriter(ast.NodeTransformer):
             return ast.copy_location(ast.Constant(same == isinstance(op, ast.Is)), node)
         if constants and all(unique):
             return ast.copy_location(ast.Compare(left, [op], [right]), node)
-        same_object = self._call("same_object", node, left, right)
+        same_object = call_of("same_object", node, left, right)
         return same_object if isinstance(op, ast.Is) else ast.copy_location(ast.UnaryOp(ast.Not(), same_object), node)
 
     def _found(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> ast.expr:
         if not isinstance(right, ast.Tuple):
-            return self._call("contains", node, right, left)
+            return call_of("contains", node, right, left)
         if not all(isinstance(n, ast.Name | ast.Constant | ast.Attribute | ast.Load) for n in ast.walk(left)):
             raise self.refused(node, "looks for a calculation in a tuple")
-        compared = [self._call("equal_wholes", node, left, part) for part in right.elts]
+        compared = [call_of("equal_wholes", node, left, part) for part in right.elts]
         return ast.copy_location(ast.BoolOp(ast.Or(), compared), node) if len(compared) > 1 else compared[0]
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
@@ -366,6 +354,9 @@ class Rewriter(ast.NodeTransformer):
     def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
         return ast.copy_location(ast.NamedExpr(node.target, self.visit(node.value)), node)
 
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        return rewritten_call(self, node)
+
     def generic_visit(self, node: ast.AST) -> ast.AST:
         """Pass on statements without parts of their own; refuse what was not thought of."""
         if isinstance(node, ast.Return | ast.Expr):
@@ -374,113 +365,3 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.Pass | ast.Break | ast.Continue):
             return node
         raise self.refused(node, f"{type(node).__name__} is not compiled")
-
-    # --- calls
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise self.refused(node, "passes on a list of arguments")
-        if isinstance(node.func, ast.Attribute):
-            return self._method_call(node, node.func)
-        if not isinstance(node.func, ast.Name) or node.func.id in self._locals:
-            raise self.refused(node, "calls what is known only when it runs")
-        function = self._global(node.func)
-        if isinstance(function, types.FunctionType):
-            return self._call(self._builder.add(function), node, *self._arguments(node, function))
-        return self._builtin_call(node, function)
-
-    def _method_call(self, node: ast.Call, attribute: ast.Attribute) -> ast.expr:
-        if self._is_self(attribute.value):
-            function = inspect.getattr_static(type(self._builder.plugin), attribute.attr, None)
-            if not isinstance(function, types.FunctionType) or attribute.attr in self._builder.fields.names:
-                raise self.refused(node, "calls what is no method of the class")
-            arguments = self._arguments(node, function, attribute.value)
-            return self._call(self._builder.add(function), node, *arguments)
-        if isinstance(attribute.value, ast.Name) and attribute.value.id not in self._locals:
-            owner = self._global(attribute.value)
-            if owner is math and attribute.attr in _MATH and not node.keywords:
-                return self._call(f"math_{attribute.attr}", node, *map(self.visit, node.args))
-            function = getattr(owner, attribute.attr, None)
-            if isinstance(owner, types.ModuleType) and isinstance(function, types.FunctionType):
-                return self._call(self._builder.add(function), node, *self._arguments(node, function))
-            raise self.refused(node, "calls a function that is not compiled")
-        if node.keywords:
-            raise self.refused(node, "names the arguments of a view's method")
-        self._builder.reads.add(attribute.attr)
-        view = ast.copy_location(ast.Attribute(self.visit(attribute.value), attribute.attr, ast.Load()), node)
-        return ast.copy_location(ast.Call(view, [self.visit(argument) for argument in node.args], []), node)
-
-    def _arguments(self, node: ast.Call, function: Any, *first: ast.expr) -> list[ast.expr]:
-        """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
-        given: dict[str, Any] = {keyword.arg or "**": keyword.value for keyword in node.keywords}
-        try:
-            bound = inspect.signature(function).bind(*first, *node.args, **given)
-        except TypeError as error:
-            raise self.refused(node, str(error)) from None
-        result: list[ast.expr] = []
-        for name, parameter in inspect.signature(function).parameters.items():
-            if name in bound.arguments:
-                value = bound.arguments[name]
-                result.append(value if value in first else self.visit(value))
-                continue
-            constant = constant_of(parameter.default, node)
-            if constant is None:
-                raise self.refused(node, f"the default of {name} is no constant")
-            result.append(constant)
-        return result
-
-    def _builtin_call(self, node: ast.Call, function: Any) -> ast.expr:
-        name = getattr(function, "__name__", repr(function))
-        known = function is getattr(builtins, name, None)
-        if known and name in _LOOPS and node.args and isinstance(node.args[0], ast.GeneratorExp | ast.ListComp):
-            return self._loop(node, name, node.args[0])
-        if node.keywords or not known:
-            raise self.refused(node, f"calls {name}, which cannot be compiled")
-        arguments = [self.visit(argument) for argument in node.args]
-        if name in ("min", "max") and len(arguments) > 1:
-            result: ast.expr = arguments[0]
-            for argument in arguments[1:]:
-                result = self._call(f"{name}_of_two", node, result, argument)
-            return result
-        if name in _BUILTINS and len(arguments) == 1:
-            return self._call(_BUILTINS[name], node, *arguments)
-        if name == "range":
-            arguments = [self._call("whole_index", node, argument) for argument in arguments]
-        if name in _AS_THEY_ARE and (name != "enumerate" or len(arguments) == 1):
-            return self._call(name, node, *arguments)
-        raise self.refused(node, f"calls {name}, which cannot be compiled")
-
-    # --- generators
-
-    def _loop(self, node: ast.Call, name: str, generator: ast.GeneratorExp | ast.ListComp) -> ast.expr:
-        """Make a function of its own of a generator in a call, and return its call."""
-        default, start = loop_options(self, node, name)
-        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(generator)):
-            raise self.refused(node, "sets a variable within")
-        inner = {name for part in generator.generators for name in assigned(part.target)}
-        first_items = generator.generators[0].iter  # worked out outside
-        conditions = [condition for part in generator.generators for condition in part.ifs]
-        used = [
-            generator.elt,
-            *conditions,
-            *(part.iter for part in generator.generators if part.iter is not first_items),
-        ]
-        names = {n.id for part in used for n in ast.walk(part) if isinstance(n, ast.Name)}
-        free = sorted((names & self._locals) - inner)
-        outer_locals, self._locals = self._locals, {*free, *inner}
-        try:
-            body = loop_body(self, node, name, generator, default)
-        finally:
-            self._locals = outer_locals
-        first = ast.copy_location(self.visit(first_items), node)
-        options = [start] if name == "sum" else [] if default is None else [self.visit(default)]
-        parameters = ["items__", *(["total__" if name == "sum" else "default__"] if options else []), *free]
-        definition = function_definition(node, parameters, body)
-        function = self._builder.keep(f"{name}_of", definition, self._file)
-        self._note_free(free)
-        return self._call(function, node, first, *options, *(ast.copy_location(load_name(n), node) for n in free))
-
-    def _note_free(self, free: list[str]) -> None:
-        """Count a read of the last argument that stands only within a generator."""
-        for name in free:
-            self.visit_Name(load_name(name))

@@ -11,6 +11,9 @@ from ddlsched.policies.compiling.source import short_path
 TICKS = "ticks__"
 """The variable that counts turns of loops."""
 
+AS_THEY_ARE = ("len", "range", "enumerate", "zip")
+"""What compiled code calls under Python's own name."""
+
 _MEMBER = "\0"
 
 
@@ -60,6 +63,15 @@ def is_member(node: ast.AST) -> bool:
 def load_name(name: str) -> ast.Name:
     """Return the use of a name."""
     return ast.Name(name, ast.Load())
+
+
+def call_of(name: str, node: ast.AST, *arguments: ast.expr) -> ast.expr:
+    """Return the call of a function of compiled code in place of a part of the source."""
+    called = name if name.endswith("__") or name in AS_THEY_ARE else f"{name}__"
+    call = ast.Call(ast.Name(called, ast.Load()), list(arguments), [])
+    for part in (call, call.func):
+        ast.copy_location(part, node)
+    return call
 
 
 def is_text(statement: ast.stmt) -> bool:

@@ -1,0 +1,192 @@
+"""The cluster as placement policies see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.network.topology import Network
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.view_parts import Columns, GpuId
+from ddlsched.units import MAX_NS, s_from_ns
+
+__all__ = ["ClusterView"]
+
+
+class ClusterView:
+    """The GPUs as a placement policy sees them: memory, load, residents."""
+
+    __slots__ = ("_all_reduce", "_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
+
+    def __init__(
+        self,
+        gpus: Columns,
+        cluster: Cluster,
+        loads: Callable[[np.ndarray], np.ndarray],
+        eligible: Callable[[int], np.ndarray],
+        now_ns: int,
+        network: Network,
+        residents: Callable[[GpuId], list[JobView]],
+        all_reduce: Callable[[float, int], float],
+    ) -> None:
+        self._gpus = gpus
+        self._cluster = cluster
+        self._loads = loads
+        self._eligible = eligible
+        self._residents = residents
+        self._all_reduce = all_reduce
+        self.now_ns = now_ns
+        """Simulated time, nanoseconds."""
+        self.network = network
+        """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the cluster."""
+        return self._cluster.num_gpus
+
+    @property
+    def num_servers(self) -> int:
+        """Servers of the cluster."""
+        return self._cluster.num_servers
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether a GPU has one job at a time: one with a job is not eligible for another."""
+        return self._cluster.exclusive
+
+    def server_of(self, gpu: GpuId) -> int:
+        """Return the server that holds a GPU."""
+        return int(self._cluster.server_of_gpu.item(gpu))
+
+    def gpus_of(self, server: int) -> range:
+        """Return the GPUs of a server."""
+        first = self._cluster.first_gpus
+        return range(first.item(server), first.item(server + 1))
+
+    def relative_speed(self, gpu: GpuId) -> float:
+        """Return how many times as fast a GPU computes as the jobs' times say; who is a straggler is not known."""
+        return float(self._cluster.relative_speed.item(gpu))
+
+    def eligible_gpus(self, job: JobView) -> list[GpuId]:
+        """Return the GPUs with enough free memory for a worker of the job, ascending; if exclusive, without a job."""
+        eligible: list[GpuId] = self.eligible(job).tolist()
+        return eligible
+
+    def eligible(self, job: JobView) -> np.ndarray:
+        """Return what :meth:`eligible_gpus` does, as an array."""
+        eligible: np.ndarray = self._eligible(job.memory_bytes)
+        return eligible
+
+    def restricted_to(self, gpus: np.ndarray) -> ClusterView:
+        """Return the cluster as if no GPU but these were eligible, for a policy that lets another choose among some."""
+
+        def eligible(memory_bytes: int) -> np.ndarray:
+            return np.intersect1d(self._eligible(memory_bytes), gpus)
+
+        return ClusterView(
+            self._gpus,
+            self._cluster,
+            self._loads,
+            eligible,
+            self.now_ns,
+            self.network,
+            self._residents,
+            self._all_reduce,
+        )
+
+    def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
+        """Return the time of an all-reduce that shares no link, by the run's contention model, seconds.
+
+        It is 0 on one server. The latency of cables is that between the cluster's first servers.
+        """
+        return self._all_reduce(message_bytes, num_servers) if num_servers > 1 else 0.0
+
+    def fits(self, job: JobView, gpu: GpuId) -> bool:
+        """Return whether a GPU is eligible for the job."""
+        return bool(self._gpus.free_bytes.item(gpu) >= job.memory_bytes)
+
+    def free_memory_mb(self, gpu: GpuId) -> float:
+        """Return the free memory of a GPU, MB."""
+        return max(float(self._gpus.free_bytes.item(gpu) / 1e6), 0.0)
+
+    def is_up(self, gpu: GpuId) -> bool:
+        """Return whether a GPU's server is there."""
+        return bool(self._gpus.free_bytes.item(gpu) >= -1)  # -1 where a job has the GPU for itself
+
+    def num_residents(self, gpu: GpuId) -> int:
+        """Return how many jobs share a GPU."""
+        return int(self._gpus.num_residents.item(gpu))
+
+    def residents(self, gpu: GpuId) -> list[JobView]:
+        """Return the jobs that share a GPU, by number."""
+        return self._residents(gpu)
+
+    def load_ns(self, gpu: GpuId) -> int:
+        """Return a GPU's load: its residents' remaining compute and, across servers, communication, nanoseconds."""
+        return int(self._loads(np.array([gpu], np.int64)).item())
+
+    def loads_ns(self) -> list[int]:
+        """Return the load of every GPU, nanoseconds."""
+        loads: list[int] = self.loads_of(np.arange(self.num_gpus)).tolist()
+        return loads
+
+    def loads_of(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the loads of an array of GPUs, nanoseconds."""
+        return self._loads(gpus)
+
+    def least_loaded(self, gpus: np.ndarray, count: int) -> list[GpuId]:
+        """Return the ``count`` least-loaded of an ascending array of GPUs, the least first; ties go to the lower."""
+        loads_ns = self._loads(gpus)
+        idlest = np.flatnonzero(loads_ns == loads_ns.min())
+        if len(idlest) >= count:
+            first: list[GpuId] = gpus[idlest[:count]].tolist()
+            return first
+        most_ns = np.partition(loads_ns, count - 1)[count - 1]
+        below = np.flatnonzero(loads_ns < most_ns)
+        below = below[np.argsort(loads_ns[below], kind="stable")]
+        equal = np.flatnonzero(loads_ns == most_ns)[: count - len(below)]
+        chosen: list[GpuId] = gpus[np.concatenate([below, equal])].tolist()
+        return chosen
+
+    def servers_of(self, gpus: np.ndarray) -> np.ndarray:
+        """Return the servers of an array of GPUs."""
+        servers: np.ndarray = self._cluster.server_of_gpu[gpus]
+        return servers
+
+    def server_loads_ns(self) -> list[int]:
+        """Return for every server a whole number that is proportional to the mean load of its GPUs, nanoseconds.
+
+        Where servers have equally many GPUs it is the sum of their loads.
+        """
+        loads_ns: list[int] = self._exact_server_loads_ns(np.arange(self.num_servers)).tolist()
+        return loads_ns
+
+    def server_ranks(self, servers: np.ndarray) -> np.ndarray:
+        """Return numbers that order an array of servers as the mean load of their GPUs does, equal for equal means.
+
+        Only the GPUs of these servers are looked at.
+        """
+        different, places = np.unique(servers, return_inverse=True)
+        loads_ns = self._exact_server_loads_ns(different)
+        ranks: np.ndarray = np.unique(loads_ns, return_inverse=True)[1][places]
+        return ranks
+
+    def _exact_server_loads_ns(self, servers: np.ndarray) -> np.ndarray:
+        """Return the loads of an array of servers; of Python's whole numbers where 64 bits might overflow."""
+        first, common = self._cluster.first_gpus, self._cluster.common_multiple
+        counts = first[servers + 1] - first[servers]
+        starts = np.cumsum(counts) - counts
+        gpus = np.arange(int(counts.sum())) + np.repeat(first[servers] - starts, counts)
+        loads_ns = self.loads_of(gpus)
+        if float(loads_ns.max(initial=0)) * common > MAX_NS / 2:
+            loads_ns = loads_ns.astype(object)
+        weighted: np.ndarray = np.add.reduceat(loads_ns, starts) * (common // counts)
+        return weighted

@@ -1,0 +1,159 @@
+"""A job as policies see it."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ddlsched.policies.view_parts import Columns, GpuId, refuse_attribute
+from ddlsched.units import s_from_ns
+from ddlsched.workload.dag import AllReduceTask, IterationDag
+from ddlsched.workload.job import Job
+
+__all__ = ["JobView"]
+
+
+class JobView:
+    """A job, and how far it has come."""
+
+    __slots__ = ("_columns", "_gpus", "_job", "_place", "_servers", "number")
+
+    def __init__(self, job: Job, number: int, columns: Columns, place: int) -> None:
+        self._job = job
+        self._columns = columns
+        self._place = place
+        self._gpus: tuple[GpuId, ...] = ()
+        self._servers: tuple[int, ...] = ()
+        self.number = number
+        """Row in the workload file, from 0; every tie is broken by it."""
+
+    def __repr__(self) -> str:
+        return f"<job {self._job.job_id} of {self.num_gpus} GPUs>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_attribute("a job", self, name)
+
+    @property
+    def job_id(self) -> str:
+        """Its name in the workload file."""
+        return self._job.job_id
+
+    @property
+    def model(self) -> str | None:
+        """The model it trains, if the workload says."""
+        return self._job.model
+
+    @property
+    def user(self) -> str | None:
+        """Who submitted it, if the workload says."""
+        return self._job.user
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long its user said that it runs at most, seconds, if the workload says."""
+        return self._job.time_limit_s
+
+    @property
+    def num_gpus(self) -> int:
+        """Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most."""
+        return int(self._columns.num_gpus.item(self._place))
+
+    @property
+    def gpu_memory_mb(self) -> float:
+        """Memory taken on each of its GPUs, MB."""
+        return float(self._job.gpu_memory_mb)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory taken on each of its GPUs, bytes."""
+        return int(self._columns.memory_bytes.item(self._place))
+
+    @property
+    def iterations(self) -> int:
+        """Iterations in all."""
+        return self._job.iterations
+
+    @property
+    def iterations_left(self) -> int:
+        """Iterations not ended yet."""
+        return int(self._columns.iterations_left.item(self._place))
+
+    @property
+    def arrival_s(self) -> float:
+        """Time of submission, seconds."""
+        return float(self._job.arrival_s)
+
+    @property
+    def arrival_ns(self) -> int:
+        """Time of submission, nanoseconds."""
+        return int(self._columns.arrival_ns.item(self._place))
+
+    @property
+    def start_s(self) -> float | None:
+        """Time of placement, seconds; None while it is queued."""
+        return s_from_ns(int(self._columns.start_ns.item(self._place))) if self._servers else None
+
+    def _placed(self, gpus: tuple[GpuId, ...], servers: tuple[int, ...]) -> None:
+        self._gpus, self._servers = gpus, servers
+
+    @property
+    def gpus(self) -> tuple[GpuId, ...]:
+        """GPUs it runs on, in placement order; empty while it is queued."""
+        return self._gpus
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Servers it runs on, in placement order; empty while it is queued."""
+        return self._servers
+
+    @property
+    def dag(self) -> IterationDag:
+        """The tasks of its iteration."""
+        return self._job.dag
+
+    @property
+    def compute_ns(self) -> int:
+        """Compute time of one iteration on one worker, nanoseconds."""
+        return int(self._columns.compute_ns.item(self._place))
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes of all all-reduces of one iteration."""
+        return float(sum(task.message_bytes for task in self._job.dag.tasks if isinstance(task, AllReduceTask)))
+
+    @property
+    def service_ns(self) -> int:
+        """Compute time x iterations x GPUs of the whole job, nanoseconds."""
+        return int(self._columns.service_ns.item(self._place))
+
+    @property
+    def remaining_service_ns(self) -> int:
+        """What is left of the service; falls by a task's time as each worker ends it, nanoseconds."""
+        return int(self._columns.remaining_service_ns.item(self._place))
+
+    @property
+    def attained_service_ns(self) -> int:
+        """What has been done of the service, nanoseconds."""
+        return self.service_ns - self.remaining_service_ns
+
+    @property
+    def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
+        """Remaining service / GPUs: whole nanoseconds, and the rest as a fraction of one; as exact as a fraction."""
+        num_gpus = self.num_gpus
+        whole_ns, rest = divmod(self.remaining_service_ns, num_gpus)
+        return whole_ns, rest / num_gpus
+
+    @property
+    def remaining_time_ns(self) -> tuple[int, float]:
+        """:attr:`remaining_service_per_gpu_ns` plus the remaining all-reduces without contention."""
+        whole_ns, rest = self.remaining_service_per_gpu_ns
+        return whole_ns + self.iterations_left * self.communication_ns, rest
+
+    @property
+    def communication_ns(self) -> int:
+        """Time of an iteration's all-reduces without contention; 0 while queued and on one server."""
+        return int(self._columns.communication_ns.item(self._place))
+
+    @property
+    def remaining_communication_ns(self) -> int:
+        """Iterations left x :attr:`communication_ns` x GPUs, nanoseconds."""
+        return self.iterations_left * self.communication_ns * self.num_gpus

@@ -1,0 +1,136 @@
+"""Transfers and the network as communication policies and contention models see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+
+from ddlsched.network.topology import Link
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.view_parts import Columns, refuse_attribute
+from ddlsched.units import s_from_ns
+
+__all__ = ["NetworkView", "TransferView"]
+
+
+class TransferView:
+    """An all-reduce that runs or waits, between servers."""
+
+    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number")
+
+    def __init__(
+        self, number: int, job: JobView, links: tuple[int, ...], columns: Columns, place: int, now: Columns
+    ) -> None:
+        self.number = number
+        """Unique; ascending by job number, then by task number."""
+        self.job = job
+        """The job it belongs to."""
+        self.links = links
+        """Numbers of the links of its ring, one entry a crossing."""
+        self.message_bytes: float = columns.bytes.item(place)
+        """Bytes it moves over each link, by the contention model's account."""
+        self._columns = columns
+        self._place = place
+        self._now = now
+
+    def __repr__(self) -> str:
+        return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_attribute("a transfer", self, name)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Servers of the job, in placement order."""
+        return self.job.servers
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs; otherwise it waits or is paused."""
+        return bool(self._columns.state.item(self._place) == TransferState.ACTIVE)
+
+    @property
+    def bytes_left(self) -> float:
+        """Bytes not yet sent at this instant."""
+        columns, place = self._columns, self._place
+        left: float = columns.bytes_left.item(place)
+        if columns.rate.item(place) == 0.0:
+            return left
+        since_ns = columns.since_ns.item(place)
+        sending_ns = self._now.now_ns.item(0) - since_ns - columns.latency_left_ns.item(place)
+        return max(left - sending_ns / columns.ns_per_byte.item(place), 0.0) if sending_ns > 0.0 else left
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes sent by this instant."""
+        return self.message_bytes - self.bytes_left
+
+
+class NetworkView:
+    """The links, who runs on them and who waits; an admitted transfer counts at once."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        count: np.ndarray,
+        active: Callable[[], list[TransferView]],
+        waiting: Callable[[], list[TransferView]],
+        per_byte_s: float,
+        penalty_per_byte_s: float,
+        now_ns: int,
+    ) -> None:
+        self.links = links
+        """All links of the network, by number."""
+        self.per_byte_s = per_byte_s
+        """b: time of a byte of a transfer that shares nothing, seconds."""
+        self.penalty_per_byte_s = penalty_per_byte_s
+        """η: extra time of a byte for each further transfer, seconds."""
+        self.now_ns = now_ns
+        """Simulated time, nanoseconds."""
+        self._count = count
+        self._active = active
+        self._waiting = waiting
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_attribute("the network", self, name)
+
+    @property
+    def now_s(self) -> float:
+        """Simulated time, seconds."""
+        return s_from_ns(self.now_ns)
+
+    @cached_property
+    def active(self) -> tuple[TransferView, ...]:
+        """The transfers that run, by number."""
+        return tuple(sorted(self._active(), key=_number))
+
+    @cached_property
+    def waiting(self) -> tuple[TransferView, ...]:
+        """The transfers that are ready or paused, by number."""
+        return tuple(sorted(self._waiting(), key=_number))
+
+    def transfers_on(self, link: int) -> list[TransferView]:
+        """Return the transfers that run on a link, by number."""
+        return [transfer for transfer in self.active if link in transfer.links]
+
+    def num_on(self, link: int) -> int:
+        """Return how many transfers run on a link."""
+        return int(self._count.item(link))
+
+    def most_on_links_of(self, transfer: TransferView) -> int:
+        """Return the most transfers on any one link of a transfer (on a star: on any one of its servers)."""
+        count = self._count.item
+        return max((count(link) for link in transfer.links), default=0)
+
+    def met_by(self, transfer: TransferView) -> list[TransferView]:
+        """Return the running transfers that share a link with a transfer, by number."""
+        mine = frozenset(transfer.links)
+        return [other for other in self.active if other is not transfer and not mine.isdisjoint(other.links)]
+
+
+def _number(transfer: TransferView) -> int:
+    return transfer.number

@@ -18,7 +18,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.errors import InputError
-from ddlsched.results.timeline import gpus_of_workers
+from ddlsched.results.slices import gpus_of_workers
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 

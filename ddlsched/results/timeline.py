@@ -1,74 +1,24 @@
-"""The timeline of a run: tables of what every GPU and link did, and a trace file for https://ui.perfetto.dev.
-
-A run has a timeline only if it was asked for, ``simulate(..., timeline=True)`` or ``timeline=(from_s, to_s)``.
-Of a window, everything that intersects it is there, whole. Iterations are counted from 0.
-"""
+"""The timeline of a run as a trace file for https://ui.perfetto.dev; :mod:`ddlsched.results.slices` has the tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import SliceKind
-from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
+from ddlsched.results.slices import Slices, computing, ragged, repeated, rows_of, sending
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from ddlsched.engine.loop.layout import Records
     from ddlsched.results.result import Result
 
-__all__ = ["compute_slices", "gpus_of_workers", "transfer_slices", "write_timeline"]
+__all__ = ["write_timeline"]
 
 _GPUS, _LINKS, _JOBS = 1, 2, 3
 _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
-_CHUNK = 1 << 14
-"""Rows turned into Python numbers at a time, so that a long timeline is never in memory as text."""
-
-
-def compute_slices(result: Result) -> pd.DataFrame:
-    """Return a row for each time that a GPU ran a task, sorted by GPU, then start.
-
-    Columns: gpu; job_id; task (its name); iteration; start_ns, end_ns; cut (whether a failure ended it undone).
-    Tasks that take no time are left out.
-
-    Raises
-    ------
-    InputError
-        The run was not recorded.
-    """
-    import pandas as pd
-
-    slices = _compute(result)
-    return pd.DataFrame({"gpu": slices.owner} | _named(result, slices) | {"cut": slices.sharing == 1})
-
-
-def transfer_slices(result: Result) -> pd.DataFrame:
-    """Return a row for each time that a transfer ran at one rate, sorted by start, then transfer.
-
-    A transfer has several rows in an iteration if its rate or the number it shares with changed, or if it
-    paused. During its latency it has its rate, but sends nothing.
-
-    Columns: job_id; task (its name); iteration; start_ns, end_ns; links (numbers of the rows of
-    ``result.links``, one entry a crossing); sharing (the most transfers on any one of its links, itself
-    included); rate_bytes_per_s.
-
-    Raises
-    ------
-    InputError
-        The run was not recorded.
-    """
-    import pandas as pd
-
-    slices = _transfers(result)
-    frame = pd.DataFrame(_named(result, slices))
-    frame["links"] = [result.finished.stays[stay].links for stay in slices.stay.tolist()]
-    return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
 
 
 def write_timeline(result: Result, path: Path | str) -> None:
@@ -103,26 +53,6 @@ def write_timeline(result: Result, path: Path | str) -> None:
         file.write('\n], "displayTimeUnit": "ms"}\n')
 
 
-# --- the records as columns
-
-
-class _Slices(NamedTuple):
-    """Columns of what GPUs ran or transfers did.
-
-    ``owner`` is the number of the GPU or transfer; ``sharing`` of a GPU's is 1 if a failure cut it short.
-    """
-
-    owner: np.ndarray
-    job: np.ndarray
-    stay: np.ndarray
-    task: np.ndarray
-    iteration: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    sharing: np.ndarray
-    rate: np.ndarray
-
-
 class _OnLinks(NamedTuple):
     """Columns of transfer slices on links: place in the columns of the slices, link, how often crossed, lane."""
 
@@ -132,81 +62,11 @@ class _OnLinks(NamedTuple):
     lane: np.ndarray
 
 
-def _recorded(result: Result, *kinds: int) -> Records:
-    """Return the recorded slices of some kinds that take time."""
-    if not result.finished.state.run[0].record:
-        raise InputError("this run has no timeline; expected one of simulate(..., timeline=True) or (FROM, TO)")
-    slices = result.finished.slices
-    return slices[np.isin(slices["kind"], kinds) & (slices["end_ns"] > slices["start_ns"])]
-
-
-def _compute(result: Result) -> _Slices:
-    """Return what the GPUs ran, sorted by GPU, then start."""
-    state = result.finished.state
-    slices = _recorded(result, SliceKind.COMPUTE, SliceKind.LOCKSTEP, SliceKind.CUT)
-    job = state.workers.job[slices["owner"]]
-    # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
-    sizes = np.array([len(stay.gpus) for stay in result.finished.stays], np.int64)
-    place, nth = _repeated(np.where(slices["kind"] == SliceKind.LOCKSTEP, sizes[slices["stay"]], 1))
-    gpu = gpus_of_workers(result, slices[place], nth)
-    order = np.lexsort((slices["start_ns"][place], gpu))
-    place = place[order]
-    slices["sharing"] = slices["kind"] == SliceKind.CUT
-    return _Slices(gpu[order], job[place], *(slices[name][place] for name in _Slices._fields[2:]))
-
-
-def _transfers(result: Result) -> _Slices:
-    """Return what the transfers did, sorted by start, then transfer."""
-    slices = _recorded(result, SliceKind.TRANSFER)
-    slices = slices[np.lexsort((slices["owner"], slices["start_ns"]))]
-    job = result.finished.state.transfers.job[slices["owner"]]
-    return _Slices(slices["owner"], job, *(slices[name] for name in _Slices._fields[2:]))
-
-
-def _repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
-    place = np.repeat(np.arange(len(counts)), counts)
-    return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def gpus_of_workers(result: Result, slices: Records, nth: np.ndarray | int = 0) -> np.ndarray:
-    """Return the GPU of each worker's slice, or of the ``nth`` worker after it."""
-    stays = result.finished.stays
-    first, gpus = _ragged([stay.gpus for stay in stays])
-    jobs = np.array([stay.job for stay in stays], np.int64)[slices["stay"]]
-    found: np.ndarray = gpus[
-        first[slices["stay"]] + slices["owner"] - result.finished.state.jobs.first_worker[jobs] + nth
-    ]
-    return found
-
-
-def _ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each row begins in all rows' numbers one behind the other, and those."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    return np.cumsum(lengths) - lengths, np.array([number for row in rows for number in row], np.int64)
-
-
-def _named(result: Result, slices: _Slices) -> dict[str, Any]:
-    """Return the columns that both tables have."""
-    job_ids = np.array([job.job_id for job in result.workload], dtype=object)
-    tasks = np.array([task.name for job in result.workload for task in job.dag.tasks], dtype=object)
-    return {
-        "job_id": job_ids[slices.job],
-        "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],
-        "iteration": slices.iteration,
-        "start_ns": slices.start_ns,
-        "end_ns": slices.end_ns,
-    }
-
-
-# --- transfers on links
-
-
-def _on_links(result: Result, slices: _Slices) -> _OnLinks:
+def _on_links(result: Result, slices: Slices) -> _OnLinks:
     """Return a row for each slice and link, sorted by link, lane and start."""
     stays, num_links = result.finished.stays, len(result.finished.network.links)
-    first, links = _ragged([stay.links for stay in stays])
-    place, nth = _repeated(np.array([len(stay.links) for stay in stays], np.int64)[slices.stay])
+    first, links = ragged([stay.links for stay in stays])
+    place, nth = repeated(np.array([len(stay.links) for stay in stays], np.int64)[slices.stay])
     link = links[first[slices.stay[place]] + nth]
     # A ring may cross a link more than once.
     pair, crossings = np.unique(place * num_links + link, return_counts=True)
@@ -216,7 +76,7 @@ def _on_links(result: Result, slices: _Slices) -> _OnLinks:
     return _OnLinks(place[order], link[order], crossings[order], lane[order])
 
 
-def _lanes(slices: _Slices, place: np.ndarray, link: np.ndarray) -> np.ndarray:
+def _lanes(slices: Slices, place: np.ndarray, link: np.ndarray) -> np.ndarray:
     """Return a lane for each slice on a link: the lowest free one, kept until the transfer ends or pauses."""
     continues = _continues(slices)[place]
     start_ns, transfer = slices.start_ns[place], slices.owner[place]
@@ -226,7 +86,7 @@ def _lanes(slices: _Slices, place: np.ndarray, link: np.ndarray) -> np.ndarray:
     lanes, last_link = [], -1
     free_ns: list[int] = []
     lane_of: dict[int, int] = {}
-    for number, owner, start, end, same in _rows(*(column[order] for column in columns)):
+    for number, owner, start, end, same in rows_of(*(column[order] for column in columns)):
         if number != last_link:
             last_link, free_ns, lane_of = number, [], {}
         if not same:
@@ -239,7 +99,7 @@ def _lanes(slices: _Slices, place: np.ndarray, link: np.ndarray) -> np.ndarray:
     return result
 
 
-def _continues(slices: _Slices) -> np.ndarray:
+def _continues(slices: Slices) -> np.ndarray:
     """Return for each slice whether its transfer was running until then."""
     order = np.lexsort((slices.start_ns, slices.owner))
     transfer, start_ns, end_ns = slices.owner[order], slices.start_ns[order], slices.end_ns[order]
@@ -263,14 +123,6 @@ def _counts(
     return times[changed], count[changed]
 
 
-# --- the file
-
-
-def _rows(*columns: np.ndarray) -> Iterator[tuple[Any, ...]]:
-    for first in range(0, len(columns[0]), _CHUNK):
-        yield from zip(*(column[first : first + _CHUNK].tolist() for column in columns), strict=True)
-
-
 def _us(ns: int) -> str:
     """Return microseconds with all three decimals; a float's own text would lose some."""
     return f"{ns // 1000}.{ns % 1000:03d}"
@@ -292,8 +144,8 @@ class _Trace:
     def __init__(self, result: Result) -> None:
         self._result = result
         self._state = result.finished.state
-        self._compute = _compute(result)
-        self._transfers = _transfers(result)
+        self._compute = computing(result)
+        self._transfers = sending(result)
         self._on_links = _on_links(result, self._transfers)
         self._labels: dict[tuple[int, int], tuple[str, str]] = {}
         # Perfetto shows a row's number after its name, hence GPU 14 as 1014; it must not be its process's number.
@@ -357,7 +209,7 @@ class _Trace:
         return f'"job":{json.dumps(job.job_id)}{model}'
 
     def _gpu_events(self) -> Iterator[str]:
-        for gpu, job, _, task, iteration, start_ns, end_ns, cut in _rows(*self._compute[:8]):
+        for gpu, job, _, task, iteration, start_ns, end_ns, cut in rows_of(*self._compute[:8]):
             name, args = self._label(job, task)
             title, tid = f'{name}{iteration}{", cut by a failure" if cut else ""}"', self._tid(_GPUS, gpu)
             yield _slice("compute", title, _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
@@ -367,7 +219,7 @@ class _Trace:
     def _link_events(self) -> Iterator[str]:
         on = self._on_links
         columns = (column[on.place] for column in self._transfers[1:])
-        for link, lane, job, _, task, iteration, start_ns, end_ns, sharing, rate in _rows(on.link, on.lane, *columns):
+        for link, lane, job, _, task, iteration, start_ns, end_ns, sharing, rate in rows_of(on.link, on.lane, *columns):
             name, args = self._label(job, task)
             tid = self._tid(_LINKS, self._link_rows[link, lane])
             args = f'{args}{iteration},"sharing":{sharing},"rate_bytes_per_s":{rate!r}'
@@ -381,7 +233,7 @@ class _Trace:
             here = slice(*np.searchsorted(on.link, [link, link + 1]))
             name = json.dumps(self._result.finished.network.links[link].name)
             tid = self._tid(_LINKS, self._link_rows[link, 0])
-            for time_ns, count in _rows(*_counts(start_ns[here], end_ns[here], on.crossings[here], *window)):
+            for time_ns, count in rows_of(*_counts(start_ns[here], end_ns[here], on.crossings[here], *window)):
                 yield _event("C", "transfer", name, _LINKS, tid, time_ns, f'"args":{{"transfers":{count}}}')
 
     def _marks(self) -> list[tuple[int, int, str]]:

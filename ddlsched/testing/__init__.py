@@ -11,15 +11,6 @@ pytest then runs every check of the door on the policy.
 
 from __future__ import annotations
 
-from ddlsched.testing.conformance import (
-    AllocationConformance,
-    CommunicationConformance,
-    ContentionConformance,
-    InterferenceConformance,
-    OrderingConformance,
-    PlacementConformance,
-    TopologyConformance,
-)
 from ddlsched.testing.examples import example_network, example_workload, python_form
 from ddlsched.testing.handmade import (
     capacity_view,
@@ -28,6 +19,13 @@ from ddlsched.testing.handmade import (
     job_view,
     network_view,
     transfer_view,
+)
+from ddlsched.testing.network_conformance import CommunicationConformance, ContentionConformance, TopologyConformance
+from ddlsched.testing.policy_conformance import (
+    AllocationConformance,
+    InterferenceConformance,
+    OrderingConformance,
+    PlacementConformance,
 )
 
 __all__ = [

@@ -18,7 +18,7 @@ import ddlsched
 from ddlsched.comparisons.charts.style import IDLE, INK, JOB_COLOURS, in_style, save
 from ddlsched.results.paired_comparison import markdown
 from ddlsched.results.result import Result
-from ddlsched.results.timeline import compute_slices, transfer_slices
+from ddlsched.results.slices import compute_slices, transfer_slices
 from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:

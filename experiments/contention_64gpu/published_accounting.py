@@ -17,7 +17,7 @@ from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.results.result import Result
-from ddlsched.results.timeline import transfer_slices
+from ddlsched.results.slices import transfer_slices
 
 __all__ = ["PublishedAdaDual", "PublishedRates", "faster_than_alone", "probed"]
 

@@ -11,7 +11,7 @@ from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.disturbances import CapacityChange, Disturbances, Outage, jitter_factors, read_outages
-from ddlsched.results.timeline import compute_slices
+from ddlsched.results.slices import compute_slices
 
 
 @pytest.mark.parametrize(("cv", "found"), [(0.05, 0.05), (0.1, 0.09998), (0.5, 0.4995), (1.0, 0.9935)])

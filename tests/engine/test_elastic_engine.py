@@ -17,7 +17,7 @@ from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.engine import build, driver
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.results.result import PHASES, Result
-from ddlsched.results.timeline import compute_slices
+from ddlsched.results.slices import compute_slices
 from ddlsched.testing import python_form
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import ConstantRescaleCost

@@ -15,7 +15,7 @@ from strategies import Setting, examples, settings
 
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.results.result import PHASES, Result
-from ddlsched.results.timeline import compute_slices, transfer_slices
+from ddlsched.results.slices import compute_slices, transfer_slices
 
 
 def recorded(setting: Setting) -> Result:

@@ -28,7 +28,8 @@ from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
-from ddlsched.results.timeline import compute_slices, transfer_slices, write_timeline
+from ddlsched.results.slices import compute_slices, transfer_slices
+from ddlsched.results.timeline import write_timeline
 
 MS = 1_000_000
 SCALE = 0.005

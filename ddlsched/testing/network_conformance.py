@@ -1,177 +1,41 @@
-"""Conformance classes: what every plug-in of a door must do. Subclass one and give it ``make``."""
+"""Conformance classes of what decides about transfers and links. Subclass one and give it ``make``."""
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
-from ddlsched.cluster.capacity import CapacityTrace
-from ddlsched.cluster.cluster import Cluster
-from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.allocation_checks import what_is_wrong_with
 from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Network, Topology
-from ddlsched.policies.promises import PROMISES, promises
+from ddlsched.policies.promises import promises
 from ddlsched.policies.views import TransferView
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
+from ddlsched.testing.conformance_runs import (
+    CLUSTER,
+    SEEDS,
+    assert_frozen_dataclass,
+    assert_linear,
+    assert_promises_change_nothing,
+    assert_runs_alike,
+    begun,
+)
 from ddlsched.testing.examples import (
-    example_elastic_workload,
     example_flows,
     example_network,
     example_workload,
-    long_workload,
-    python_form,
-    without_promises,
 )
 from ddlsched.testing.handmade import (
-    capacity_view,
-    cluster_view,
-    elastic_job_view,
     job_view,
     network_view,
     transfer_view,
 )
-from ddlsched.workload.rescale import ConstantRescaleCost
 
-__all__ = [
-    "AllocationConformance",
-    "CommunicationConformance",
-    "ContentionConformance",
-    "InterferenceConformance",
-    "OrderingConformance",
-    "PlacementConformance",
-    "TopologyConformance",
-]
-
-_SEEDS = range(4)
-_CLUSTER = Cluster(num_servers=4, gpus_per_server=3)
-_COMPILED_DOORS = ("order", "communication", "contention")
-
-
-def _run(seed: int, **plugins: Any) -> Result:
-    return simulate(example_workload(seed), _CLUSTER, seed=seed, **plugins)
-
-
-def _finishes(result: Result) -> list[int]:
-    finishes: list[int] = result.finished.state.jobs.finish_ns.tolist()
-    return finishes
-
-
-def _assert_frozen_dataclass(plugin: object) -> None:
-    assert dataclasses.is_dataclass(plugin), "a plug-in is a dataclass: its parameters are its fields"
-    parameters = getattr(type(plugin), "__dataclass_params__")  # noqa: B009
-    assert parameters.frozen, "a plug-in is frozen: nothing may change between runs"
-    assert all(field.kw_only for field in dataclasses.fields(plugin)), "parameters are keyword-only"
-    hash(plugin)
-
-
-def _begun(policy: Any, cluster: Cluster = _CLUSTER) -> Any:
-    return policy.begin(cluster, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
-
-
-def _assert_runs_alike(door: str, plugin: object) -> None:
-    """Assert: same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
-    for seed in _SEEDS:
-        finishes = _finishes(_run(seed, **{door: plugin}))
-        assert all(finish > 0 for finish in finishes), "every job finishes"
-        assert finishes == _finishes(_run(seed, **{door: plugin})), "the same seed gives the same run"
-        if door in _COMPILED_DOORS and getattr(plugin, "compiled", None) is not False:
-            assert finishes == _finishes(_run(seed, **{door: python_form(plugin)})), "both forms agree"
-
-
-def _assert_promises_change_nothing(door: str, plugin: object) -> None:
-    """Assert: a run that takes shortcuts by what the class promises is the run without."""
-    made = [name for name in PROMISES if promises(plugin, name)]
-    for seed in range(2 * len(_SEEDS)) if made else ():
-        for workload in (example_workload(seed), long_workload(seed)):
-            kinds: list[Any] = [plugin, without_promises(plugin)]
-            plugins: list[dict[str, Any]] = [{door: kind} for kind in kinds]
-            finishes = [_finishes(simulate(workload, _CLUSTER, seed=seed, **given)) for given in plugins]
-            assert finishes[0] == finishes[1], f"what the class promises is so: {' and '.join(made)}"
-
-
-def _assert_linear(keys: list[Any]) -> None:
-    """Assert what ``key_is_linear`` promises of keys after equally many iterations each."""
-    parts = [key if isinstance(key, tuple | list) else (key,) for key in keys]
-    first = [part[0] for part in parts]
-    assert all(isinstance(number, int | np.integer) for number in first), "key_is_linear: the first number is whole"
-    steps = {after - before for before, after in pairwise(first)}
-    assert len(steps) <= 1, f"key_is_linear: the first number changes by the same amount, not {sorted(steps)[:3]}"
-    others = {tuple(part[1:]) for part in parts}
-    assert len(others) == 1, f"key_is_linear: the other numbers stay the same, not {sorted(others)[:3]}"
-
-
-class PlacementConformance:
-    """Checks of a placement policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
-
-    def test_answers_none_or_that_many_fitting_gpus(self) -> None:
-        """GPUs are different, as many as asked for, and have the memory."""
-        rng = np.random.default_rng(7)
-        for _ in range(50):
-            policy = _begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))  # as that of the view
-            free_mb, load_s = rng.choice([500.0, 4000.0], 16).tolist(), rng.choice([0.0, 1.5, 7.0], 16).tolist()
-            cluster = cluster_view(free_memory_mb=free_mb, load_s=load_s)
-            job = job_view(num_gpus=int(rng.integers(1, 9)), gpu_memory_mb=1000.0)
-            answer = policy.place(job, cluster)
-            if answer is not None:
-                assert len(answer) == len(set(answer)) == job.num_gpus
-                assert all(cluster.fits(job, gpu) for gpu in answer)
-
-    def test_waits_when_no_gpu_has_the_memory(self) -> None:
-        """A job that does not fit now is answered None."""
-        policy = _begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))
-        assert policy.place(job_view(), cluster_view(free_memory_mb=10.0)) is None
-
-    def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run."""
-        _assert_runs_alike("placement", self.make())
-
-
-class OrderingConformance:
-    """Checks of an ordering policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
-
-    def test_keys_are_totally_ordered(self) -> None:
-        """Any two keys compare one way only, and a key equals itself."""
-        policy = _begun(self.make())
-        jobs = [job_view(number=n, num_gpus=n % 5 + 1, iterations_left=9 * n % 100) for n in range(20)]
-        keys = [policy.key(job, 3.0) for job in jobs]
-        for a in keys:
-            assert a == a
-            assert all((a < b) + (b < a) + (a == b) == 1 for b in keys)
-
-    def test_linear_keys_are(self) -> None:
-        """``key_is_linear`` is so, if the class says it."""
-        policy = _begun(self.make())
-        for num_gpus, servers in product((1, 3, 4), ((), (0, 1)) if promises(policy, "key_is_linear") else ()):
-            jobs = [job_view(num_gpus=num_gpus, servers=servers, iterations_left=left) for left in range(60, 0, -1)]
-            _assert_linear([policy.key(job, 3.0) for job in jobs])
-
-    def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
-        _assert_runs_alike("order", self.make())
-        _assert_promises_change_nothing("order", self.make())
+__all__ = ["CommunicationConformance", "ContentionConformance", "TopologyConformance"]
 
 
 class CommunicationConformance:
@@ -183,16 +47,16 @@ class CommunicationConformance:
 
     def test_is_a_frozen_dataclass(self) -> None:
         """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
+        assert_frozen_dataclass(self.make())
 
     def test_is_preemptive_or_not(self) -> None:
         """A policy has one of ``admit``, ``transfer_key`` and ``select``."""
-        policy = _begun(self.make())
+        policy = begun(self.make())
         assert sum(hasattr(policy, form) for form in ("admit", "transfer_key", "select")) == 1
 
     def test_lets_a_lone_transfer_run(self) -> None:
         """On an empty network nothing waits for ever."""
-        policy = _begun(self.make())
+        policy = begun(self.make())
         transfer = transfer_view(job_view(num_gpus=8, servers=(0, 1)))
         network = network_view(waiting=[transfer])
         if hasattr(policy, "admit"):
@@ -202,7 +66,7 @@ class CommunicationConformance:
 
     def test_refusals_last(self) -> None:
         """``refusal_lasts`` is so, if the class says it."""
-        policy, rng = _begun(self.make()), np.random.default_rng(5)
+        policy, rng = begun(self.make()), np.random.default_rng(5)
         for _ in range(60 if promises(policy, "refusal_lasts") else 0):
             mine, met, elsewhere = (_random_transfer(rng, number, at) for number, at in ((9, 1), (1, 2), (2, 4)))
             alone = [
@@ -224,20 +88,20 @@ class CommunicationConformance:
 
     def test_linear_keys_are(self) -> None:
         """``key_is_linear`` is so, if the class says it, and all transfers of a job have the same first number."""
-        policy, network = _begun(self.make()), network_view()
+        policy, network = begun(self.make()), network_view()
         if not promises(policy, "key_is_linear") or not _reads_progress(policy):
             return
         for num_gpus, size in product((2, 3, 4), (1e6, 3e8)):
             jobs = [job_view(num_gpus=num_gpus, servers=(0, 1), iterations_left=left) for left in range(60, 0, -1)]
             keys = [policy.transfer_key(transfer_view(job, message_bytes=size), network) for job in jobs]
-            _assert_linear(keys)
+            assert_linear(keys)
             other = policy.transfer_key(transfer_view(jobs[0], message_bytes=size / 3, links=(1, 0)), network)
             pair = [key[0] if isinstance(key, tuple) else key for key in (keys[0], other)]
             assert pair[0] == pair[1], "key_is_linear: all transfers of a job have the same first number"
 
     def test_keys_fall_while_sending(self) -> None:
         """``key_falls_while_sending`` is so, if the class says it."""
-        policy = _begun(self.make())
+        policy = begun(self.make())
         if not promises(policy, "key_falls_while_sending"):
             return
         job = job_view(num_gpus=4, servers=(0, 1))
@@ -249,13 +113,13 @@ class CommunicationConformance:
 
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
-        _assert_runs_alike("communication", self.make())
-        _assert_promises_change_nothing("communication", self.make())
+        assert_runs_alike("communication", self.make())
+        assert_promises_change_nothing("communication", self.make())
 
     def test_conserves_bytes(self) -> None:
         """Over a run, the recorded rates x times are the bytes of the all-reduces."""
-        for seed in _SEEDS:
-            result = simulate(example_workload(seed), _CLUSTER, communication=self.make(), timeline=True)
+        for seed in SEEDS:
+            result = simulate(example_workload(seed), CLUSTER, communication=self.make(), timeline=True)
             _assert_bytes_conserved(result)
 
 
@@ -299,7 +163,7 @@ class ContentionConformance:
 
     def test_is_a_frozen_dataclass(self) -> None:
         """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
+        assert_frozen_dataclass(self.make())
 
     def test_a_lone_transfer_has_its_stated_rate(self) -> None:
         """Alone, a byte takes ``alone_per_byte_s``."""
@@ -330,31 +194,7 @@ class ContentionConformance:
 
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run; both forms agree."""
-        _assert_runs_alike("contention", self.make())
-
-
-class InterferenceConformance:
-    """Checks of a model of interference."""
-
-    def make(self) -> InterferenceModel:
-        """Return the model to test; it must know the models ``a``, ``b`` and jobs without one."""
-        raise NotImplementedError("give the conformance class a make() that returns the model")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
-
-    def test_penalties_are_shares(self) -> None:
-        """From 0 to 1000, and the same when asked again."""
-        model = self.make()
-        for pair in product((None, "a", "b"), repeat=2):
-            share = model.penalty_share(*pair)
-            assert 0 <= share <= MAX_PENALTY_SHARE
-            assert share == model.penalty_share(*pair)
-
-    def test_runs_alike(self) -> None:
-        """Every job finishes; the same seed gives the same run."""
-        _assert_runs_alike("interference", self.make())
+        assert_runs_alike("contention", self.make())
 
 
 class TopologyConformance:
@@ -368,7 +208,7 @@ class TopologyConformance:
 
     def test_is_a_frozen_dataclass(self) -> None:
         """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
+        assert_frozen_dataclass(self.make())
 
     def test_routes_follow_cables(self) -> None:
         """Every route runs from source to target over edges of the graph, without a detour through a server."""
@@ -409,40 +249,3 @@ def _flow(network: Network, servers: list[int]) -> Any:
     from ddlsched.testing.examples import ExampleFlow
 
     return ExampleFlow(servers=tuple(servers), links=network.ring(servers).links)
-
-
-class AllocationConformance:
-    """Checks of an allocation policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        _assert_frozen_dataclass(self.make())
-
-    def test_answers_what_can_be_carried_out(self) -> None:
-        """Numbers of GPUs and batches are allowed, and there are as many GPUs; with any jobs, also none."""
-        rng = np.random.default_rng(7)
-        for count in [*range(12), 40]:
-            held = {n: [2 * n, 2 * n + 1] for n in range(min(count, 4)) if rng.random() < 0.5}
-            jobs = [
-                elastic_job_view(number=n, gpus=held.get(n, ()), batch=64 if n in held else 0, max_gpus=2 + n % 5)
-                for n in range(count)
-            ]
-            capacity = capacity_view(held=[gpu for gpus in held.values() for gpu in gpus])
-            answer = _begun(self.make()).allocate(jobs, capacity, 0.0)
-            assert what_is_wrong_with(answer, jobs, capacity) is None
-
-    def test_every_job_ends_though_servers_come_and_go(self) -> None:
-        """Every job finishes or is dropped, and the same seed gives the same run, to the bit."""
-        capacity = CapacityTrace.of([(0, 0, 1e9), (1, 0, 400), (1, 900, 1e9), (2, 300, 1e9), (3, 0, 200)])
-        options: dict[str, Any] = {"capacity": capacity, "rescale_cost": ConstantRescaleCost.restart(5.0)}
-        for seed in _SEEDS:
-            runs = [
-                simulate(example_elastic_workload(seed), _CLUSTER, seed=seed, allocation=self.make(), **options)
-                for _ in range(2)
-            ]
-            assert set(runs[0].jobs["state"]) <= {"finished", "dropped"}
-            assert _finishes(runs[0]) == _finishes(runs[1]), "the same seed gives the same run"

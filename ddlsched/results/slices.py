@@ -1,0 +1,166 @@
+"""What every GPU and every transfer did, when: the records of a run as columns and as tables.
+
+A run has them only if they were asked for, ``simulate(..., timeline=True)`` or ``timeline=(from_s, to_s)``.
+Of a window, everything that intersects it is there, whole. Iterations are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ddlsched.engine.loop.codes import SliceKind
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddlsched.engine.loop.layout import Records
+    from ddlsched.results.result import Result
+
+__all__ = [
+    "Slices",
+    "compute_slices",
+    "computing",
+    "gpus_of_workers",
+    "ragged",
+    "repeated",
+    "rows_of",
+    "sending",
+    "transfer_slices",
+]
+
+_CHUNK = 1 << 14
+"""Rows turned into Python numbers at a time, so that a long timeline is never in memory as text."""
+
+
+def compute_slices(result: Result) -> pd.DataFrame:
+    """Return a row for each time that a GPU ran a task, sorted by GPU, then start.
+
+    Columns: gpu; job_id; task (its name); iteration; start_ns, end_ns; cut (whether a failure ended it undone).
+    Tasks that take no time are left out.
+
+    Raises
+    ------
+    InputError
+        The run was not recorded.
+    """
+    import pandas as pd
+
+    slices = computing(result)
+    return pd.DataFrame({"gpu": slices.owner} | _named(result, slices) | {"cut": slices.sharing == 1})
+
+
+def transfer_slices(result: Result) -> pd.DataFrame:
+    """Return a row for each time that a transfer ran at one rate, sorted by start, then transfer.
+
+    A transfer has several rows in an iteration if its rate or the number it shares with changed, or if it
+    paused. During its latency it has its rate, but sends nothing.
+
+    Columns: job_id; task (its name); iteration; start_ns, end_ns; links (numbers of the rows of
+    ``result.links``, one entry a crossing); sharing (the most transfers on any one of its links, itself
+    included); rate_bytes_per_s.
+
+    Raises
+    ------
+    InputError
+        The run was not recorded.
+    """
+    import pandas as pd
+
+    slices = sending(result)
+    frame = pd.DataFrame(_named(result, slices))
+    frame["links"] = [result.finished.stays[stay].links for stay in slices.stay.tolist()]
+    return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
+
+
+class Slices(NamedTuple):
+    """Columns of what GPUs ran or transfers did.
+
+    ``owner`` is the number of the GPU or transfer; ``sharing`` of a GPU's is 1 if a failure cut it short.
+    """
+
+    owner: np.ndarray
+    job: np.ndarray
+    stay: np.ndarray
+    task: np.ndarray
+    iteration: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+    sharing: np.ndarray
+    rate: np.ndarray
+
+
+def _recorded(result: Result, *kinds: int) -> Records:
+    """Return the recorded slices of some kinds that take time."""
+    if not result.finished.state.run[0].record:
+        raise InputError("this run has no timeline; expected one of simulate(..., timeline=True) or (FROM, TO)")
+    slices = result.finished.slices
+    return slices[np.isin(slices["kind"], kinds) & (slices["end_ns"] > slices["start_ns"])]
+
+
+def computing(result: Result) -> Slices:
+    """Return what the GPUs ran, sorted by GPU, then start."""
+    state = result.finished.state
+    slices = _recorded(result, SliceKind.COMPUTE, SliceKind.LOCKSTEP, SliceKind.CUT)
+    job = state.workers.job[slices["owner"]]
+    # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
+    sizes = np.array([len(stay.gpus) for stay in result.finished.stays], np.int64)
+    place, nth = repeated(np.where(slices["kind"] == SliceKind.LOCKSTEP, sizes[slices["stay"]], 1))
+    gpu = gpus_of_workers(result, slices[place], nth)
+    order = np.lexsort((slices["start_ns"][place], gpu))
+    place = place[order]
+    slices["sharing"] = slices["kind"] == SliceKind.CUT
+    return Slices(gpu[order], job[place], *(slices[name][place] for name in Slices._fields[2:]))
+
+
+def sending(result: Result) -> Slices:
+    """Return what the transfers did, sorted by start, then transfer."""
+    slices = _recorded(result, SliceKind.TRANSFER)
+    slices = slices[np.lexsort((slices["owner"], slices["start_ns"]))]
+    job = result.finished.state.transfers.job[slices["owner"]]
+    return Slices(slices["owner"], job, *(slices[name] for name in Slices._fields[2:]))
+
+
+def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
+    place = np.repeat(np.arange(len(counts)), counts)
+    return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def gpus_of_workers(result: Result, slices: Records, nth: np.ndarray | int = 0) -> np.ndarray:
+    """Return the GPU of each worker's slice, or of the ``nth`` worker after it."""
+    stays = result.finished.stays
+    first, gpus = ragged([stay.gpus for stay in stays])
+    jobs = np.array([stay.job for stay in stays], np.int64)[slices["stay"]]
+    found: np.ndarray = gpus[
+        first[slices["stay"]] + slices["owner"] - result.finished.state.jobs.first_worker[jobs] + nth
+    ]
+    return found
+
+
+def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each row begins in all rows' numbers one behind the other, and those."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return np.cumsum(lengths) - lengths, np.array([number for row in rows for number in row], np.int64)
+
+
+def _named(result: Result, slices: Slices) -> dict[str, Any]:
+    """Return the columns that both tables have."""
+    job_ids = np.array([job.job_id for job in result.workload], dtype=object)
+    tasks = np.array([task.name for job in result.workload for task in job.dag.tasks], dtype=object)
+    return {
+        "job_id": job_ids[slices.job],
+        "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],
+        "iteration": slices.iteration,
+        "start_ns": slices.start_ns,
+        "end_ns": slices.end_ns,
+    }
+
+
+def rows_of(*columns: np.ndarray) -> Iterator[tuple[Any, ...]]:
+    """Iterate over equally long columns row by row."""
+    for first in range(0, len(columns[0]), _CHUNK):
+        yield from zip(*(column[first : first + _CHUNK].tolist() for column in columns), strict=True)

@@ -1,0 +1,93 @@
+"""Runs and checks that the conformance classes share."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.policies.promises import PROMISES, promises
+from ddlsched.results.result import Result
+from ddlsched.simulation import simulate
+from ddlsched.testing.examples import (
+    example_workload,
+    long_workload,
+    python_form,
+    without_promises,
+)
+
+__all__ = [
+    "CLUSTER",
+    "SEEDS",
+    "assert_frozen_dataclass",
+    "assert_linear",
+    "assert_promises_change_nothing",
+    "assert_runs_alike",
+    "begun",
+    "finishes_of",
+    "run_example",
+]
+
+SEEDS = range(4)
+CLUSTER = Cluster(num_servers=4, gpus_per_server=3)
+_COMPILED_DOORS = ("order", "communication", "contention")
+
+
+def run_example(seed: int, **plugins: Any) -> Result:
+    """Run the example workload of a seed on the example cluster."""
+    return simulate(example_workload(seed), CLUSTER, seed=seed, **plugins)
+
+
+def finishes_of(result: Result) -> list[int]:
+    """Return when each job finished, nanoseconds."""
+    finishes: list[int] = result.finished.state.jobs.finish_ns.tolist()
+    return finishes
+
+
+def assert_frozen_dataclass(plugin: object) -> None:
+    """Assert: a plug-in is a frozen dataclass with keyword-only parameters."""
+    assert dataclasses.is_dataclass(plugin), "a plug-in is a dataclass: its parameters are its fields"
+    parameters = getattr(type(plugin), "__dataclass_params__")  # noqa: B009
+    assert parameters.frozen, "a plug-in is frozen: nothing may change between runs"
+    assert all(field.kw_only for field in dataclasses.fields(plugin)), "parameters are keyword-only"
+    hash(plugin)
+
+
+def begun(policy: Any, cluster: Cluster = CLUSTER) -> Any:
+    """Return the object that is asked during a run."""
+    return policy.begin(cluster, np.random.default_rng(0)) if hasattr(policy, "begin") else policy
+
+
+def assert_runs_alike(door: str, plugin: object) -> None:
+    """Assert: same seed, same run, to the bit; and the compiled form, if stated, is the Python form."""
+    for seed in SEEDS:
+        finishes = finishes_of(run_example(seed, **{door: plugin}))
+        assert all(finish > 0 for finish in finishes), "every job finishes"
+        assert finishes == finishes_of(run_example(seed, **{door: plugin})), "the same seed gives the same run"
+        if door in _COMPILED_DOORS and getattr(plugin, "compiled", None) is not False:
+            assert finishes == finishes_of(run_example(seed, **{door: python_form(plugin)})), "both forms agree"
+
+
+def assert_promises_change_nothing(door: str, plugin: object) -> None:
+    """Assert: a run that takes shortcuts by what the class promises is the run without."""
+    made = [name for name in PROMISES if promises(plugin, name)]
+    for seed in range(2 * len(SEEDS)) if made else ():
+        for workload in (example_workload(seed), long_workload(seed)):
+            kinds: list[Any] = [plugin, without_promises(plugin)]
+            plugins: list[dict[str, Any]] = [{door: kind} for kind in kinds]
+            finishes = [finishes_of(simulate(workload, CLUSTER, seed=seed, **given)) for given in plugins]
+            assert finishes[0] == finishes[1], f"what the class promises is so: {' and '.join(made)}"
+
+
+def assert_linear(keys: list[Any]) -> None:
+    """Assert what ``key_is_linear`` promises of keys after equally many iterations each."""
+    parts = [key if isinstance(key, tuple | list) else (key,) for key in keys]
+    first = [part[0] for part in parts]
+    assert all(isinstance(number, int | np.integer) for number in first), "key_is_linear: the first number is whole"
+    steps = {after - before for before, after in pairwise(first)}
+    assert len(steps) <= 1, f"key_is_linear: the first number changes by the same amount, not {sorted(steps)[:3]}"
+    others = {tuple(part[1:]) for part in parts}
+    assert len(others) == 1, f"key_is_linear: the other numbers stay the same, not {sorted(others)[:3]}"

@@ -1,0 +1,165 @@
+"""Conformance classes of what decides about jobs and GPUs. Subclass one and give it ``make``."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.engine.allocation_checks import what_is_wrong_with
+from ddlsched.policies.promises import promises
+from ddlsched.simulation import simulate
+from ddlsched.testing.conformance_runs import (
+    CLUSTER,
+    SEEDS,
+    assert_frozen_dataclass,
+    assert_linear,
+    assert_promises_change_nothing,
+    assert_runs_alike,
+    begun,
+    finishes_of,
+)
+from ddlsched.testing.examples import (
+    example_elastic_workload,
+)
+from ddlsched.testing.handmade import (
+    capacity_view,
+    cluster_view,
+    elastic_job_view,
+    job_view,
+)
+from ddlsched.workload.rescale import ConstantRescaleCost
+
+__all__ = ["AllocationConformance", "InterferenceConformance", "OrderingConformance", "PlacementConformance"]
+
+
+class PlacementConformance:
+    """Checks of a placement policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        assert_frozen_dataclass(self.make())
+
+    def test_answers_none_or_that_many_fitting_gpus(self) -> None:
+        """GPUs are different, as many as asked for, and have the memory."""
+        rng = np.random.default_rng(7)
+        for _ in range(50):
+            policy = begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))  # as that of the view
+            free_mb, load_s = rng.choice([500.0, 4000.0], 16).tolist(), rng.choice([0.0, 1.5, 7.0], 16).tolist()
+            cluster = cluster_view(free_memory_mb=free_mb, load_s=load_s)
+            job = job_view(num_gpus=int(rng.integers(1, 9)), gpu_memory_mb=1000.0)
+            answer = policy.place(job, cluster)
+            if answer is not None:
+                assert len(answer) == len(set(answer)) == job.num_gpus
+                assert all(cluster.fits(job, gpu) for gpu in answer)
+
+    def test_waits_when_no_gpu_has_the_memory(self) -> None:
+        """A job that does not fit now is answered None."""
+        policy = begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))
+        assert policy.place(job_view(), cluster_view(free_memory_mb=10.0)) is None
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run."""
+        assert_runs_alike("placement", self.make())
+
+
+class OrderingConformance:
+    """Checks of an ordering policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        assert_frozen_dataclass(self.make())
+
+    def test_keys_are_totally_ordered(self) -> None:
+        """Any two keys compare one way only, and a key equals itself."""
+        policy = begun(self.make())
+        jobs = [job_view(number=n, num_gpus=n % 5 + 1, iterations_left=9 * n % 100) for n in range(20)]
+        keys = [policy.key(job, 3.0) for job in jobs]
+        for a in keys:
+            assert a == a
+            assert all((a < b) + (b < a) + (a == b) == 1 for b in keys)
+
+    def test_linear_keys_are(self) -> None:
+        """``key_is_linear`` is so, if the class says it."""
+        policy = begun(self.make())
+        for num_gpus, servers in product((1, 3, 4), ((), (0, 1)) if promises(policy, "key_is_linear") else ()):
+            jobs = [job_view(num_gpus=num_gpus, servers=servers, iterations_left=left) for left in range(60, 0, -1)]
+            assert_linear([policy.key(job, 3.0) for job in jobs])
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
+        assert_runs_alike("order", self.make())
+        assert_promises_change_nothing("order", self.make())
+
+
+class InterferenceConformance:
+    """Checks of a model of interference."""
+
+    def make(self) -> InterferenceModel:
+        """Return the model to test; it must know the models ``a``, ``b`` and jobs without one."""
+        raise NotImplementedError("give the conformance class a make() that returns the model")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        assert_frozen_dataclass(self.make())
+
+    def test_penalties_are_shares(self) -> None:
+        """From 0 to 1000, and the same when asked again."""
+        model = self.make()
+        for pair in product((None, "a", "b"), repeat=2):
+            share = model.penalty_share(*pair)
+            assert 0 <= share <= MAX_PENALTY_SHARE
+            assert share == model.penalty_share(*pair)
+
+    def test_runs_alike(self) -> None:
+        """Every job finishes; the same seed gives the same run."""
+        assert_runs_alike("interference", self.make())
+
+
+class AllocationConformance:
+    """Checks of an allocation policy."""
+
+    def make(self) -> Any:
+        """Return the policy to test."""
+        raise NotImplementedError("give the conformance class a make() that returns the policy")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        assert_frozen_dataclass(self.make())
+
+    def test_answers_what_can_be_carried_out(self) -> None:
+        """Numbers of GPUs and batches are allowed, and there are as many GPUs; with any jobs, also none."""
+        rng = np.random.default_rng(7)
+        for count in [*range(12), 40]:
+            held = {n: [2 * n, 2 * n + 1] for n in range(min(count, 4)) if rng.random() < 0.5}
+            jobs = [
+                elastic_job_view(number=n, gpus=held.get(n, ()), batch=64 if n in held else 0, max_gpus=2 + n % 5)
+                for n in range(count)
+            ]
+            capacity = capacity_view(held=[gpu for gpus in held.values() for gpu in gpus])
+            answer = begun(self.make()).allocate(jobs, capacity, 0.0)
+            assert what_is_wrong_with(answer, jobs, capacity) is None
+
+    def test_every_job_ends_though_servers_come_and_go(self) -> None:
+        """Every job finishes or is dropped, and the same seed gives the same run, to the bit."""
+        capacity = CapacityTrace.of([(0, 0, 1e9), (1, 0, 400), (1, 900, 1e9), (2, 300, 1e9), (3, 0, 200)])
+        options: dict[str, Any] = {"capacity": capacity, "rescale_cost": ConstantRescaleCost.restart(5.0)}
+        for seed in SEEDS:
+            runs = [
+                simulate(example_elastic_workload(seed), CLUSTER, seed=seed, allocation=self.make(), **options)
+                for _ in range(2)
+            ]
+            assert set(runs[0].jobs["state"]) <= {"finished", "dropped"}
+            assert finishes_of(runs[0]) == finishes_of(runs[1]), "the same seed gives the same run"

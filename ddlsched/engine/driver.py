@@ -18,9 +18,8 @@ from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
 from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
+from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, take_sample, take_samples
 from ddlsched.engine.loop.layout import Records, make_records
-from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
-from ddlsched.engine.loop.samples import take_sample, take_samples
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.rescaling import Rescaling

@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job

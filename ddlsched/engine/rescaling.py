@@ -7,7 +7,7 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.codes import JobState
-from ddlsched.engine.loop.failures import stop_job
+from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP
 from ddlsched.policies.elastic_views import CapacityView

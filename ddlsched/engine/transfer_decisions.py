@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.codes import Contention
-from ddlsched.engine.loop.sharing import apply_rates, change_share, list_component, rerate_max_min
-from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
+from ddlsched.engine.loop.from_python import (
+    change_share,
+    gather_transfers,
+    list_component,
+    pause_transfer,
+    rerate_max_min,
+    start_transfer,
+)
+from ddlsched.engine.loop.sharing import apply_rates
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.network.rates import counted_weight

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ZERO, Communication, Door, TransferState
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items, write_key
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
@@ -18,7 +18,7 @@ def add_candidate(s, count, number):
     return count + 1
 
 
-@called_from_python
+@njit
 def gather_transfers(s):
     """Sort the waiting transfers (for a preemptive policy: the active too) into ``items``; return how many."""
     run = s.run[0]

@@ -16,19 +16,28 @@ from typing import Any
 import numba
 
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
-from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.failures import fail_gpus, restore_gpus, stop_job
+from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
+from ddlsched.engine.loop.from_python import (
+    change_share,
+    gather_rivals,
+    gather_transfers,
+    list_component,
+    pause_transfer,
+    rank_rivals,
+    rerate_max_min,
+    start_transfer,
+    stop_job,
+    take_sample,
+    take_samples,
+)
 from ddlsched.engine.loop.jit import compiled_part, compiling, is_kept
 from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.room import next_fitting
-from ddlsched.engine.loop.samples import take_sample, take_samples
-from ddlsched.engine.loop.sharing import apply_rates, change_share, list_component, rerate_max_min
+from ddlsched.engine.loop.sharing import apply_rates
 from ddlsched.engine.loop.state import STATE
-from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
 
 __all__ = ["Part", "compile_loop", "ensure_compiled", "start_compiling"]
 

@@ -57,7 +57,7 @@ def forget_iteration(s, job):
             s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
 
 
-@called_from_python
+@njit
 def stop_job(s, number, checkpoint_iterations):
     """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
     run = s.run[0]

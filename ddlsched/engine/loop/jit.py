@@ -165,7 +165,7 @@ def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function of the state and a number apart from those that call it.
 
     So it is compiled once, not with each of its callers, only where a run needs it, and beside others. ``field`` of the
-    run's record holds its address. Python may call it too.
+    run's record holds its address.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -177,7 +177,7 @@ def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
         exec(text, space)
         caller = space[function.__name__]
         caller.__doc__ = function.__doc__
-        return _compiler(**ENGINE_OPTIONS)(caller)
+        return njit(caller)
 
     return decorate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ONE, ZERO, Door
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items
 from ddlsched.engine.loop.policy_calls import call_policy
 
@@ -18,7 +18,7 @@ def add_rival(s, count, number):
     return count + 1
 
 
-@called_from_python
+@njit
 def gather_rivals(s):
     """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
     run = s.run[0]
@@ -46,7 +46,7 @@ def gather_rivals(s):
     return count
 
 
-@called_from_python
+@njit
 def rank_rivals(s):
     """Rank the rivals by a compiled order with a memory, which is asked as one in Python is."""
     run = s.run[0]

@@ -6,10 +6,10 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import NEVER
 from ddlsched.engine.loop.dormant_progress import dormant_busy_ns, dormant_sending
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import njit
 
 
-@called_from_python
+@njit
 def take_samples(s, until_ns):
     """Record the state, which stays as it is until ``until_ns``, at each sampling time before that."""
     run = s.run[0]
@@ -25,7 +25,7 @@ def take_samples(s, until_ns):
             run.next_sample_ns += run.sample_step_ns
 
 
-@called_from_python
+@njit
 def take_sample(s, time_ns):
     run = s.run[0]
     record = s.samples[run.num_samples]

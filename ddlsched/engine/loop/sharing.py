@@ -87,7 +87,7 @@ def weigh(s, number):
         transfer.weight = 1.0
 
 
-@called_from_python
+@njit
 def change_share(s, number, weight, level):
     """Give a transfer its weight and level; if these are others than before, it is filled anew."""
     transfer = s.transfers[number]
@@ -101,7 +101,7 @@ def change_share(s, number, weight, level):
     transfer.weight, transfer.level = weight, level
 
 
-@called_from_python
+@njit
 def list_component(s):
     """List in ``items`` the transfers that links connect to a touched link; return how many."""
     run = s.run[0]
@@ -166,7 +166,7 @@ def rerate_shares(s, number):  # noqa: ARG001
     rerate_max_min(s)
 
 
-@called_from_python
+@njit
 def rerate_max_min(s):
     """Fill the links anew that a change reaches, and rate the transfers on them, and those on the changed links."""
     run = s.run[0]

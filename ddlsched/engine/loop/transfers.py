@@ -6,7 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import ZERO, SliceKind, TransferState
 from ddlsched.engine.loop.heap import schedule, unschedule
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.sharing_solver import leave_filling
 from ddlsched.engine.loop.tasks import end_all_reduce
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
@@ -89,7 +89,7 @@ def leave_waiting(s, number):
     transfer.state = TransferState.IDLE
 
 
-@called_from_python
+@njit
 def start_transfer(s, number):
     """Step 4: a waiting transfer runs; its rate comes after the step."""
     run = s.run[0]
@@ -157,7 +157,7 @@ def record_transfer(s, number):
     )
 
 
-@called_from_python
+@njit
 def pause_transfer(s, number):
     run = s.run[0]
     transfer = s.transfers[number]

@@ -1,6 +1,8 @@
 """Megatron-LM's published times against the model: the eight that its efficiency is fitted to, and ten others.
 
-    python experiments/cluster_design/megatron.py
+    python experiments/cluster_design/megatron.py [--out FILE]
+
+Prints the rows and errors; ``--out`` writes the errors' means and largest as CSV (``expected/megatron.csv``).
 
 Published: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", MLSys 2023, on A100s:
 full recomputation without, and selective recomputation with sequence parallelism. The ten others: Narayanan et al.,
@@ -10,12 +12,15 @@ compared with three copies of the table, which agree.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ddlsched.performance.estimate import estimate_checked
 from ddlsched.performance.fitting import Prior, fit_constants
@@ -144,8 +149,26 @@ def fit() -> Efficiency:
     return efficiency(found)
 
 
+def throughput_errors(efficiency: Efficiency) -> list[float]:
+    """Return predicted over published throughputs of the ten others, less 1."""
+    return [predicted_tera(row, efficiency) / row.tera - 1 for row in WEAK_SCALING]
+
+
+def summary() -> pd.DataFrame:
+    """Return the mean and the largest error of the shipped efficiency, as shares, of the eight and of the ten."""
+    shipped = EFFICIENCIES["megatron"]
+    sizes = {
+        "eight, to which two constants were fitted": np.abs(list(errors(shipped).values())),
+        "ten, not fitted": np.abs(throughput_errors(shipped)),
+    }
+    return pd.DataFrame([{"rows": name, "mean": of.mean(), "max": of.max()} for name, of in sizes.items()])
+
+
 def main() -> int:
     """Print the eight times and errors, as shipped, as fitted, and of the efficiency fitted to other rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, metavar="FILE")
+    out = parser.parse_args().out
     shipped = EFFICIENCIES["megatron"]
     found = errors(shipped)
     for row in PUBLISHED:
@@ -160,13 +183,14 @@ def main() -> int:
         print(f"{name:18} mean {sizes.mean():5.2f} %, max {sizes.max():5.2f} %   {efficiency}")
     print(f"{'Calculon':18} mean {CALCULON['mean']:5.2f} %, max {CALCULON['max']:5.2f} %")
     print("\nTen others, not fitted (TFLOP/s of a GPU, recomputation counted):")
-    differences = []
-    for other in WEAK_SCALING:
-        tera = predicted_tera(other, shipped)
-        differences.append(tera / other.tera - 1)
-        print(f"{other.gpus:5} GPUs {other.tera:6.0f} published {tera:6.1f} predicted {differences[-1]:+7.2%}")
+    differences = throughput_errors(shipped)
+    for other, difference in zip(WEAK_SCALING, differences, strict=True):
+        tera = other.tera * (1 + difference)
+        print(f"{other.gpus:5} GPUs {other.tera:6.0f} published {tera:6.1f} predicted {difference:+7.2%}")
     sizes = 100 * np.abs(differences)
     print(f"{'shipped':18} mean {sizes.mean():5.2f} %, max {sizes.max():5.2f} %")
+    if out is not None:
+        summary().to_csv(out, index=False, float_format="%.6g", lineterminator="\n")
     return 0
 
 

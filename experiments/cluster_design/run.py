@@ -16,6 +16,7 @@ from pathlib import Path
 import author_run
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 
 from ddlsched.comparisons.charts.design_charts import heat_map, pareto_chart
 from ddlsched.comparisons.charts.style import save
@@ -103,7 +104,24 @@ def headline_table(clusters: pd.DataFrame) -> pd.DataFrame:
         ("1.4", "A100 own memory against + 500 GB/s", step["a100-80", "own"] / step["a100-80", "+ 500 GB/s"]),
         ("1.4", "H100 own memory against + 200 GB/s", step["h100", "own"] / step["h100", "+ 200 GB/s"]),
     ]
-    return pd.DataFrame(rows, columns=["abstract", "reading", "factor"])
+    crossings = [
+        ("1.4", f"{name} own memory: bandwidth of expansion at which it is 1.4 (GB/s)", crossing_gb_per_s(name, 1.4))
+        for name in ("a100-80", "h100")
+    ]
+    return pd.DataFrame(rows + crossings, columns=["abstract", "reading", "factor"])
+
+
+def crossing_gb_per_s(name: str, factor: float) -> float:
+    """Return the bandwidth of memory expansion, GB/s, from which on it makes a cluster so many times as fast."""
+    own = best(name, COMET)
+    if own is None:
+        raise ValueError(f"{MODEL} fits no parallelism on {name} without expansion")
+
+    def gain(bandwidth: float) -> float:
+        found = best(name, COMET, expansion_gb_per_s=bandwidth)
+        return float(own["step_s"] / found["step_s"]) - factor if found is not None else -factor
+
+    return float(brentq(gain, min(BANDWIDTHS), max(BANDWIDTHS), xtol=0.001))
 
 
 def pipeline_table() -> pd.DataFrame:

@@ -175,9 +175,10 @@ def report(measured: Measured, clusters: list[int], out: Path) -> None:
     for gpus in clusters:
         print(means_text(measured, gpus))
     charts += save(sweep_chart(measured), out / "charts" / "sweeps")
-    print(sweep_text(measured))
+    print(sweep_text(sweep_table(measured)))
     write(pd.DataFrame(rows), out / "tables" / "ratios.csv")
     write(measured.means(), out / "tables" / "means.csv")
+    write(sweep_table(measured), out / "tables" / "sweeps.csv")
     print("Tables:", *sorted((out / "tables").glob("*.csv")), sep="\n  ")
     print("Charts:", *charts, sep="\n  ")
 
@@ -246,18 +247,28 @@ def sweep_chart(measured: Measured) -> Figure:
     return lines(panels, axis=RELATIVE, x_axis={title: x for title, (_, _, x) in SWEEPS.items()})
 
 
-def sweep_text(measured: Measured) -> str:
+def sweep_table(measured: Measured) -> pd.DataFrame:
+    """Return the sweeps: a row a policy and value."""
+    return pd.DataFrame(
+        {"sweep": title, "varied": axis, "value": value, "policy": policy}
+        | {"ratio": ratio.mean, "low": ratio.low, "high": ratio.high, "seeds": ratio.seeds}
+        for title, (fixed, varied, axis) in SWEEPS.items()
+        for policy, points in swept(measured, fixed, varied).items()
+        for value, ratio in points.items()
+    )
+
+
+def sweep_text(table: pd.DataFrame) -> str:
     """Return the sweeps' tables."""
     text = []
-    for title, (fixed, varied, axis) in SWEEPS.items():
-        found = swept(measured, fixed, varied)
-        rows = [
-            {"policy": policy}
-            | {f"{axis}: {value}": interval_text(interval, decimals=2) for value, interval in points.items()}
-            for policy, points in found.items()
-        ]
-        workload = f"{SWEPT[0]}, {SWEPT[1]}, {SWEPT[2]} GPUs"
-        text.append(f"## {RELATIVE}, {workload}; {title}\n\n{markdown(rows)}\n")
+    workload = f"{SWEPT[0]}, {SWEPT[1]}, {SWEPT[2]} GPUs"
+    for title, part in table.groupby("sweep", sort=False):
+        rows: dict[str, dict[str, str]] = {}
+        for point in part.itertuples():
+            ratio = Interval(point.ratio, point.low, point.high, point.seeds)
+            row = rows.setdefault(point.policy, {"policy": point.policy})
+            row[f"{point.varied}: {point.value:g}"] = interval_text(ratio, decimals=2)
+        text.append(f"## {RELATIVE}, {workload}; {title}\n\n{markdown(list(rows.values()))}\n")
     return "\n".join(text)
 
 

@@ -1,0 +1,206 @@
+"""Steady streams: jobs drawn from a mix or a trace, arriving at a stated load, so that a workload has seeds.
+
+The load is what arrives each second, in GPU-seconds, over the GPUs. A job's GPU-seconds are its time alone x its GPUs:
+compute, and if it needs several servers, its all-reduces without contention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.network.contention import TEN_GBE
+from ddlsched.units import s_from_ns
+from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.generators.microsoft import microsoft_160
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.workload_files import read_workload
+
+__all__ = ["gpu_seconds", "stream", "trace_window"]
+
+_MICROSOFT = "microsoft-160"
+_ARRIVALS = ("poisson", "diurnal")
+_MOST_JOBS = 1_000_000
+
+
+def gpu_seconds(job: Job, *, per_byte_s: float = TEN_GBE["per_byte_s"], gpus_per_server: int = 4) -> float:
+    """Return the time of a job alone x its GPUs, seconds; ``per_byte_s`` is what a byte of an all-reduce takes."""
+    messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)]
+    sending_s = sum(messages) * per_byte_s if job.num_gpus > gpus_per_server else 0.0
+    return job.num_gpus * job.iterations * (s_from_ns(job.dag.compute_ns) + sending_s)
+
+
+def stream(
+    *,
+    seed: int,
+    of: str = _MICROSOFT,
+    num_jobs: int = 500,
+    load: float = 0.7,
+    gpus: int = 64,
+    gpus_per_server: int = 4,
+    per_byte_s: float = TEN_GBE["per_byte_s"],
+    arrivals: str = "poisson",
+    day_s: float = 86_400.0,
+    swing: float = 0.8,
+    scale: float = 1.0,
+) -> Workload:
+    """Return jobs drawn with replacement from a mix, arriving at random times.
+
+    Parameters
+    ----------
+    seed
+        Of numpy's PCG64.
+    of
+        What is drawn from: ``microsoft-160``, of which the seed makes the jobs, or a workload file.
+    num_jobs
+        Jobs in all.
+    load
+        GPU-seconds that arrive each second, as a share of the GPUs, from 0.01 to 2; of diurnal arrivals, over a day.
+    gpus, gpus_per_server
+        Of the cluster that the load is meant for.
+    per_byte_s
+        Time of a byte of an all-reduce between servers, without contention, seconds.
+    arrivals
+        ``poisson``, or ``diurnal``: a Poisson process whose rate rises and falls by ``swing`` as a sine of ``day_s``.
+    day_s, swing
+        Of diurnal arrivals; ``swing`` is a share of the mean rate, from 0 to 1.
+    scale
+        Multiplies iterations; arrivals follow from the load. ``day_s`` is scaled too.
+
+    Raises
+    ------
+    InputError
+        A value out of range, no such file, or jobs that take no time.
+    """
+    _check(load=load, gpus=gpus, gpus_per_server=gpus_per_server, num_jobs=num_jobs, scale=scale)
+    if arrivals not in _ARRIVALS:
+        raise InputError(f"arrivals is {arrivals!r}; expected {' or '.join(_ARRIVALS)}")
+    if not 0 <= swing <= 1 or not 0 < day_s < inf:
+        raise InputError(f"swing is {swing}, day_s {day_s}; expected a swing from 0 to 1 and a day above 0 s")
+    mix = microsoft_160(seed=seed).jobs if of == _MICROSOFT else _jobs_of(of)
+    rng = np.random.default_rng(seed)
+    drawn = [mix[place] for place in rng.integers(len(mix), size=num_jobs).tolist()]
+    jobs = [replace(job, iterations=max(1, round(job.iterations * scale))) for job in drawn]
+    work_s = sum(gpu_seconds(job, per_byte_s=per_byte_s, gpus_per_server=gpus_per_server) for job in jobs)
+    if work_s == 0:
+        raise InputError(f"the jobs of {of} take no time, so that no stream of them has a load")
+    times = np.cumsum(rng.exponential(work_s / (load * gpus * num_jobs), size=num_jobs))
+    if arrivals == "diurnal":
+        times = _diurnal(times, day_s * scale, swing)
+    return _renumbered(jobs, times)
+
+
+def trace_window(
+    *,
+    seed: int,
+    file: str,
+    length_s: float,
+    resample: bool = False,
+    load: float | None = None,
+    gpus: int = 64,
+    gpus_per_server: int = 4,
+    per_byte_s: float = TEN_GBE["per_byte_s"],
+) -> Workload:
+    """Return the jobs of a trace that arrive within a window whose place the seed draws; its clock starts there.
+
+    Windows of different seeds may overlap: an interval over them is of this trace, not of others.
+
+    Parameters
+    ----------
+    seed
+        Of numpy's PCG64.
+    file
+        A workload file, as ``ddlsched workload import`` writes it.
+    length_s
+        Of the window, seconds, at most from the first arrival to the last.
+    resample
+        At each arrival comes a job drawn with replacement from all of the window, in place of its own.
+    load
+        Arrivals are stretched to this load of the ``gpus`` (see :func:`stream`); by default they stay as they are.
+    gpus, gpus_per_server, per_byte_s
+        What the load is meant for.
+
+    Raises
+    ------
+    InputError
+        A value out of range, no such file, a window longer than the trace, or one without a job.
+    """
+    if load is not None:
+        _check(load=load, gpus=gpus, gpus_per_server=gpus_per_server)
+    jobs = _jobs_of(file)
+    arrivals_s = np.array([job.arrival_s for job in jobs])
+    spare_s = float(np.ptp(arrivals_s)) - length_s
+    if not length_s > 0 or spare_s < 0:
+        raise InputError(
+            f"length_s is {length_s}; expected seconds above 0, at most the trace's {np.ptp(arrivals_s):g}"
+        )
+    rng = np.random.default_rng(seed)
+    from_s = float(arrivals_s.min()) + rng.uniform(0.0, spare_s)
+    places = np.flatnonzero((arrivals_s >= from_s) & (arrivals_s < from_s + length_s))
+    if len(places) == 0:
+        when = f"from {from_s:g} to {from_s + length_s:g} s"
+        raise InputError(f"no job of {file} arrives {when}; expected a longer length_s than {length_s:g}")
+    times = np.sort(arrivals_s[places]) - from_s
+    order = places[np.argsort(arrivals_s[places], kind="stable")]
+    chosen = [jobs[place] for place in (rng.choice(order, size=len(order)) if resample else order).tolist()]
+    if load is not None:
+        work_s = sum(gpu_seconds(job, per_byte_s=per_byte_s, gpus_per_server=gpus_per_server) for job in chosen)
+        times = times * (work_s / (load * gpus * length_s))
+    return _renumbered(chosen, times)
+
+
+def _check(*, load: float, gpus: int, gpus_per_server: int, num_jobs: int = 1, scale: float = 1.0) -> None:
+    if not 0.01 <= load <= 2:
+        raise InputError(f"load is {load}; expected a number from 0.01 to 2")
+    for name, value in {"gpus": gpus, "gpus_per_server": gpus_per_server, "num_jobs": num_jobs}.items():
+        if not 1 <= value <= _MOST_JOBS:
+            raise InputError(f"{name} is {value}; expected a whole number from 1 to {_MOST_JOBS}")
+    if not 1e-6 <= scale <= 1e6:
+        raise InputError(f"scale is {scale}; expected a number from 1e-6 to 1e6")
+
+
+def _diurnal(times: np.ndarray, day_s: float, swing: float) -> np.ndarray:
+    """Return when a process of mean rate 1 that has come as far as ``times`` is there if its rate is a sine's.
+
+    The rate 1 + swing sin(w t) has come as far as t + swing (1 - cos(w t)) / w at t, which is inverted on a grid.
+    """
+    w = 2 * np.pi / day_s
+    grid = np.linspace(0.0, float(times[-1]) + day_s, 1 + 1000 * int(np.ceil(1 + times[-1] / day_s)))
+    come = grid + swing * (1 - np.cos(w * grid)) / w
+    there: np.ndarray = np.interp(times, come, grid)
+    return there
+
+
+def _renumbered(jobs: Sequence[Job], times: np.ndarray) -> Workload:
+    """Return the jobs with these arrivals, seconds, ascending, and numbers for ids: a drawn job may come twice."""
+    return Workload.of(
+        [
+            replace(job, job_id=str(number), arrival_s=round(time_s, 9))
+            for number, (job, time_s) in enumerate(zip(jobs, times.tolist(), strict=True))
+        ]
+    )
+
+
+def _jobs_of(file: str) -> tuple[Job, ...]:
+    try:
+        stamp = Path(file).stat().st_mtime_ns
+    except OSError:
+        stamp = 0  # reading says what is wrong
+    return _read(file, stamp)
+
+
+@lru_cache(maxsize=2)
+def _read(file: str, stamp: int) -> tuple[Job, ...]:  # noqa: ARG001 (a changed file is read again)
+    jobs = read_workload(file).jobs
+    if not jobs:
+        raise InputError(f"{file}: has no jobs to draw from")
+    if any(isinstance(job, ElasticJob) for job in jobs):
+        raise InputError(f"{file}: has jobs that grow and shrink, whose time alone is not known; expected rigid jobs")
+    return jobs

@@ -1,0 +1,129 @@
+"""Streams drawn from a mix or a trace: their load, their arrivals, their seeds, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ddlsched
+from ddlsched.comparisons.alone import alone_s
+from ddlsched.errors import InputError
+from ddlsched.workload.generators.streams import gpu_seconds, stream, trace_window
+from ddlsched.workload.workload_files import write_workload
+from ddlsched.workload.workload_specs import draws_from_seed, workload_of
+
+CLUSTER = ddlsched.Cluster()
+
+
+def arrivals_of(workload) -> np.ndarray:
+    return np.array([job.arrival_s for job in workload])
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Jobs whose iterations say when they came: one every 10 s for 10,000 s."""
+    jobs = ddlsched.microsoft_160(seed=3, scale=0.01).jobs
+    path = tmp_path_factory.mktemp("trace") / "trace.csv"
+    came = [
+        ddlsched.Job(
+            job_id=f"job-{n}",
+            arrival_s=10.0 * n,
+            num_gpus=1,
+            iterations=n + 1,
+            iteration=jobs[0].iteration,
+            gpu_memory_mb=1.0,
+        )
+        for n in range(1001)
+    ]
+    write_workload(ddlsched.Workload.of(came), path)
+    return path
+
+
+def test_gpu_seconds_are_the_time_alone_times_the_gpus():
+    workload = ddlsched.microsoft_160(seed=1, scale=0.01)
+    alone = alone_s(workload, CLUSTER, "linear") * np.array([job.num_gpus for job in workload])
+    assert [gpu_seconds(job) for job in workload] == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "diurnal:day_s=20000"])
+@pytest.mark.parametrize("load", [0.3, 0.9])
+def test_as_much_arrives_as_the_load_says(arrivals, load):
+    kind, _, more = arrivals.partition(":")
+    options = f"load={load},num_jobs=4000,scale=0.1,arrivals={kind}{',' + more if more else ''}"
+    ratios = []
+    for seed in range(6):
+        workload = workload_of(f"stream:{options}", seed)
+        ratios.append(sum(map(gpu_seconds, workload)) / arrivals_of(workload)[-1] / 64 / load)
+    assert np.mean(ratios) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_day_has_its_swing():
+    workload = stream(seed=1, num_jobs=20_000, scale=0.01, arrivals="diurnal", day_s=50_000.0, swing=0.8)
+    phase = arrivals_of(workload) / 500.0 % 1.0
+    assert np.mean(np.sin(2 * np.pi * phase)) == pytest.approx(0.4, abs=0.02)  # the mean of sin (1 + 0.8 sin)
+
+
+def test_a_seed_gives_the_same_jobs_and_another_gives_others():
+    assert draws_from_seed("stream:load=0.5")
+    one, again, other = (stream(seed=seed, num_jobs=50) for seed in (1, 1, 2))
+    assert one == again
+    assert arrivals_of(one).tolist() != arrivals_of(other).tolist()
+    assert (np.diff(arrivals_of(one)) >= 0).all()
+
+
+def test_a_window_holds_what_arrived_in_it_and_its_clock_starts_there(trace):
+    starts = []
+    for seed in range(20):
+        window = trace_window(seed=seed, file=str(trace), length_s=500.0)
+        assert len(window) == 50
+        assert ((arrivals_of(window) >= 0) & (arrivals_of(window) < 500)).all()
+        assert np.diff([job.iterations for job in window]).tolist() == [1] * 49
+        starts.append(window.jobs[0].iterations)
+    assert len(set(starts)) > 10
+
+
+def test_resampling_keeps_the_arrivals_and_draws_the_jobs(trace):
+    kept, drawn = (trace_window(seed=5, file=str(trace), length_s=500.0, resample=way) for way in (False, True))
+    assert arrivals_of(kept).tolist() == arrivals_of(drawn).tolist()
+    numbers = {job.iterations for job in drawn}
+    assert numbers < {job.iterations for job in kept}
+
+
+def test_a_window_is_stretched_to_a_load(trace):
+    window = trace_window(seed=5, file=str(trace), length_s=500.0, load=0.5, gpus=8)
+    as_it_was = trace_window(seed=5, file=str(trace), length_s=500.0)
+    stretch = sum(map(gpu_seconds, as_it_was)) / (500 * 8 * 0.5)
+    assert arrivals_of(window) == pytest.approx(arrivals_of(as_it_was) * stretch)
+
+
+def test_a_stream_is_drawn_from_a_file(trace):
+    workload = workload_of(f"stream:of={trace},num_jobs=40", 1)
+    assert len(workload) == 40
+    assert {job.num_gpus for job in workload} == {1}
+    assert ddlsched.simulate(workload, until_s=100.0).summary()["jobs"] == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stream:load=0", "load is 0"),
+        ("stream:arrivals=weekly", "expected poisson or diurnal"),
+        ("stream:swing=2", "swing is 2"),
+        ("stream:num_jobs=0", "num_jobs is 0"),
+        ("stream:of=none.csv", "none.csv"),
+        ("trace:file=FILE,length_s=1e6", "at most the trace's 10000"),
+        ("trace:file=FILE,length_s=0", "expected seconds above 0"),
+        ("trace:file=FILE,length_s=2", "expected a longer length_s"),
+        ("trace:file=FILE,length_s=500,load=3", "load is 3"),
+    ],
+)
+def test_what_cannot_be_is_refused(trace, text, message):
+    with pytest.raises(InputError, match=message):
+        workload_of(text.replace("FILE", str(trace)), 1)
+
+
+def test_jobs_that_grow_and_shrink_are_refused(tmp_path):
+    elastic = workload_of("elastic-mix:gpus=8", 1)
+    write_workload(elastic, tmp_path / "elastic.json")
+    with pytest.raises(InputError, match="expected rigid jobs"):
+        stream(seed=1, of=str(tmp_path / "elastic.json"))

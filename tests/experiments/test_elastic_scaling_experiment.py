@@ -46,3 +46,9 @@ def test_a_run_is_measured(monkeypatch, tmp_path):
     assert measured.table["utilisation"].between(0, 1).all()
     ratio = measured.ratio("completed", "largest batch", elastic_over=True, room="drop")
     assert ratio.mean >= 1.0
+
+
+def test_the_readme_shows_the_expected_sweeps():
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8").splitlines()
+    printed = run.sweep_text(pd.read_csv(FOLDER / "expected" / "sweeps.csv"))
+    assert all(line in readme for line in printed.splitlines() if line.startswith("|"))

@@ -50,6 +50,8 @@ AUTHORS = {"load_per_byte_s": 7.8125e-9}
 LWF = {"placement": "lwf:kappa=1", "order": "srsf"}
 BLOCKS: dict[str, Any] = {"scheduler": "block-srtf"}
 NEW = "Block-SRTF"
+SHARED = "GPUs shared by time-slicing at no cost"
+"""What every table here supposes; exclusive.py has the others."""
 BASELINES: dict[str, dict[str, Any]] = {
     "SRSF(1)": LWF | {"communication": "bounded-overlap:limit=1"} | AUTHORS,
     "SRSF(2)": LWF | {"communication": "bounded-overlap:limit=2"} | AUTHORS,
@@ -202,7 +204,7 @@ def text(table: Table, against: dict[str, pd.DataFrame]) -> str:
     """Return a table of means and, for each baseline, one of changes."""
     first = next(iter(against.values()))
     seeds = int(first["seeds"].max())
-    parts = [f"## {table.title} (mean [95 % interval] over {seeds} seeds)", markdown(_means(table, first))]
+    parts = [f"## {table.title}, {SHARED} (mean [95 % interval] over {seeds} seeds)", markdown(_means(table, first))]
     for baseline, comparison in against.items():
         parts += [f"Change against {baseline}, paired by seed, %:", markdown(_changes(table, baseline, comparison))]
     return "\n\n".join(parts) + "\n"
@@ -240,7 +242,7 @@ def answer(jct_s: pd.DataFrame) -> str:
         change = paired_change(jct_s[NEW], jct_s[baseline]).scaled(100.0)
         row = {"against, with LWF-1": baseline, "claimed for Ada-SRSF": claimed, NEW: interval_text(change, sign=True)}
         rows.append(row)
-    return f"## Change of the average JCT at full size ({len(jct_s)} seeds), %\n\n{markdown(rows)}\n"
+    return f"## Change of the average JCT at full size, {SHARED} ({len(jct_s)} seeds), %\n\n{markdown(rows)}\n"
 
 
 def brief(table: Table, against: dict[str, pd.DataFrame]) -> str:
@@ -256,7 +258,7 @@ def brief(table: Table, against: dict[str, pd.DataFrame]) -> str:
             )
             row[f"against {baseline}, %"] = change
         rows.append(row)
-    return f"## {table.title} ({int(first['seeds'].max())} seeds)\n\n{markdown(rows)}\n"
+    return f"## {table.title}, {SHARED} ({int(first['seeds'].max())} seeds)\n\n{markdown(rows)}\n"
 
 
 def settings(found: dict[str, dict[str, pd.DataFrame]]) -> str:
@@ -269,7 +271,7 @@ def settings(found: dict[str, dict[str, pd.DataFrame]]) -> str:
         for metric, name in METRICS.items():
             row[name.rpartition(" (")[0]] = interval_text(_change(one, NEW, metric), sign=True)
         rows.append(row)
-    return f"## {NEW} in every setting, against SRSF(1) unless said otherwise, %\n\n{markdown(rows)}\n"
+    return f"## {NEW} in every setting, {SHARED}, against SRSF(1) unless said otherwise, %\n\n{markdown(rows)}\n"
 
 
 def interference(found: dict[str, dict[str, pd.DataFrame]]) -> str:

@@ -21,8 +21,8 @@ from ddlsched.testing.handmade import job_view
 
 FOLDER = EXPERIMENTS / "beyond_ada_srsf"
 EXPECTED = FOLDER / "expected"
-run, optimality, stopping, timeline, tried, variants = scripts_of(
-    "beyond_ada_srsf", "run", "optimality", "stopping", "timeline", "tried", "variants"
+exclusive, run, optimality, stopping, timeline, tried, variants = scripts_of(
+    "beyond_ada_srsf", "exclusive", "run", "optimality", "stopping", "timeline", "tried", "variants"
 )
 
 
@@ -148,6 +148,19 @@ def test_the_readme_holds_what_was_tried():
 
 def test_the_readme_holds_what_stopping_jobs_does():
     assert_holds("README.md", markdown(stopping.rows(pd.read_csv(EXPECTED / "stopping_against_srsf_1.csv"))))
+
+
+def test_the_readme_holds_what_is_left_with_one_job_a_gpu():
+    for baseline, name in exclusive.BASELINES_ALONE.items():
+        found = pd.read_csv(EXPECTED / f"{exclusive.FULL.name}_against_{name}.csv")
+        assert_holds("README.md", markdown(exclusive.rows(found, baseline)))
+        assert found["seeds"].min() == 100
+
+
+def test_with_one_job_a_gpu_nobody_shares():
+    for policy, options in exclusive.POLICIES.items():
+        result = ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.002), **options)
+        assert (result.most_jobs_on_a_gpu > 1) == policy.startswith(exclusive.SHARED)
 
 
 def test_the_readme_holds_the_gaps_to_the_optimum():

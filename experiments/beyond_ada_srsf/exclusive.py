@@ -1,0 +1,95 @@
+"""What is left of the gain where a GPU has one job at a time, beside policies that operators run.
+
+python experiments/beyond_ada_srsf/exclusive.py          20 held seeds at 1/10 of iterations and arrivals
+python experiments/beyond_ada_srsf/exclusive.py --full   100 held seeds at full size
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from run import BASELINES, BLOCKS, CSV, LWF, METRICS, Table
+
+import ddlsched
+from algorithms.placement.easy_backfill import EasyBackfill
+from algorithms.placement.in_order import InOrder
+from ddlsched.comparisons.sweeps.scripts import sweep_and_report
+from ddlsched.comparisons.sweeps.sweep import Sweep
+from ddlsched.results.paired_comparison import compare_runs, interval_of, interval_text, markdown
+
+ALONE = {"cluster": ddlsched.Cluster(exclusive=True)}
+"""The 64-GPU cluster with one job a GPU."""
+NO_OVERLAP = {"communication": "bounded-overlap:limit=1"}
+FIFO = LWF | {"order": "fifo"} | NO_OVERLAP
+BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo"}
+"""Both on exclusive GPUs."""
+SHARED = "GPUs shared at no cost: "
+POLICIES: dict[str, dict[str, Any]] = {
+    "SRSF(1)": LWF | NO_OVERLAP | ALONE,
+    "FIFO, strict": FIFO | {"placement": InOrder(placement="lwf:kappa=1")} | ALONE,
+    "FIFO with EASY backfilling": FIFO | {"placement": EasyBackfill(placement="lwf:kappa=1", error_sigma=0.0)} | ALONE,
+    "FIFO that skips": FIFO | ALONE,
+    "SRTF, LWF-1, preemption by time": LWF | {"order": "srtf", "communication": "preemptive:by=time"} | ALONE,
+    "FIFO that skips, blocks": FIFO | {"placement": "blocks"} | ALONE,
+    "Block-SRTF, no preemption": BLOCKS | NO_OVERLAP | ALONE,
+    "Block-SRTF": BLOCKS | ALONE,
+    f"{SHARED}SRSF(1)": BASELINES["SRSF(1)"] | {"load_per_byte_s": None},
+    f"{SHARED}Block-SRTF": BLOCKS,
+}
+"""All but the last two on exclusive GPUs. FIFO knows no length of a job; EASY estimates it as the time alone."""
+QUICK = Table(name="exclusive", title="One job a GPU", policies=POLICIES, scale=0.1, most_seeds=20)
+FULL = replace(QUICK, name="exclusive_full", scale=1.0, most_seeds=100)
+
+
+def rows(comparison: pd.DataFrame, baseline: str) -> list[dict[str, str]]:
+    """Return a row a policy: its average JCT, and its changes against the baseline on exclusive GPUs."""
+    found = []
+    for policy in POLICIES:
+        mean = interval_of(comparison, policy, "average_jct_s")
+        row = {"policy": policy, METRICS["average_jct_s"]: interval_text(mean, decimals=0)}
+        for metric, name in METRICS.items():
+            change = interval_of(comparison, policy, metric, change=True).scaled(100.0)
+            row[f"{name.rpartition(' (')[0]}, %"] = "" if policy == baseline else interval_text(change, sign=True)
+        found.append(row)
+    return found
+
+
+def report(done: Sweep, table: Table, out: Path) -> None:
+    """Print the tables and write them as CSV files."""
+    summaries = done.summaries()
+    summaries[list(METRICS)] /= table.scale
+    size = "at full size" if table.scale == 1.0 else f"at 1/{1 / table.scale:.0f}, times x {1 / table.scale:.0f}"
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    for baseline, name in BASELINES_ALONE.items():
+        comparison = compare_runs(summaries, baseline=baseline, metrics=list(METRICS))
+        print(f"## {table.title}, {size}, against {baseline} with one job a GPU\n")
+        print(f"{markdown(rows(comparison, baseline))}\n")
+        comparison.to_csv(out / "tables" / f"{table.name}_against_{name}.csv", **CSV)
+
+
+def main() -> int:
+    """Run what is missing, print the table and write it as a CSV file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="100 held seeds at full size")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="at most so many held seeds")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/beyond_ada_srsf"), metavar="DIR", help="default: %(default)s"
+    )
+    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
+    arguments = parser.parse_args()
+    table = FULL if arguments.full else QUICK
+    return sweep_and_report(
+        list(table.runs(arguments.seeds)),
+        arguments.out / "runs",
+        arguments.jobs,
+        lambda done: report(done, table, arguments.out),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -613,7 +613,7 @@ def test_a_plugin_that_raises_shows_its_own_traceback() -> None:
 
 def test_a_plugin_that_raises_inside_ours_shows_all_from_its_file_on() -> None:
     frames = traceback_of(simulate("--placement", "mine.py:RaisesInOurs"))
-    assert frames[:2] == ["mine.pyplace", "views.pyload_ns"]
+    assert frames[:2] == ["mine.pyplace", "cluster_view.pyload_ns"]
 
 
 def test_a_plugin_that_refuses_its_parameters() -> None:

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Ring
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
 from ddlsched.workload.dag import AllReduceTask
 
-__all__ = ["Costs"]
+__all__ = ["Costs", "PlannedTransfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """What one all-reduce task puts on the network while its job has its GPUs.
+
+    Parameters
+    ----------
+    links
+        Numbers of the links that it crosses, an entry a crossing; none on one server.
+    wire_bytes
+        Bytes that it moves over each of them.
+    cable_latency_s
+        Of the cables, seconds; the contention model's comes on top.
+    """
+
+    links: tuple[int, ...]
+    wire_bytes: float
+    cable_latency_s: float
 
 
 class Costs:
@@ -47,13 +68,21 @@ class Costs:
             raise PluginError(f"{name} answered {wire!r}; expected a finite number of bytes >= 0")
         return float(wire)
 
-    def latency_s(self, ring_latency_s: float) -> float:
-        """Return the time before the first byte on a ring."""
-        return self._contention.latency_s + ring_latency_s
+    def planned(self, number: int, servers: tuple[int, ...]) -> list[PlannedTransfer]:
+        """Return what each of a job's all-reduces puts on the network if the job has GPUs on these servers."""
+        messages = self.messages(number)
+        ring = self._state.network.ring(servers) if messages else Ring((), 0.0)
+        return [
+            PlannedTransfer(ring.links, self.wire_bytes(message, len(servers)), ring.latency_s) for message in messages
+        ]
 
-    def reduce_ns(self, wire_bytes: float, ring_latency_s: float) -> int:
+    def latency_s(self, cable_latency_s: float) -> float:
+        """Return the time before the first byte."""
+        return self._contention.latency_s + cable_latency_s
+
+    def reduce_ns(self, wire_bytes: float, cable_latency_s: float) -> int:
         """Return what an all-reduce takes alone."""
-        return ns_from_s(self.latency_s(ring_latency_s) + self._contention.alone_per_byte_s * wire_bytes)
+        return ns_from_s(self.latency_s(cable_latency_s) + self._contention.alone_per_byte_s * wire_bytes)
 
     def load_ns(self, wire_bytes: float) -> int:
         """Return what an all-reduce counts in the load of a GPU."""

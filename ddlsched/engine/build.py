@@ -103,6 +103,7 @@ def build_state(
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
         key_notes=np.zeros(4 * KEY_WORDS * len(workload), np.int64),
         scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
+        job_links=np.zeros(_FIRST_ENTRIES, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
     )

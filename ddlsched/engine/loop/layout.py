@@ -20,7 +20,7 @@ _INTEGERS = {
     "run": (
         # where the run stands
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
-        "num_touched_gpus num_touched_links num_fresh num_entries num_slices stamp events stage rounds "
+        "num_touched_gpus num_touched_links num_fresh num_entries num_job_links num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
@@ -49,7 +49,7 @@ _INTEGERS = {
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # fixed at placement
-        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
+        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
         # an undisturbed iteration, and the job's skipping over such
         "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
         "dormant_since_round dormant_place "
@@ -84,7 +84,7 @@ _INTEGERS = {
         "level step seen"
     ),
     "link": (
-        "head waiting_head count touched stamp busy_since_ns busy_ns first_job rings ring_jobs "
+        "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
@@ -141,9 +141,9 @@ class State(NamedTuple):
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
     components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys``
     holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy
-    is given; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one of where the
-    filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose lengths
-    are in ``run``.
+    is given; ``job_links`` the links of each placed job's transfers, each once; ``steps`` has a record for each link at
+    level 0, then at level 1 and so on, ``filling`` one of where the filling stands, whose lists ``due_links``, a heap,
+    and ``stale_links`` are; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -186,6 +186,7 @@ class State(NamedTuple):
     keys: np.ndarray
     key_notes: np.ndarray
     scratch: np.ndarray
+    job_links: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
 

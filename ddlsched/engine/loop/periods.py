@@ -34,7 +34,7 @@ def join_components(s, number, other):
 
 @njit
 def join_neighbours(s, number):
-    """Join a job to those on its GPUs, and to those whose rings use its links."""
+    """Join a job to those on its GPUs, and to those whose transfers use its links."""
     run = s.run[0]
     job = s.jobs[number]
     if job.shared_gpus > 0:
@@ -45,9 +45,8 @@ def join_neighbours(s, number):
                 for place in range(s.gpus[gpu].num_residents):
                     join_components(s, number, s.workers[s.residents[gpu, place]].job)
     if job.shared_links > 0:
-        transfer = s.transfers[job.first_transfer]
-        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-            link = s.links[s.entries[e].link]
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
             if link.stamp == run.stamp:
                 join_components(s, number, link.first_job)
             else:
@@ -87,7 +86,7 @@ def begin_component(s, root):
         job = s.jobs[number]
         count += 1
         job.snapshot = run.num_words
-        run.num_words += snapshot_words(s, job)
+        run.num_words += snapshot_words(job)
         if count > MOST_JOBS or run.num_words > len(s.snapshots):
             run.num_words = s.jobs[root].snapshot
             return

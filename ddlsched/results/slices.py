@@ -24,6 +24,7 @@ __all__ = [
     "Slices",
     "compute_slices",
     "computing",
+    "crossed",
     "gpus_of_workers",
     "ragged",
     "repeated",
@@ -72,7 +73,8 @@ def transfer_slices(result: Result) -> pd.DataFrame:
 
     slices = sending(result)
     frame = pd.DataFrame(_named(result, slices))
-    frame["links"] = [result.finished.stays[stay].links for stay in slices.stay.tolist()]
+    which, routes = crossed(result, slices.stay, slices.task)
+    frame["links"] = [routes[place] for place in which.tolist()]
     return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
 
 
@@ -122,6 +124,17 @@ def sending(result: Result) -> Slices:
     slices = slices[np.lexsort((slices["owner"], slices["start_ns"]))]
     job = result.finished.state.transfers.job[slices["owner"]]
     return Slices(slices["owner"], job, *(slices[name] for name in Slices._fields[2:]))
+
+
+def crossed(result: Result, stay: np.ndarray, task: np.ndarray) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Return the links that transfers of some stays and tasks crossed, an entry a crossing.
+
+    For each transfer a place in a list, and that list.
+    """
+    num_tasks = int(task.max(initial=0)) + 1
+    pairs, which = np.unique(stay * num_tasks + task, return_inverse=True)
+    stays = result.finished.stays
+    return which, [stays[pair // num_tasks].links_of[pair % num_tasks] for pair in pairs.tolist()]
 
 
 def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import pytest
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
+from ddlsched.results.slices import transfer_slices
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 
 ITERATIONS = 50
@@ -65,3 +66,9 @@ def test_a_job_is_on_the_links_of_all_its_transfers(planned):
     assert skipped.links["bytes"].tolist() == visited.links["bytes"].tolist()
     assert skipped.links["bytes"].tolist() == pytest.approx([2 * ITERATIONS * 1e9] * 2 + [2 * ITERATIONS * 2e9] * 2)
     assert skipped.jobs["finish_s"].max() > ITERATIONS * 4.5
+
+
+def test_the_timeline_has_each_ones_links(planned):
+    result = run(two_reduces("a"), timeline=(0.0, 5.0))
+    links = {(row.task, row.links) for row in transfer_slices(result).itertuples()}
+    assert links == {("first", (0, 1)), ("second", (2, 3))}

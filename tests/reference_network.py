@@ -16,7 +16,7 @@ from ddlsched.network.topology import Network
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation
 
-__all__ = ["NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "shares"]
+__all__ = ["Flow", "Loads", "NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "scatter", "shares"]
 
 NS_PER_S = 1e9
 
@@ -109,6 +109,50 @@ class NetworkNow:
 
     def met_by(self, transfer: Transfer) -> list[Transfer]:
         return [other for other in self.active if other is not transfer and meet(transfer, other)]
+
+
+@dataclass(eq=False)
+class Flow:
+    """What one server of a job sends to the next, as path policies read it."""
+
+    number: int
+    job: RunningJob
+    source: int
+    target: int
+    paths: list[tuple[int, ...]]
+    route: int
+
+    def hash(self, seed: int) -> int:
+        bits = seed
+        for number in (self.job.number, self.source, self.target):
+            bits = scatter((bits + number) % 2**32)
+        return bits
+
+
+def scatter(bits: int) -> int:
+    """Mix 32 bits."""
+    bits ^= bits >> 16
+    bits = bits * 0x7FEB352D % 2**32
+    bits ^= bits >> 15
+    bits = bits * 0x45D9F3B % 2**32
+    return bits ^ bits >> 16
+
+
+class Loads:
+    """What path policies read of the links; ``chosen`` are those that flows of the same ring have got."""
+
+    def __init__(self, simulation: Simulation, chosen: list[int]) -> None:
+        self.simulation, self.chosen, self.links = simulation, chosen, simulation.network.links
+
+    @property
+    def now_ns(self) -> int:
+        return self.simulation.now_ns
+
+    def jobs_on(self, link: int) -> int:
+        return self.chosen.count(link) + sum(link in job.links for job in self.simulation.residents if job.messages)
+
+    def flows_on(self, link: int) -> int:
+        return self.chosen.count(link) + sum(t.links.count(link) for t in self.simulation.transfers)
 
 
 def meet(one: Transfer, other: Transfer) -> bool:

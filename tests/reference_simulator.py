@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from reference_backfilling import NAMES, Waiting
 from reference_elastic import Elastic, iterations_for
-from reference_network import NetworkNow, Transfer, joined, least_link_rate, meet, shares
+from reference_network import Flow, Loads, NetworkNow, Transfer, joined, least_link_rate, meet, scatter, shares
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
@@ -225,15 +225,6 @@ class RunningJob:
         return self.iterations_left * sum(self.loads_ns[task] for task in tasks) - done_ns
 
 
-def scatter(bits: int) -> int:
-    """Mix 32 bits."""
-    bits ^= bits >> 16
-    bits = bits * 0x7FEB352D % 2**32
-    bits ^= bits >> 15
-    bits = bits * 0x45D9F3B % 2**32
-    return bits ^ bits >> 16
-
-
 def parse(name: str) -> tuple[str, dict[str, str]]:
     """Split ``name:parameter=value``."""
     first, *parameters = name.split(":")
@@ -256,6 +247,7 @@ class Simulation:
     placement: str
     order: Any
     communication: Any
+    path: Any
     disturbances: Disturbances
     slowdowns: list[float]
     jitter_seed: int
@@ -551,13 +543,31 @@ class Simulation:
         self.advance(state)
 
     def connect(self, state: RunningJob) -> None:
-        ring = self.network.ring(sorted(state.servers))
-        latency_s = self.model.latency_s + ring.latency_s
-        state.links, state.latency_ns = ring.links, latency_s * NS_PER_S
+        cable_latency_s = self.connect_ring(state, sorted(state.servers))
+        latency_s = self.model.latency_s + cable_latency_s
+        state.latency_ns = latency_s * NS_PER_S
         for task in state.messages:
             wire = self.wire_bytes(state, task)
             state.communication_ns += round((latency_s + self.model.alone_per_byte_s * wire) * NS_PER_S)
             state.loads_ns[task] = round(self.load_per_byte_s * wire * NS_PER_S)
+
+    def connect_ring(self, state: RunningJob, servers: list[int]) -> float:
+        """Give the job its links, and return what its cables' latency adds to an all-reduce."""
+        if self.path is None or not state.messages:
+            ring = self.network.ring(servers)
+            state.links = ring.links
+            return ring.latency_s
+        hops_s, chosen = [], []
+        for number, (source, target) in enumerate(zip(servers, [*servers[1:], servers[0]], strict=True)):
+            paths = self.network.paths(source, target)
+            own = self.network.route(source, target).links
+            links = [path.links for path in paths]
+            flow = Flow(number, state, source, target, links, links.index(own))
+            path = paths[self.path.path(flow, Loads(self, chosen))]
+            chosen += path.links
+            hops_s.append(path.latency_s)
+        state.links = (*servers, *chosen)
+        return 2 * (len(servers) - 1) * max(hops_s)
 
     # Step 4
 
@@ -676,17 +686,18 @@ def reference_simulate(
     rescale_cost: Callable[[Rescale], float] | None = None,
     capacity: CapacityTrace | None = None,
     interference: InterferenceModel | None = None,
+    path: Any = None,
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
     ``placement`` is first-fit, list-scheduling, lwf:kappa=K, or in-order, easy-backfill or conservative-backfill with
-    first-fit and time limits; ``order``, ``communication`` and ``contention`` are
-    names or instances, of any class that never asks to be woken. ``allocation`` is an allocation policy that may read
-    what views say, but not their class.
+    first-fit and time limits; ``order``, ``communication`` and ``contention`` are names or instances, of any class that
+    never asks to be woken; ``path`` is an instance, or None for the topology's routes. ``allocation`` is an allocation
+    policy that may read what views say, but not their class.
     """
     network = Network(topology, cluster.num_servers, cluster.network_cards)
     disturbances = disturbances or Disturbances()
-    streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(5)]
+    streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(7)]
     model = resolve("contention", contention).bound_to(network)
     jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
     simulation = Simulation(
@@ -697,6 +708,7 @@ def reference_simulate(
         placement=placement,
         order=begun(resolve("order", order), cluster, streams[1]),
         communication=begun(resolve("communication", communication), cluster, streams[2]),
+        path=begun(path, cluster, streams[6]) if path is not None else None,
         disturbances=disturbances,
         slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
         jitter_seed=int(streams[3].integers(2**32)),

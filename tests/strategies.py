@@ -22,6 +22,8 @@ from policies_of_users import (
     LateIterations,
     LeastAsked,
     Quadratic,
+    Quietest,
+    RoundRobin,
     SizeLevels,
     SizeWeights,
     SmallerFirst,
@@ -29,6 +31,9 @@ from policies_of_users import (
     Turns,
 )
 
+from algorithms.path.ecmp import Ecmp
+from algorithms.path.least_congested import LeastCongested
+from algorithms.path.topology_route import TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -41,6 +46,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
+from topologies.clos import Clos
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
@@ -81,6 +87,7 @@ USERS_COMMUNICATIONS = (
     SmallMessages(),
     BytesTimesGpus(),
 )
+PATHS = (None, None, None, Ecmp(), Ecmp(seed=5), LeastCongested(), TopologyRoute(), Quietest(), RoundRobin())
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
 EXCLUSIVE = st.sampled_from((False, False, False, True))
@@ -112,6 +119,7 @@ class Setting:
     until_s: float | None
     seed: int
     interference: InterferenceModel | None = None
+    path: Any = None
 
 
 @st.composite
@@ -170,8 +178,18 @@ def topologies() -> st.SearchStrategy[Topology]:
         st.builds(
             LeafSpine,
             servers_per_leaf=st.integers(1, 3),
-            spines=st.integers(1, 2),
+            spines=st.integers(1, 3),
             oversubscription=st.sampled_from((1.0, 4.0)),
+            latency_s=latency,
+        ),
+        st.builds(
+            Clos,
+            servers_per_rack=st.integers(1, 2),
+            racks_per_pod=st.integers(1, 2),
+            aggregations=st.integers(1, 2),
+            cores=st.integers(1, 2),
+            nic_gbps=st.just(10.0),
+            rack_oversubscription=st.sampled_from((1.0, 2.0)),
             latency_s=latency,
         ),
         st.builds(FatTree, oversubscription=st.sampled_from((1.0, 4.0)), latency_s=latency),
@@ -263,6 +281,7 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
         interference=draw(st.sampled_from((None, None, UniformInterference(share=0.3), ByModel()))),
+        path=draw(st.sampled_from(PATHS)),
     )
 
 

@@ -83,3 +83,23 @@ class DoubleSided:
         number, core = target % self.aggregations_per_pair, f"core {target % self.cores}"
         up, down = f"aggregation {first}.{number}", f"aggregation {last}.{number}"
         return source, f"pair {first}", up, core, down, f"pair {last}", target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the paths between pairs, over each aggregation switch up, core switch, and aggregation switch down."""
+        first, last = (server // graph.graph["hosts"] for server in (source, target))
+        if first == last:
+            return [(source, f"pair {first}", target)]
+        return [
+            (
+                source,
+                f"pair {first}",
+                f"aggregation {first}.{up}",
+                f"core {core}",
+                f"aggregation {last}.{down}",
+                f"pair {last}",
+                target,
+            )
+            for up in range(self.aggregations_per_pair)
+            for core in range(self.cores)
+            for down in range(self.aggregations_per_pair)
+        ]

@@ -73,3 +73,10 @@ class RailOptimised:
         if self._unit(source) == self._unit(target):
             return source, self._unit(source), target
         return source, self._unit(source), f"spine {target % self.spines}", self._unit(target), target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each spine; inside a unit the only one."""
+        first, last = self._unit(source), self._unit(target)
+        if first == last:
+            return [(source, first, target)]
+        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.contention import ContentionModel
@@ -45,8 +46,10 @@ class Costs:
         More service with communication than the clock holds.
     """
 
-    def __init__(self, state: RunState, contention: ContentionModel, load_per_byte_s: float | None) -> None:
-        self._state, self._contention = state, contention
+    def __init__(
+        self, state: RunState, routes: Routes, contention: ContentionModel, load_per_byte_s: float | None
+    ) -> None:
+        self._state, self._routes, self._contention = state, routes, contention
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
         for number, job in enumerate(state.workload):
             if job.num_gpus > 1:
@@ -71,7 +74,7 @@ class Costs:
     def planned(self, number: int, servers: tuple[int, ...]) -> list[PlannedTransfer]:
         """Return what each of a job's all-reduces puts on the network if the job has GPUs on these servers."""
         messages = self.messages(number)
-        ring = self._state.network.ring(servers) if messages else Ring((), 0.0)
+        ring = self._routes.ring(number, servers) if messages else Ring((), 0.0)
         return [
             PlannedTransfer(ring.links, self.wire_bytes(message, len(servers)), ring.latency_s) for message in messages
         ]

@@ -23,12 +23,15 @@ __all__ = [
     "Link",
     "Network",
     "Node",
+    "Path",
     "Ring",
     "Topology",
     "bytes_per_s_from_gbps",
+    "flows_of_ring",
     "gbps_from_bytes_per_s",
     "refuse_bad_cables",
     "refuse_bad_counts",
+    "ring_along",
 ]
 
 Node: TypeAlias = Hashable
@@ -62,7 +65,11 @@ def refuse_bad_counts(name: str, **counts: int) -> None:
 
 @runtime_checkable
 class Topology(Protocol):
-    """What a class in ``topologies/`` offers; its fields are its parameters."""
+    """What a class in ``topologies/`` offers; its fields are its parameters.
+
+    One with several paths between two servers also has ``paths(graph, source, target)``: all of them, each as ``route``
+    answers one, among which a path policy chooses (:class:`ddlsched.policies.doors.PathPolicy`).
+    """
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; every edge has ``bandwidth_bytes_per_s`` and ``latency_s``.
@@ -102,6 +109,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Path:
+    """A way from one server to another: numbers of the links between switches, in order, and its cables' latency."""
+
+    links: tuple[int, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ring:
     """The ring over some servers: numbers of the links crossed, one entry a crossing, and its latency.
 
@@ -129,6 +144,8 @@ class Network:
         self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
+        self._paths: dict[tuple[int, int], tuple[Path, ...]] = {}
+        self._places_of_routes: dict[tuple[int, int], int] = {}
         self._check(num_servers)
         nics = [self._cable(server) for server in range(num_servers)]
         self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
@@ -174,9 +191,9 @@ class Network:
     def _link(self, name: str, bandwidth: float) -> Link:
         return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
 
-    def _cables(self, source: int, target: int) -> list[tuple[Node, Node]]:
-        """Return the cables of a route, each from where to where."""
-        route = list(self._topology.route(self._graph, source, target))
+    def _path(self, nodes: Sequence[Node], source: int, target: int) -> Path:
+        """Return the path along some nodes."""
+        route = list(nodes)
         where = f"topology {self._name}: the route from server {source} to {target}"
         if len(route) < 3 or (route[0], route[-1]) != (source, target):
             raise InputError(f"{where} is {route}; expected the nodes from one to the other, both included")
@@ -184,7 +201,55 @@ class Network:
         for cable in cables:
             if cable not in self._numbers:
                 raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
-        return cables
+        links = tuple(self._numbers[cable] for cable in cables[1:-1])
+        return Path(links, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
+
+    def route(self, source: int, target: int) -> Path:
+        """Return the topology's own route from one server to another."""
+        return self._path(self._topology.route(self._graph, source, target), source, target)
+
+    def paths(self, source: int, target: int) -> tuple[Path, ...]:
+        """Return all paths from one server to another that the topology offers: at least one.
+
+        Raises
+        ------
+        InputError
+            The topology offers none, one twice, or one that is no way along its cables.
+        PluginError
+            The topology raised.
+        """
+        if (source, target) not in self._paths:
+            what = f"topology {self._name}: paths"
+            self._paths[source, target] = guarded(what, lambda: self._all_paths(source, target))
+        return self._paths[source, target]
+
+    def place_of_route(self, source: int, target: int) -> int:
+        """Return which of the paths from one server to another is the topology's own route.
+
+        Raises
+        ------
+        InputError
+            None is.
+        """
+        if (source, target) not in self._places_of_routes:
+            links = self.route(source, target).links
+            places = [place for place, path in enumerate(self.paths(source, target)) if path.links == links]
+            if not places:
+                where = f"topology {self._name}: the route from server {source} to {target}"
+                raise InputError(f"{where} is none of the paths that it offers")
+            self._places_of_routes[source, target] = places[0]
+        return self._places_of_routes[source, target]
+
+    def _all_paths(self, source: int, target: int) -> tuple[Path, ...]:
+        if not hasattr(self._topology, "paths"):
+            return (self.route(source, target),)
+        paths = [self._path(nodes, source, target) for nodes in self._topology.paths(self._graph, source, target)]
+        if not paths or len({path.links for path in paths}) < len(paths):
+            raise InputError(
+                f"topology {self._name}: paths from server {source} to {target} answered {len(paths)} paths, "
+                f"{len({path.links for path in paths})} of them different; expected at least one, each once"
+            )
+        return tuple(paths)
 
     def ring(self, servers: Sequence[int]) -> Ring:
         """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
@@ -196,10 +261,15 @@ class Network:
     def _compute_ring(self, servers: tuple[int, ...]) -> Ring:
         if len(servers) < 2:
             return Ring((), 0.0)
-        links: list[int] = list(servers)
-        slowest_hop_s = 0.0
-        for source, target in zip(servers, servers[1:] + servers[:1], strict=True):
-            cables = self._cables(source, target)
-            links += [self._numbers[cable] for cable in cables[1:-1]]
-            slowest_hop_s = max(slowest_hop_s, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
-        return Ring(tuple(links), 2 * (len(servers) - 1) * slowest_hop_s)
+        return ring_along(servers, [self.route(*flow) for flow in flows_of_ring(servers)])
+
+
+def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return source and target of each flow of a ring over at least two servers: from each to the next."""
+    return list(zip(servers, [*servers[1:], servers[0]], strict=True))
+
+
+def ring_along(servers: Sequence[int], paths: Sequence[Path]) -> Ring:
+    """Return the ring over servers whose flows take these paths."""
+    links = [*servers, *(link for path in paths for link in path.links)]
+    return Ring(tuple(links), 2 * (len(servers) - 1) * max(path.latency_s for path in paths))

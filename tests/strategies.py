@@ -41,12 +41,14 @@ from ddlsched.cluster.interference import InterferenceModel, UniformInterference
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.topology import Topology
 from ddlsched.policies.doors import DROP, Allocation
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
 from topologies.clos import Clos
+from ddlsched.workload.tasks import KINDS, Task
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
@@ -136,6 +138,53 @@ def general_dags(draw: st.DrawFn) -> IterationDag:
                 AllReduceTask(name=f"t{number}", message_bytes=draw(st.sampled_from(MESSAGES_BYTES)), after=after)
             )
     return IterationDag(tuple(draw(st.permutations(tasks))))
+
+
+@st.composite
+def groups_of(draw: st.DrawFn, num_gpus: int) -> Groups:
+    """Return groups of a job's workers: pairs for sends, tuples of any size, all workers in one tuple."""
+    workers = list(range(num_gpus))
+    groups = {"all": (tuple(draw(st.permutations(workers))),)}
+    if num_gpus > 1:
+        mixed = draw(st.permutations(workers))
+        groups["pairs"] = tuple(zip(mixed[::2], mixed[1::2], strict=False))
+    for name in draw(st.sampled_from(((), ("some",), ("some", "more")))):
+        mixed = draw(st.permutations(workers))
+        cuts = sorted(draw(st.sets(st.integers(1, num_gpus), min_size=1, max_size=3)))
+        groups[name] = tuple(tuple(mixed[start:end]) for start, end in pairwise([0, *cuts]))
+    return groups
+
+
+@st.composite
+def grouped_dags(draw: st.DrawFn, num_gpus: int) -> IterationDag:
+    """Return up to eight tasks, on all workers and in groups, each after any of those before it that it meets."""
+    groups = draw(groups_of(num_gpus))
+    tasks: list[Task] = []
+    meeting = {None: set(range(num_gpus))} | {name: workers_of([group]) for name, group in groups.items()}
+    for number in range(draw(st.integers(1, 8))):
+        kind = draw(st.sampled_from(("compute", "compute", *KINDS)))
+        if kind == "send" and "pairs" not in groups:
+            kind = "broadcast"
+        group = "pairs" if kind == "send" else draw(st.sampled_from((None, *groups)))
+        met = [task.name for task in tasks if meeting[task.group] & meeting[group]]
+        after = tuple(name for name in met if draw(st.booleans()))
+        if kind == "compute":
+            duration_ns = round(draw(st.sampled_from(DURATIONS_S)) * 1e9)
+            tasks.append(ComputeTask(name=f"t{number}", duration_ns=duration_ns, group=group, after=after))
+            continue
+        algorithm = "ring" if kind == "send" else draw(st.sampled_from(("ring", "hierarchical")))
+        message_bytes = draw(st.sampled_from(MESSAGES_BYTES))
+        tasks.append(
+            CollectiveTask(
+                name=f"t{number}",
+                kind=kind,
+                message_bytes=message_bytes,
+                group=group,
+                algorithm=algorithm,
+                after=after,
+            )
+        )
+    return IterationDag(tuple(draw(st.permutations(tasks))), groups)
 
 
 def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:

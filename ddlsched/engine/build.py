@@ -53,6 +53,7 @@ def build_state(
     """
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
+    _refuse_groups(workload)
     jobs = _jobs(workload)
     tasks, successors = _tasks(workload, jobs)
     transfers = _transfers(workload, jobs)
@@ -193,6 +194,16 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
                 f"{workload.where(number)}, column gpu_memory_mb: job {job.job_id!r} needs {job.gpu_memory_mb:g} MB on "
                 f"any GPU that it may get; expected at most the {smallest_bytes / 1e6:g} of the smallest"
             )
+
+
+def _refuse_groups(workload: Workload) -> None:
+    for number, job in enumerate(workload):
+        for task in job.dag.tasks:
+            if task.group is not None or not isinstance(task, ComputeTask | AllReduceTask):
+                raise InputError(
+                    f"{workload.where(number)}, task {task.name!r}: collectives of groups are not simulated yet; "
+                    "expected compute and all-reduce tasks of all workers"
+                )
 
 
 def _jobs(workload: Workload) -> Records:

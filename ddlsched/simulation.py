@@ -126,7 +126,9 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    network = Network(
+        resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
+    )
     model = resolve("contention", contention)
     window = _window(timeline)
     settings = RunSettings(

@@ -47,10 +47,12 @@ from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
-from topologies.clos import Clos
 from ddlsched.workload.tasks import KINDS, Task
+from topologies.clos import Clos
+from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
+from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 
 
@@ -200,22 +202,24 @@ def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, num_gpus: int) -> Workload:
-    """Return 1 to 8 jobs that fit a cluster of so many GPUs."""
-    return Workload(
-        tuple(
-            Job(
-                job_id=f"j{number}",
-                arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
-                num_gpus=draw(st.integers(1, min(num_gpus, 7))),
-                iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
-                iteration=draw(iterations()),
-                gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
-                model=draw(st.sampled_from((None, *MODELS))),
-            )
-            for number in range(draw(st.integers(1, 8)))
-        )
+def jobs(draw: st.DrawFn, number: int, num_gpus: int, grouped: bool) -> Job:
+    """Return a job that fits a cluster of so many GPUs; perhaps one with collectives over groups of its workers."""
+    own_gpus = draw(st.integers(1, min(num_gpus, 7)))
+    return Job(
+        job_id=f"j{number}",
+        arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
+        num_gpus=own_gpus,
+        iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
+        iteration=draw(grouped_dags(own_gpus) if grouped and draw(st.booleans()) else iterations()),
+        gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
+        model=draw(st.sampled_from((None, *MODELS))),
     )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, num_gpus: int, *, grouped: bool = False) -> Workload:
+    """Return 1 to 8 jobs that fit a cluster of so many GPUs."""
+    return Workload(tuple(draw(jobs(number, num_gpus, grouped)) for number in range(draw(st.integers(1, 8)))))
 
 
 def topologies() -> st.SearchStrategy[Topology]:
@@ -242,6 +246,34 @@ def topologies() -> st.SearchStrategy[Topology]:
             latency_s=latency,
         ),
         st.builds(FatTree, oversubscription=st.sampled_from((1.0, 4.0)), latency_s=latency),
+    )
+
+
+def topologies_with_inside() -> st.SearchStrategy[Topology]:
+    """Return a star, rails or sides whose servers have an inside, with and without latency."""
+    latency = st.sampled_from((0.0, 1e-5))
+    nvlink_gbps = st.sampled_from((5.0, 80.0))
+    return st.one_of(
+        st.builds(Star, latency_s=latency, nvlink_gbps=nvlink_gbps),
+        st.builds(
+            RailOptimised,
+            hosts_per_unit=st.integers(1, 3),
+            rails=st.integers(1, 3),
+            spines=st.integers(1, 2),
+            rail_gbps=st.just(10.0),
+            oversubscription=st.sampled_from((1.0, 4.0)),
+            latency_s=latency,
+            nvlink_gbps=nvlink_gbps,
+        ),
+        st.builds(
+            DoubleSided,
+            pairs=st.integers(1, 3),
+            aggregations_per_pair=st.just(2),
+            cores=st.just(2),
+            links_per_host=st.integers(2, 3),
+            link_gbps=st.just(10.0),
+            nvlink_gbps=nvlink_gbps,
+        ),
     )
 
 
@@ -314,13 +346,16 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
 
 
 @st.composite
-def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
-    """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end."""
+def settings(draw: st.DrawFn, *, disturbed: bool = True, grouped: bool = False) -> Setting:
+    """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end.
+
+    With ``grouped`` some jobs have collectives over groups, and most servers an inside.
+    """
     cluster = draw(clusters() if disturbed else equal_servers())
     return Setting(
-        workload=draw(workloads(cluster.num_gpus)),
+        workload=draw(workloads(cluster.num_gpus, grouped=grouped)),
         cluster=cluster,
-        topology=draw(topologies()),
+        topology=draw(st.one_of(topologies(), topologies_with_inside()) if grouped else topologies()),
         contention=draw(contention_models()),
         placement=draw(st.sampled_from(PLACEMENTS)),
         order=draw(st.sampled_from(ORDERS + USERS_ORDERS)),

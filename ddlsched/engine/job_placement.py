@@ -62,17 +62,19 @@ class JobPlacement:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
         state, costs = self._state, self._costs
         servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
-        planned = costs.planned(number, servers)
-        if len(servers) > 1:
-            reduces_ns = sum(costs.reduce_ns(transfer.wire_bytes, transfer.cable_latency_s) for transfer in planned)
+        planned = costs.planned(number, chosen)
+        if any(transfer.links for transfer in planned):
+            reduces_ns = costs.iteration_ns(number, planned)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
         self._join(number, chosen, len(servers), planned, hold_ns)
         state.views[number]._placed(tuple(chosen), servers)
         first = state.jobs.first_transfer.item(number)
         for t, transfer in enumerate(planned, first):
-            view = TransferView(t, state.views[number], transfer.links, state.transfers, t, state.now)
-            state.transfer_views[t] = view
+            view = state.views[number]
+            state.transfer_views[t] = TransferView(
+                t, view, transfer.links, state.transfers, t, state.now, transfer.shares
+            )
         links_of = {state.transfers.task.item(t): transfer.links for t, transfer in enumerate(planned, first)}
         state.stays.append(Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns))
 
@@ -92,9 +94,10 @@ class JobPlacement:
             np.array(job_links, np.int64),
             np.array([len(transfer.links) for transfer in planned], np.int64),
             np.array([link for transfer in planned for link in transfer.links], np.int64),
+            np.array([s for t in planned for s in t.shares or (1.0,) * len(t.links)], np.float64),
             np.array([transfer.wire_bytes for transfer in planned], np.float64),
             np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
-            np.array([costs.load_ns(transfer.wire_bytes) if num_servers > 1 else 0 for transfer in planned], np.int64),
+            np.array([costs.load_ns(transfer.wire_bytes) if transfer.links else 0 for transfer in planned], np.int64),
             hold_ns,
         )
 

@@ -10,7 +10,9 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError
-from ddlsched.network.topology import Path, Ring, flows_of_ring, ring_along
+from ddlsched.network.collectives import Card
+from ddlsched.network.topology import Node, Path, Ring, flows_of_ring, ring_along
+from ddlsched.network.traffic import Way
 from ddlsched.policies.path_views import FlowView, LinkLoads
 
 __all__ = ["Routes"]
@@ -31,24 +33,35 @@ class Routes:
         network = self._state.network
         if self._policy is None or len(servers) < 2:
             return network.ring(servers)
-        ordered = sorted(servers)
-        return ring_along(ordered, self.paths(number, flows_of_ring(ordered)))
+        ordered, way = sorted(servers), self.of_job(number)
+        paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
+        return ring_along(ordered, paths, len(ordered))
 
-    def paths(self, number: int, flows: Sequence[tuple[int, int]]) -> list[Path]:
-        """Ask the path policy for each flow, source and target, of a job; one that has its path counts for the next."""
-        state, chosen = self._state, Counter[int]()
-        loads = self._loads(chosen)
-        paths = []
-        for place, (source, target) in enumerate(flows):
-            offered, route = self._offered(number, source, target)
-            links = [path.links for path in offered]
-            view = FlowView(place, state.views[number], source, target, links, route)
-            path = offered[self._asker.choose_path(view, loads)]
-            chosen.update(path.links)
-            paths.append(path)
-        return paths
+    def of_job(self, number: int) -> Way:
+        """Return what says which path a job's flow from card to card takes, the same for all its collectives.
 
-    def _offered(self, number: int, source: int, target: int) -> tuple[Sequence[Path], int]:
+        The path policy is asked when a flow occurs first; one that has its path counts for the next.
+        """
+        state, network, links_chosen = self._state, self._state.network, Counter[int]()
+        if self._policy is None:
+            return network.own_way
+        loads, paths = self._loads(links_chosen), dict[tuple[Card, Card], Path]()
+
+        def way(source: Card, target: Card) -> Path:
+            if (source, target) not in paths:
+                offered, route = self._offered(number, network.node(source), network.node(target))
+                links, cards = (
+                    [path.links for path in offered],
+                    () if network.inside is None else (source[1], target[1]),
+                )
+                view = FlowView(len(paths), state.views[number], source[0], target[0], links, route, cards)
+                paths[source, target] = offered[self._asker.choose_path(view, loads)]
+                links_chosen.update(paths[source, target].links)
+            return paths[source, target]
+
+        return way
+
+    def _offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
         """Return the paths that the topology offers a flow, and which of them is its own route."""
         network, state = self._state.network, self._state
         try:

@@ -24,10 +24,10 @@ def _mix(bits: int) -> int:
     return bits ^ bits >> 16
 
 
-def hash_of_flow(seed: int, job: int, source: int, target: int) -> int:
-    """Return a whole number below 2**32 that depends on all four, and on nothing else."""
+def hash_of_flow(seed: int, job: int, source: int, target: int, *cards: int) -> int:
+    """Return a whole number below 2**32 that depends on all of them, and on nothing else."""
     bits = seed & _MASK
-    for number in (job, source, target):
+    for number in (job, source, target, *cards):
         bits = _mix((bits + number) & _MASK)
     return bits
 
@@ -35,13 +35,20 @@ def hash_of_flow(seed: int, job: int, source: int, target: int) -> int:
 class FlowView:
     """What one server of a job sends to the next, and the paths that it may take."""
 
-    __slots__ = ("job", "number", "paths", "route", "source", "target")
+    __slots__ = ("cards", "job", "number", "paths", "route", "source", "target")
 
     def __init__(
-        self, number: int, job: JobView, source: int, target: int, paths: Sequence[tuple[int, ...]], route: int
+        self,
+        number: int,
+        job: JobView,
+        source: int,
+        target: int,
+        paths: Sequence[tuple[int, ...]],
+        route: int,
+        cards: tuple[int, ...] = (),
     ) -> None:
         self.number = number
-        """Its place in the job's ring, from 0."""
+        """Its place among the flows of the job, from 0; in a ring over servers its place there."""
         self.job = job
         """The job that sends."""
         self.source = source
@@ -52,6 +59,8 @@ class FlowView:
         """The paths: of each the numbers of its links between switches, in order."""
         self.route = route
         """Which of them is the topology's own route."""
+        self.cards = cards
+        """The network cards at both ends, where servers have several; otherwise nothing."""
 
     def __repr__(self) -> str:
         return f"<flow of job {self.job.job_id} from server {self.source} to {self.target}>"
@@ -60,8 +69,8 @@ class FlowView:
         refuse_attribute("a flow", self, name)
 
     def hash(self, seed: int) -> int:
-        """Return a whole number below 2**32 of the seed, the job and the two servers: always the same of the same."""
-        return hash_of_flow(seed, self.job.number, self.source, self.target)
+        """Return a whole number below 2**32 of seed, job, servers and cards: always the same of the same."""
+        return hash_of_flow(seed, self.job.number, self.source, self.target, *self.cards)
 
 
 class LinkLoads:

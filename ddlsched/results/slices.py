@@ -163,7 +163,7 @@ def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def _named(result: Result, slices: Slices) -> dict[str, Any]:
     """Return the columns that both tables have."""
     job_ids = np.array([job.job_id for job in result.workload], dtype=object)
-    tasks = np.array([task.name for job in result.workload for task in job.dag.tasks], dtype=object)
+    tasks = np.array([name for job in result.workload for name in job.dag.part_names], dtype=object)
     return {
         "job_id": job_ids[slices.job],
         "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],

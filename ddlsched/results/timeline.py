@@ -198,7 +198,7 @@ class _Trace:
     def _label(self, job: int, task: int) -> tuple[str, str]:
         """Return name and args of a task's slices, as JSON that lacks only the number of the iteration."""
         if (job, task) not in self._labels:
-            name = self._result.workload[job].dag.tasks[task].name
+            name = self._result.workload[job].dag.part_names[task]
             title = json.dumps(f"job {self._result.workload[job].job_id} {name}, iteration ")
             args = f'{self._job_args(job)},"task":{json.dumps(name)},"iteration":'
             self._labels[job, task] = title.removesuffix('"'), args

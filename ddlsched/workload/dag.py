@@ -91,6 +91,23 @@ class IterationDag:
         alike_ns, own_ns = self._compute_times_ns()
         return alike_ns + max(own_ns.values(), default=0)
 
+    @cached_property
+    def message_bytes(self) -> float:
+        """Bytes of all collectives of one iteration, those of a group counted for each of its tuples."""
+        collectives = [task for task in self.tasks if isinstance(task, CollectiveTask)]
+        return sum(
+            task.message_bytes * (1 if task.group is None else len(self.groups[task.group])) for task in collectives
+        )
+
+    @cached_property
+    def part_names(self) -> tuple[str, ...]:
+        """The name of each compute task, and of a collective in each of its tuples, numbered if there are several."""
+        names: list[str] = []
+        for task in self.tasks:
+            several = isinstance(task, CollectiveTask) and task.group is not None and len(self.groups[task.group]) > 1
+            names += [f"{task.name} {n}" for n in range(len(self.groups[str(task.group)]))] if several else [task.name]
+        return tuple(names)
+
     def worker_compute_ns(self, num_gpus: int) -> list[int]:
         """Return the compute time of one iteration on each worker of a job, nanoseconds."""
         alike_ns, own_ns = self._compute_times_ns()

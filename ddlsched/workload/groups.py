@@ -11,7 +11,7 @@ from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask, Task
 
-__all__ = ["Groups", "Part", "checked_groups", "parts_of", "refuse_strangers", "workers_of"]
+__all__ = ["Groups", "Part", "checked_groups", "is_grouped", "parts_of", "refuse_strangers", "workers_of"]
 
 Groups: TypeAlias = Mapping[str, tuple[tuple[int, ...], ...]]
 """For each group's name its tuples of workers."""
@@ -109,3 +109,9 @@ def parts_of(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> list[Part]
         else:
             parts.append(Part(number, 0, tuple(sorted(workers_of([tuples])))))
     return parts
+
+
+def is_grouped(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> bool:
+    """Return whether some task is not one of all workers together, so that these may do different things."""
+    together = {name for name, tuples in groups.items() if len(tuples) == 1 and len(tuples[0]) == num_gpus}
+    return any(task.group is not None and task.group not in together for task in tasks)

@@ -18,7 +18,7 @@ def snapshot_words(job):
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
     words = 13 + job.num_tasks + simulated * (8 + 2 * job.num_tasks)
-    if job.num_servers > 1 and job.num_transfers > 0:
+    if job.num_linked > 0:
         words += 8 * job.num_transfers + 2 * job.num_links
     return words
 
@@ -92,7 +92,7 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
         if not kept(words, at, s.tasks[task].pending, saving):
             return False
         at += 1
-    if job.num_servers > 1:
+    if job.num_linked > 0:
         for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
             if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
                 return False
@@ -103,7 +103,7 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
             return False
         at += 8 + 2 * job.num_tasks
     if saving or times > 0:
-        if job.num_servers > 1 and job.num_transfers > 0:
+        if job.num_linked > 0:
             walk_links(s, job, at, saving, times)
         count_time(job, s.run[0].now_ns)
         walk_amounts(s, job, saving, times)

@@ -9,7 +9,7 @@ from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.order import goes_before, write_key
 from ddlsched.engine.loop.period_snapshots import COMPARING, SAVING, snapshot_words, walk
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.tasks import uneven_ns
+from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
 
 MOST_JOBS = 16
 """Larger components are left alone: their state seldom recurs."""
@@ -202,7 +202,8 @@ def earliest_finish_ns(s, number):
     if job.uneven == 1:
         iteration_ns = np.int64(0)
         for task in range(job.num_tasks):
-            if s.tasks[job.first_task + task].transfer < 0:
+            ours = job.grouped == 0 or needs(s, job, job.first_worker, task) >= 0
+            if ours and s.tasks[job.first_task + task].transfer < 0:
                 iteration_ns += uneven_ns(s, job.first_worker, task)
     from_ns = max(run.now_ns, job.ahead_ns)
     most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)
@@ -318,7 +319,5 @@ def book_periods(s, root, periods, until_ns):
         run.jumped_iterations += iterations
         if job.shared_gpus > 0 or job.shared_links > 0:
             run.contended_iterations += iterations
-        run.events += iterations * (job.num_tasks - job.num_transfers) * job.num_gpus
-        if job.num_servers > 1:
-            run.events += iterations * job.num_transfers
+        run.events += iterations * (compute_steps(job) + job.num_linked)
         number = job.next_member

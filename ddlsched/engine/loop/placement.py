@@ -43,13 +43,13 @@ def expand(s, job):
 
 @called_from_python
 def place_job(
-    s, number, stay, chosen, num_servers, job_links, num_links, links, wire_bytes, latency_ns, load_ns, hold_ns
+    s, number, stay, chosen, num_servers, job_links, num_links, links, shares, wire_bytes, latency_ns, load_ns, hold_ns
 ):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
     It holds them for ``hold_ns`` before its first task. ``num_links``, ``wire_bytes``, ``latency_ns`` and ``load_ns``
-    have an entry for each of the job's all-reduces. Their links are one after another in ``links``, an entry a
-    crossing, and each once in ``job_links``.
+    have an entry for each of the job's transfers. Their links are one after another in ``links``, an entry a
+    crossing, with the part of ``wire_bytes`` that the link carries in ``shares``, and each once in ``job_links``.
     """
     run = s.run[0]
     job = s.jobs[number]
@@ -61,7 +61,7 @@ def place_job(
     job.queueing_ns += run.now_ns - job.since_ns
     job.since_ns = job.checkpoint_ns = run.now_ns
     job.num_servers = num_servers
-    job.uneven = 1 if len(s.jitter) > 1 else 0
+    job.uneven = 1 if len(s.jitter) > 1 or job.grouped == 1 else 0
     for i in range(job.num_gpus):
         join_gpu(s, job, job.first_worker + i, chosen[i])
         if s.gpus[chosen[i]].slowness != 1.0:
@@ -72,19 +72,30 @@ def place_job(
     run.num_running += 1
     run.components_changed = 1
     job.profiled = 0
+    job.num_linked = 0
     place = 0
     for i in range(job.num_transfers):
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
         transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
+        transfer.uneven = 0
+        if num_links[i] > 0:
+            job.num_linked += 1
         for _ in range(num_links[i]):
             s.entries[run.num_entries].link = links[place]
+            s.entries[run.num_entries].share = shares[place]
+            if shares[place] != 1.0:
+                transfer.uneven = 1
             s.entries[run.num_entries].transfer = job.first_transfer + i
             run.num_entries += 1
             place += 1
-        s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
-        job.load_left_ns += load_ns[i] * job.iterations_left
+        task = s.tasks[job.first_task + transfer.task]
+        task.load_ns = load_ns[i]
+        if job.grouped == 0:
+            job.load_left_ns += load_ns[i] * job.iterations_left
+        for member in range(task.first_member, task.first_member + task.num_members):
+            s.workers[job.first_worker + s.members[member]].load_left_ns += load_ns[i] * job.iterations_left
     if hold_ns > 0:
         hold_gpus(s, number, hold_ns)
         return
@@ -118,7 +129,7 @@ def end_restart(s, number):
 @njit
 def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
-    s.workers[number].done_ns = s.workers[number].busy_ns = 0
+    s.workers[number].done_ns = s.workers[number].busy_ns = s.workers[number].load_left_ns = 0
     g = s.gpus[gpu]
     part_group(s, gpu)
     # One that has the GPU for itself takes all and one byte more: no other job fits, however little it needs.
@@ -224,7 +235,7 @@ def book(s, job):
             sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
         transfer.times_sent = 0
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-            s.links[s.entries[e].link].bytes += sent_bytes
+            s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
 
 
 @njit

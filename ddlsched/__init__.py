@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
     from ddlsched.results.timeline import write_timeline
     from ddlsched.simulation import simulate
-    from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+    from ddlsched.workload.dag import (
+        AllReduceTask,
+        CollectiveTask,
+        ComputeTask,
+        DataParallelIteration,
+        IterationDag,
+    )
     from ddlsched.workload.generators.microsoft import microsoft_160
     from ddlsched.workload.job import Job, Workload
     from ddlsched.workload.traces.trace_import import import_trace
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AllReduceTask": "workload.dag",
     "Cluster": "cluster.cluster",
+    "CollectiveTask": "workload.dag",
     "Comparison": "comparisons.comparison",
     "ComputeTask": "workload.dag",
     "DataParallelIteration": "workload.dag",
@@ -73,6 +80,7 @@ _HOME = {
 __all__ = [
     "AllReduceTask",
     "Cluster",
+    "CollectiveTask",
     "Comparison",
     "ComputeTask",
     "DataParallelIteration",

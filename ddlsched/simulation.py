@@ -17,7 +17,7 @@ from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve, resolve_bundle
-from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PlacementPolicy
+from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
 from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
@@ -37,6 +37,7 @@ def simulate(
     order: OrderingPolicy | str | None = None,
     communication: CommunicationPolicy | str | None = None,
     allocation: AllocationPolicy | str | None = None,
+    path: PathPolicy | str | None = None,
     rescale_cost: RescaleCost | str | None = None,
     contention: ContentionModel | str = DEFAULT_CONTENTION,
     interference: InterferenceModel | str | None = None,
@@ -62,6 +63,9 @@ def simulate(
         Instances, or names such as ``"lwf:kappa=1"``; each replaces the bundle's.
     allocation
         How many GPUs each elastic job has; an instance or a name. Needed if, and only if, a job is elastic.
+    path
+        Which of the topology's paths the flows of a job take, an instance or a name such as ``"ecmp"``; by default the
+        topology's own route.
     rescale_cost
         What a change of an elastic job's size takes, unless the job has its own; a function, or constants as in
         ``"up_s=18,down_s=12"`` or ``"restart_s=30"``; by default nothing.
@@ -122,7 +126,9 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    network = Network(
+        resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
+    )
     model = resolve("contention", contention)
     window = _window(timeline)
     settings = RunSettings(
@@ -132,6 +138,7 @@ def simulate(
         order=resolve("order", names["order"]),
         communication=resolve("communication", names["communication"]),
         allocation=None if allocation is None else resolve("allocation", allocation),
+        path=None if path is None else resolve("path", path),
         rescale_cost=ConstantRescaleCost.parse(rescale_cost) if isinstance(rescale_cost, str) else rescale_cost,
         contention=guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network)),
         interference=None if interference is None else resolve("interference", interference),

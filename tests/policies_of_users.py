@@ -23,6 +23,8 @@ __all__ = [
     "LateIterations",
     "LeastAsked",
     "Quadratic",
+    "Quietest",
+    "RoundRobin",
     "SizeLevels",
     "SizeWeights",
     "SmallMessages",
@@ -94,6 +96,41 @@ class _LeastAsked:
     def key(self, job: Any, now_s: float) -> int:
         self.times[job.number] = self.times[job.number] + 1
         return self.times[job.number] // 2
+
+
+# ---- which paths flows take
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quietest:
+    """The path with the fewest flows now, of those the one with the fewest jobs, of those the last."""
+
+    def path(self, flow: Any, network: Any) -> int:
+        loads = [
+            (sum(map(network.flows_on, links)), sum(map(network.jobs_on, links)), -number)
+            for number, links in enumerate(flow.paths)
+        ]
+        return loads.index(min(loads))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRobin:
+    """One path after the other, whatever the flow: memory."""
+
+    def begin(self, cluster: Any, rng: Any) -> _RoundRobin:
+        return _RoundRobin(int(rng.integers(100)))
+
+    def path(self, flow: Any, network: Any) -> int:
+        return _RoundRobin(0).path(flow, network)
+
+
+class _RoundRobin:
+    def __init__(self, first: int) -> None:
+        self.next = first
+
+    def path(self, flow: Any, network: Any) -> int:
+        self.next += 1
+        return (self.next + flow.number) % len(flow.paths)
 
 
 # ---- which transfers run

@@ -16,14 +16,14 @@ from ddlsched.network.topology import Network
 if TYPE_CHECKING:
     from reference_simulator import RunningJob, Simulation
 
-__all__ = ["NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "shares"]
+__all__ = ["Flow", "Loads", "NetworkNow", "Transfer", "joined", "least_link_rate", "meet", "scatter", "shares"]
 
 NS_PER_S = 1e9
 
 
 @dataclass(kw_only=True, eq=False)
 class Transfer:
-    """An all-reduce between servers, as policies read it.
+    """A collective that crosses links, as policies read it.
 
     Its rate is 0 while it waits or is paused, and where others go before it on its links.
     """
@@ -31,7 +31,9 @@ class Transfer:
     simulation: Simulation
     job: RunningJob
     task: int
+    place: int  # of the tuple in its group
     links: tuple[int, ...]  # kept when its job loses them
+    shares: tuple[float, ...]  # of its bytes, on each link
     message_bytes: float
     bytes_kept: float  # what was left, and of the latency, at since_ns, when the rate last changed
     latency_left_ns: float
@@ -47,7 +49,7 @@ class Transfer:
 
     @property
     def number(self) -> int:
-        return self.job.number * 1000 + self.task
+        return (self.job.number * 1000 + self.task) * 1000 + self.place
 
     @property
     def bytes_left(self) -> float:
@@ -111,6 +113,54 @@ class NetworkNow:
         return [other for other in self.active if other is not transfer and meet(transfer, other)]
 
 
+@dataclass(eq=False)
+class Flow:
+    """What one server of a job sends to the next, as path policies read it."""
+
+    number: int
+    job: RunningJob
+    source: int
+    target: int
+    paths: list[tuple[int, ...]]
+    route: int
+    cards: tuple[int, ...]
+
+    def hash(self, seed: int) -> int:
+        bits = seed
+        for number in (self.job.number, self.source, self.target, *self.cards):
+            bits = scatter((bits + number) % 2**32)
+        return bits
+
+
+def scatter(bits: int) -> int:
+    """Mix 32 bits."""
+    bits ^= bits >> 16
+    bits = bits * 0x7FEB352D % 2**32
+    bits ^= bits >> 15
+    bits = bits * 0x45D9F3B % 2**32
+    return bits ^ bits >> 16
+
+
+class Loads:
+    """What path policies read of the links; ``chosen`` are those that flows of the same ring have got."""
+
+    def __init__(self, simulation: Simulation, chosen: list[int]) -> None:
+        self.simulation, self.chosen, self.links = simulation, chosen, simulation.network.links
+
+    @property
+    def now_ns(self) -> int:
+        return self.simulation.now_ns
+
+    def jobs_on(self, link: int) -> int:
+        return self.chosen.count(link) + sum(self.is_on(job, link) for job in self.simulation.residents)
+
+    def is_on(self, job: RunningJob, link: int) -> bool:
+        return any(link in traffic.links for traffic in job.traffic.values())
+
+    def flows_on(self, link: int) -> int:
+        return self.chosen.count(link) + sum(t.links.count(link) for t in self.simulation.transfers)
+
+
 def meet(one: Transfer, other: Transfer) -> bool:
     return not set(one.links).isdisjoint(other.links)
 
@@ -118,14 +168,14 @@ def meet(one: Transfer, other: Transfer) -> bool:
 def least_link_rate(model: Any, transfer: Transfer, running: Sequence[Transfer], network: Network) -> float:
     """The rate of a transfer under a model that knows what one link does."""
     rates = []
-    for number in transfer.links:
+    for number, share in zip(transfer.links, transfer.shares, strict=True):
         link = SimpleNamespace(
             number=number,
             num_transfers=sum(other.links.count(number) for other in running),
             relative_bandwidth=network.links[number].relative_bandwidth,
             bandwidth_bytes_per_s=network.links[number].bandwidth_bytes_per_s,
         )
-        rates.append(model.link_rate(transfer, link))
+        rates.append(model.link_rate(transfer, link) / share)
     return min(rates)
 
 
@@ -148,11 +198,17 @@ def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[
         if level > 0:
             free = {link: 0.0 if free[link] < 1e-9 * full[link] else free[link] for link in free}
         while open_ := [t for t in transfers if levels[t] == level and t not in rates]:
-            units = {link: sum(weights[t] for t in open_ for own in t.links if own == link) for link in free}
+            units = {link: sum(units_on(t, weights[t], link) for t in open_) for link in free}
             share, tightest = min((free[link] / units[link], link) for link in free if units[link])
             for t in open_:
                 if tightest in t.links:
                     rates[t] = weights[t] * share
-                    for link in t.links:
-                        free[link] = max(free[link] - rates[t], 0.0)
+                    for link, part in zip(t.links, t.shares, strict=True):
+                        free[link] = max(free[link] - rates[t] * part, 0.0)
     return rates
+
+
+def units_on(transfer: Transfer, weight: float, link: int) -> float:
+    """The weight with which a transfer counts on a link, in whole multiples of 2**-20."""
+    crossings = [share for own, share in zip(transfer.links, transfer.shares, strict=True) if own == link]
+    return sum(weight if share == 1.0 else math.ceil(weight * share * 2**20) / 2**20 for share in crossings)

@@ -4,13 +4,13 @@ It shares no code with the engine: plain objects, linear scans instead of heaps,
 instead of counters. Orders, communication policies and contention models are the classes that the engine is given,
 called as plain Python: jobs, transfers and the network have the attributes of the views that policies read. When they
 are asked, and what follows from their answers, is written out here again, as placements are. Given to it from outside
-are also the links of rings, and what is drawn at random (which GPUs are slow, when servers fail).
+are also the links of collectives, and what is drawn at random (which GPUs are slow, when servers fail).
 :meth:`Simulation.round` is the five steps of the engine's documentation, in order. Meant for small workloads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 from reference_backfilling import NAMES, Waiting
 from reference_elastic import Elastic, iterations_for
-from reference_network import NetworkNow, Transfer, joined, least_link_rate, meet, shares
+from reference_network import Flow, Loads, NetworkNow, Transfer, joined, least_link_rate, meet, scatter, shares
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import CapacityChange, Disturbances, jitter_factors
 from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.network.collectives import Card, Rank
 from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Network, Topology
+from ddlsched.network.topology import Network, Path, Topology
+from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.plugins.names import resolve
-from ddlsched.workload.dag import AllReduceTask, ComputeTask
+from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import Rescale
@@ -75,13 +77,14 @@ class TransferSegment:
     """A stretch of time in which a transfer kept one rate; pauses and stretches of length 0 are left out.
 
     ``sent_bytes`` is rate x time not spent in latency, uncapped: the segments of a transfer add up to its
-    ``wire_bytes`` and at most what the last rate sends in a nanosecond more.
+    ``wire_bytes`` and at most what the last rate sends in a nanosecond more. Each link gets its share of them.
     """
 
     job_id: str
     task: int
     iteration: int
     links: tuple[int, ...]
+    shares: tuple[float, ...]
     wire_bytes: float
     start_ns: int
     end_ns: int
@@ -107,7 +110,7 @@ class RunningJob:
     """A job, queued or placed, and how far it has come; policies read it.
 
     A worker is named by its GPU. What a worker has begun and done of the current iteration are sets of
-    (task, gpu); an all-reduce is begun and done by all workers at once.
+    (task, gpu); a collective is begun and done by all workers of a tuple at once.
     """
 
     def __init__(self, job: Job, number: int) -> None:
@@ -118,15 +121,16 @@ class RunningJob:
         self.num_gpus = job.num_gpus  # of an elastic job those it has, or had last
         tasks = job.dag.tasks
         self.durations_ns = {i: task.duration_ns for i, task in enumerate(tasks) if isinstance(task, ComputeTask)}
-        self.messages = {i: task.message_bytes for i, task in enumerate(tasks) if isinstance(task, AllReduceTask)}
-        self.loads_ns = self.durations_ns | dict.fromkeys(self.messages, 0)  # across servers, all-reduces have load too
+        self.collectives = {i: task for i, task in enumerate(tasks) if isinstance(task, CollectiveTask)}
+        self.loads_ns: dict[
+            tuple[int, int], int
+        ] = {}  # of a collective that crosses links, on each GPU that takes part
         numbers = {task.name: i for i, task in enumerate(tasks)}
         self.predecessors = [[numbers[name] for name in task.after] for task in tasks]
         self.gpus: tuple[int, ...] = ()  # in placement order, as the servers
         self.last_gpus: tuple[int, ...] = ()
         self.servers: tuple[int, ...] = ()
-        self.links: tuple[int, ...] = ()
-        self.latency_ns = 0.0
+        self.traffic: dict[tuple[int, int], Traffic] = {}  # by task and tuple
         self.communication_ns = 0  # of one iteration, without contention; 0 while queued and on one server
         self.remaining_service_ns = job.service_ns
         self.iteration = self.placed_iteration = 0  # the first is also the number of iterations that have ended
@@ -154,12 +158,25 @@ class RunningJob:
             return iterations_for(self.samples_left, self.batch)
         return self.job.iterations - self.iteration
 
+    def tuples(self, task: int) -> list[tuple[int, ...]]:
+        """The workers that do a task together, by their place in the job's GPUs."""
+        group = self.dag.tasks[task].group
+        return [tuple(range(self.num_gpus))] if group is None else list(self.dag.groups[group])
+
+    def gpus_of(self, task: int) -> set[int]:
+        return {self.gpus[worker] for members in self.tuples(task) for worker in members}
+
+    def computes_ns(self) -> list[int]:
+        """What each worker computes in an iteration."""
+        runs = {task: {w for members in self.tuples(task) for w in members} for task in self.durations_ns}
+        return [sum(ns for task, ns in self.durations_ns.items() if w in runs[task]) for w in range(self.num_gpus)]
+
     @property
     def compute_ns(self) -> int:
-        return sum(self.durations_ns.values())
+        return max(self.computes_ns())
 
     def service_of(self, iterations: int) -> int:
-        return iterations * self.compute_ns * self.num_gpus
+        return iterations * sum(self.computes_ns())
 
     @property
     def service_ns(self) -> int:
@@ -185,7 +202,7 @@ class RunningJob:
 
     @property
     def message_bytes(self) -> float:
-        return sum(self.messages.values())
+        return sum(task.message_bytes * len(self.tuples(i)) for i, task in self.collectives.items())
 
     @property
     def start_s(self) -> float | None:
@@ -195,43 +212,44 @@ class RunningJob:
         """Take on the size that an elastic job has from now on."""
         self.num_gpus, self.batch = num_gpus, batch
         self.durations_ns = {0: max(round(self.job.curve.iteration_s(num_gpus, batch) * NS_PER_S), 1)}
-        self.loads_ns |= self.durations_ns
         self.remaining_service_ns = self.service_of(iterations_for(self.samples_placed, batch))
 
     @property
     def finished(self) -> bool:
         return bool(self.gpus) and self.iterations_left == 0
 
-    def everywhere(self, task: int) -> set[tuple[int, int]]:
-        return {(task, gpu) for gpu in self.gpus}
+    def everywhere(self, task: int, place: int) -> set[tuple[int, int]]:
+        """A collective on all the GPUs of a tuple."""
+        return {(task, self.gpus[worker]) for worker in self.tuples(task)[place]}
 
     def is_ready(self, task: int, gpu: int) -> bool:
-        return (task, gpu) not in self.begun and all((before, gpu) in self.done for before in self.predecessors[task])
+        """Whether nothing keeps a GPU from its part in a task."""
+        before = [other for other in self.predecessors[task] if gpu in self.gpus_of(other)]
+        return (task, gpu) not in self.begun and all((other, gpu) in self.done for other in before)
 
     def ready_compute(self, gpu: int) -> list[int]:
         if self.finished or self.restarts_until_ns >= 0:
             return []
-        return [task for task in self.durations_ns if self.is_ready(task, gpu)]
+        return [task for task in self.durations_ns if gpu in self.gpus_of(task) and self.is_ready(task, gpu)]
 
-    def ready_reduces(self) -> list[int]:
-        return [task for task in self.messages if all(self.is_ready(task, gpu) for gpu in self.gpus)]
+    def ready_collectives(self) -> list[tuple[int, int]]:
+        pairs = [(task, place) for task in self.collectives for place in range(len(self.tuples(task)))]
+        return [pair for pair in pairs if all(self.is_ready(task, gpu) for task, gpu in self.everywhere(*pair))]
 
     def iteration_is_over(self) -> bool:
-        return len(self.done) == len(self.predecessors) * len(self.gpus)
+        return len(self.done) == sum(len(self.gpus_of(task)) for task in range(len(self.predecessors)))
 
-    def left_on(self, gpu: int, tasks: Iterable[int]) -> int:
-        """What is left of some tasks of all iterations on one GPU."""
-        done_ns = sum(self.loads_ns[task] for task, worker in self.done if worker == gpu and task in tasks)
-        return self.iterations_left * sum(self.loads_ns[task] for task in tasks) - done_ns
+    def compute_left_on(self, gpu: int) -> int:
+        """What is left to compute in all iterations on one GPU."""
+        own = {task: ns for task, ns in self.durations_ns.items() if gpu in self.gpus_of(task)}
+        return self.left({(task, gpu): ns for task, ns in own.items()})
 
+    def communication_left_on(self, gpu: int) -> int:
+        return self.left({pair: ns for pair, ns in self.loads_ns.items() if pair[1] == gpu})
 
-def scatter(bits: int) -> int:
-    """Mix 32 bits."""
-    bits ^= bits >> 16
-    bits = bits * 0x7FEB352D % 2**32
-    bits ^= bits >> 15
-    bits = bits * 0x45D9F3B % 2**32
-    return bits ^ bits >> 16
+    def left(self, amounts_ns: dict[tuple[int, int], int]) -> int:
+        done_ns = sum(amounts_ns.get(pair, 0) for pair in self.done)
+        return self.iterations_left * sum(amounts_ns.values()) - done_ns
 
 
 def parse(name: str) -> tuple[str, dict[str, str]]:
@@ -256,6 +274,7 @@ class Simulation:
     placement: str
     order: Any
     communication: Any
+    path: Any
     disturbances: Disturbances
     slowdowns: list[float]
     jitter_seed: int
@@ -367,7 +386,7 @@ class Simulation:
         for transfer in [t for t in self.transfers if t.end_ns == self.now_ns]:
             self.record_segment(transfer)
             self.transfers.remove(transfer)
-            transfer.job.done |= transfer.job.everywhere(transfer.task)
+            transfer.job.done |= transfer.job.everywhere(transfer.task, transfer.place)
             self.transfers_changed = True
             self.events += 1
 
@@ -386,11 +405,11 @@ class Simulation:
     # Step 2
 
     def advance(self, state: RunningJob) -> None:
-        """Take a job as far as it gets without time passing: all-reduces become ready, iterations end."""
+        """Take a job as far as it gets without time passing: collectives become ready, iterations end."""
         while not state.finished and state.restarts_until_ns < 0:
-            if reduces := state.ready_reduces():
-                for task in reduces:
-                    self.reduce_is_ready(state, task)
+            if ready := state.ready_collectives():
+                for task, place in ready:
+                    self.collective_is_ready(state, task, place)
             elif state.iteration_is_over():
                 state.begun, state.done = set(), set()
                 state.iteration += 1
@@ -402,26 +421,25 @@ class Simulation:
             else:
                 return
 
-    def reduce_is_ready(self, state: RunningJob, task: int) -> None:
-        state.begun |= state.everywhere(task)
-        if len(state.servers) == 1:
-            state.done |= state.everywhere(task)
+    def collective_is_ready(self, state: RunningJob, task: int, place: int) -> None:
+        state.begun |= state.everywhere(task, place)
+        traffic = state.traffic[task, place]
+        if not traffic.links:
+            state.done |= state.everywhere(task, place)
             return
-        wire = self.wire_bytes(state, task)
         transfer = Transfer(
             simulation=self,
             job=state,
             task=task,
-            links=state.links,
-            message_bytes=wire,
-            bytes_kept=wire,
-            latency_left_ns=state.latency_ns,
+            place=place,
+            links=traffic.links,
+            shares=traffic.shares,
+            message_bytes=traffic.wire_bytes,
+            bytes_kept=traffic.wire_bytes,
+            latency_left_ns=(self.model.latency_s + traffic.latency_s) * NS_PER_S,
         )
         self.transfers.append(transfer)
         self.transfers_changed = True
-
-    def wire_bytes(self, state: RunningJob, task: int) -> float:
-        return self.model.wire_bytes(state.messages[task], len(state.servers))
 
     # Between steps 2 and 3
 
@@ -462,8 +480,8 @@ class Simulation:
         state.placed_iteration = state.iteration
         state.remaining_service_ns = state.service_of(state.iterations_left)
         state.begun, state.done = set(), set()
-        state.gpus, state.servers, state.links, state.communication_ns = (), (), (), 0
-        state.loads_ns |= dict.fromkeys(state.messages, 0)
+        state.gpus, state.servers, state.traffic, state.communication_ns = (), (), {}, 0
+        state.loads_ns = {}
         state.restarts += 1
         state.restarts_until_ns = -1
 
@@ -526,9 +544,9 @@ class Simulation:
 
     def load_ns(self, gpu: int) -> int:
         residents = [state for state in self.residents if gpu in state.gpus]
-        compute_ns = sum(state.left_on(gpu, state.durations_ns) for state in residents)
+        compute_ns = sum(state.compute_left_on(gpu) for state in residents)
         speed = float(self.cluster.relative_speed[gpu])
-        return round(compute_ns / speed) + sum(state.left_on(gpu, state.messages) for state in residents)
+        return round(compute_ns / speed) + sum(state.communication_left_on(gpu) for state in residents)
 
     def server_load_ns(self, server: int) -> Fraction:
         loads = [self.load_ns(gpu) for gpu in range(self.cluster.num_gpus) if self.server(gpu) == server]
@@ -545,19 +563,51 @@ class Simulation:
             state.start_ns = self.now_ns
         if hold_ns > 0:
             state.restarts_until_ns = self.now_ns + hold_ns
-        if len(state.servers) > 1:
-            self.connect(state)
+        self.connect(state)
         self.residents.append(state)
         self.advance(state)
 
     def connect(self, state: RunningJob) -> None:
-        ring = self.network.ring(sorted(state.servers))
-        latency_s = self.model.latency_s + ring.latency_s
-        state.links, state.latency_ns = ring.links, latency_s * NS_PER_S
-        for task in state.messages:
-            wire = self.wire_bytes(state, task)
-            state.communication_ns += round((latency_s + self.model.alone_per_byte_s * wire) * NS_PER_S)
-            state.loads_ns[task] = round(self.load_per_byte_s * wire * NS_PER_S)
+        ranks, chosen = [self.rank_on(gpu) for gpu in state.gpus], {}
+
+        def way(source: Card, target: Card) -> Path:
+            if (source, target) not in chosen:
+                chosen[source, target] = self.choose_path(state, source, target, list(chosen.values()))
+            return chosen[source, target]
+
+        for number, task in state.collectives.items():
+            longest_ns = 0
+            for place, workers in enumerate(state.tuples(number)):
+                members = [ranks[worker] for worker in workers]
+                given = task.kind, task.algorithm, members, task.message_bytes, self.model.wire_bytes
+                traffic = traffic_of(self.network, *given, way)
+                state.traffic[number, place] = traffic
+                if traffic.links:
+                    latency_s = self.model.latency_s + traffic.latency_s
+                    alone_s = latency_s + self.model.alone_per_byte_s * traffic.wire_bytes
+                    longest_ns = max(longest_ns, round(alone_s * NS_PER_S))
+                    load_ns = round(self.load_per_byte_s * traffic.wire_bytes * NS_PER_S)
+                    state.loads_ns |= dict.fromkeys(state.everywhere(number, place), load_ns)
+            state.communication_ns += longest_ns
+
+    def choose_path(self, state: RunningJob, source: Card, target: Card, before: list[Path]) -> Path:
+        """The path of what a job sends from one card to another; that of earlier ones counts."""
+        ends = self.network.node(source), self.network.node(target)
+        route = self.network.route(*ends)
+        if self.path is None:
+            return route
+        paths = self.network.paths(*ends)
+        links = [path.links for path in paths]
+        cards = () if self.network.inside is None else (source[1], target[1])
+        flow = Flow(len(before), state, source[0], target[0], links, links.index(route.links), cards)
+        return paths[self.path.path(flow, Loads(self, [link for path in before for link in path.links]))]
+
+    def rank_on(self, gpu: int) -> Rank:
+        """Where a worker is: its server, its place there, and the card that is its."""
+        server = self.server(gpu)
+        mates = [other for other in range(self.cluster.num_gpus) if self.server(other) == server]
+        place = mates.index(gpu)
+        return Rank(server, place, place * self.network.cards // len(mates))
 
     # Step 4
 
@@ -612,6 +662,7 @@ class Simulation:
                 task=transfer.task,
                 iteration=transfer.job.iteration,
                 links=transfer.links,
+                shares=transfer.shares,
                 wire_bytes=transfer.message_bytes,
                 start_ns=transfer.since_ns,
                 end_ns=self.now_ns,
@@ -676,17 +727,18 @@ def reference_simulate(
     rescale_cost: Callable[[Rescale], float] | None = None,
     capacity: CapacityTrace | None = None,
     interference: InterferenceModel | None = None,
+    path: Any = None,
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
     ``placement`` is first-fit, list-scheduling, lwf:kappa=K, or in-order, easy-backfill or conservative-backfill with
-    first-fit and time limits; ``order``, ``communication`` and ``contention`` are
-    names or instances, of any class that never asks to be woken. ``allocation`` is an allocation policy that may read
-    what views say, but not their class.
+    first-fit and time limits; ``order``, ``communication`` and ``contention`` are names or instances, of any class that
+    never asks to be woken; ``path`` is an instance, or None for the topology's routes. ``allocation`` is an allocation
+    policy that may read what views say, but not their class.
     """
-    network = Network(topology, cluster.num_servers, cluster.network_cards)
+    network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
     disturbances = disturbances or Disturbances()
-    streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(5)]
+    streams = [np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(7)]
     model = resolve("contention", contention).bound_to(network)
     jobs = [RunningJob(job, number) for number, job in enumerate(workload)]
     simulation = Simulation(
@@ -697,6 +749,7 @@ def reference_simulate(
         placement=placement,
         order=begun(resolve("order", order), cluster, streams[1]),
         communication=begun(resolve("communication", communication), cluster, streams[2]),
+        path=begun(path, cluster, streams[6]) if path is not None else None,
         disturbances=disturbances,
         slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
         jitter_seed=int(streams[3].integers(2**32)),

@@ -22,6 +22,8 @@ from policies_of_users import (
     LateIterations,
     LeastAsked,
     Quadratic,
+    Quietest,
+    RoundRobin,
     SizeLevels,
     SizeWeights,
     SmallerFirst,
@@ -29,6 +31,9 @@ from policies_of_users import (
     Turns,
 )
 
+from algorithms.path.ecmp import Ecmp
+from algorithms.path.least_congested import LeastCongested
+from algorithms.path.topology_route import TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
@@ -36,13 +41,18 @@ from ddlsched.cluster.interference import InterferenceModel, UniformInterference
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.topology import Topology
 from ddlsched.policies.doors import DROP, Allocation
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag, Task
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.groups import Groups, workers_of
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale
 from ddlsched.workload.scaling_curves import BatchCurve, LinearCurve, ScalingCurve, ThroughputCurve
+from ddlsched.workload.tasks import KINDS, Task
+from topologies.clos import Clos
+from topologies.double_sided import DoubleSided
 from topologies.fat_tree import FatTree
 from topologies.leaf_spine import LeafSpine
+from topologies.rail_optimised import RailOptimised
 from topologies.star import Star
 
 
@@ -81,6 +91,7 @@ USERS_COMMUNICATIONS = (
     SmallMessages(),
     BytesTimesGpus(),
 )
+PATHS = (None, None, None, Ecmp(), Ecmp(seed=5), LeastCongested(), TopologyRoute(), Quietest(), RoundRobin())
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
 EXCLUSIVE = st.sampled_from((False, False, False, True))
@@ -112,6 +123,7 @@ class Setting:
     until_s: float | None
     seed: int
     interference: InterferenceModel | None = None
+    path: Any = None
 
 
 @st.composite
@@ -130,6 +142,53 @@ def general_dags(draw: st.DrawFn) -> IterationDag:
     return IterationDag(tuple(draw(st.permutations(tasks))))
 
 
+@st.composite
+def groups_of(draw: st.DrawFn, num_gpus: int) -> Groups:
+    """Return groups of a job's workers: pairs for sends, tuples of any size, all workers in one tuple."""
+    workers = list(range(num_gpus))
+    groups = {"all": (tuple(draw(st.permutations(workers))),)}
+    if num_gpus > 1:
+        mixed = draw(st.permutations(workers))
+        groups["pairs"] = tuple(zip(mixed[::2], mixed[1::2], strict=False))
+    for name in draw(st.sampled_from(((), ("some",), ("some", "more")))):
+        mixed = draw(st.permutations(workers))
+        cuts = sorted(draw(st.sets(st.integers(1, num_gpus), min_size=1, max_size=3)))
+        groups[name] = tuple(tuple(mixed[start:end]) for start, end in pairwise([0, *cuts]))
+    return groups
+
+
+@st.composite
+def grouped_dags(draw: st.DrawFn, num_gpus: int) -> IterationDag:
+    """Return up to eight tasks, on all workers and in groups, each after any of those before it that it meets."""
+    groups = draw(groups_of(num_gpus))
+    tasks: list[Task] = []
+    meeting = {None: set(range(num_gpus))} | {name: workers_of([group]) for name, group in groups.items()}
+    for number in range(draw(st.integers(1, 8))):
+        kind = draw(st.sampled_from(("compute", "compute", *KINDS)))
+        if kind == "send" and "pairs" not in groups:
+            kind = "broadcast"
+        group = "pairs" if kind == "send" else draw(st.sampled_from((None, *groups)))
+        met = [task.name for task in tasks if meeting[task.group] & meeting[group]]
+        after = tuple(name for name in met if draw(st.booleans()))
+        if kind == "compute":
+            duration_ns = round(draw(st.sampled_from(DURATIONS_S)) * 1e9)
+            tasks.append(ComputeTask(name=f"t{number}", duration_ns=duration_ns, group=group, after=after))
+            continue
+        algorithm = "ring" if kind == "send" else draw(st.sampled_from(("ring", "hierarchical")))
+        message_bytes = draw(st.sampled_from(MESSAGES_BYTES))
+        tasks.append(
+            CollectiveTask(
+                name=f"t{number}",
+                kind=kind,
+                message_bytes=message_bytes,
+                group=group,
+                algorithm=algorithm,
+                after=after,
+            )
+        )
+    return IterationDag(tuple(draw(st.permutations(tasks))), groups)
+
+
 def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:
     """Return the usual iteration, one in buckets, or a general graph."""
     data_parallel = st.builds(
@@ -143,22 +202,24 @@ def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, num_gpus: int) -> Workload:
-    """Return 1 to 8 jobs that fit a cluster of so many GPUs."""
-    return Workload(
-        tuple(
-            Job(
-                job_id=f"j{number}",
-                arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
-                num_gpus=draw(st.integers(1, min(num_gpus, 7))),
-                iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
-                iteration=draw(iterations()),
-                gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
-                model=draw(st.sampled_from((None, *MODELS))),
-            )
-            for number in range(draw(st.integers(1, 8)))
-        )
+def jobs(draw: st.DrawFn, number: int, num_gpus: int, grouped: bool) -> Job:
+    """Return a job that fits a cluster of so many GPUs; perhaps one with collectives over groups of its workers."""
+    own_gpus = draw(st.integers(1, min(num_gpus, 7)))
+    return Job(
+        job_id=f"j{number}",
+        arrival_s=draw(st.sampled_from((0.0, 0.0, 0.05, 0.1, 0.3333333335))),
+        num_gpus=own_gpus,
+        iterations=draw(st.one_of(st.integers(1, 6), st.integers(1, 30))),
+        iteration=draw(grouped_dags(own_gpus) if grouped and draw(st.booleans()) else iterations()),
+        gpu_memory_mb=draw(st.sampled_from((0.0, 100.0, 333.3333, 600.0, 1000.0))),
+        model=draw(st.sampled_from((None, *MODELS))),
     )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, num_gpus: int, *, grouped: bool = False) -> Workload:
+    """Return 1 to 8 jobs that fit a cluster of so many GPUs."""
+    return Workload(tuple(draw(jobs(number, num_gpus, grouped)) for number in range(draw(st.integers(1, 8)))))
 
 
 def topologies() -> st.SearchStrategy[Topology]:
@@ -170,11 +231,49 @@ def topologies() -> st.SearchStrategy[Topology]:
         st.builds(
             LeafSpine,
             servers_per_leaf=st.integers(1, 3),
-            spines=st.integers(1, 2),
+            spines=st.integers(1, 3),
             oversubscription=st.sampled_from((1.0, 4.0)),
             latency_s=latency,
         ),
+        st.builds(
+            Clos,
+            servers_per_rack=st.integers(1, 2),
+            racks_per_pod=st.integers(1, 2),
+            aggregations=st.integers(1, 2),
+            cores=st.integers(1, 2),
+            nic_gbps=st.just(10.0),
+            rack_oversubscription=st.sampled_from((1.0, 2.0)),
+            latency_s=latency,
+        ),
         st.builds(FatTree, oversubscription=st.sampled_from((1.0, 4.0)), latency_s=latency),
+    )
+
+
+def topologies_with_inside() -> st.SearchStrategy[Topology]:
+    """Return a star, rails or sides whose servers have an inside, with and without latency."""
+    latency = st.sampled_from((0.0, 1e-5))
+    nvlink_gbps = st.sampled_from((5.0, 80.0))
+    return st.one_of(
+        st.builds(Star, latency_s=latency, nvlink_gbps=nvlink_gbps),
+        st.builds(
+            RailOptimised,
+            hosts_per_unit=st.integers(1, 3),
+            rails=st.integers(1, 3),
+            spines=st.integers(1, 2),
+            rail_gbps=st.just(10.0),
+            oversubscription=st.sampled_from((1.0, 4.0)),
+            latency_s=latency,
+            nvlink_gbps=nvlink_gbps,
+        ),
+        st.builds(
+            DoubleSided,
+            pairs=st.integers(1, 3),
+            aggregations_per_pair=st.just(2),
+            cores=st.just(2),
+            links_per_host=st.integers(2, 3),
+            link_gbps=st.just(10.0),
+            nvlink_gbps=nvlink_gbps,
+        ),
     )
 
 
@@ -247,13 +346,16 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
 
 
 @st.composite
-def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
-    """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end."""
+def settings(draw: st.DrawFn, *, disturbed: bool = True, grouped: bool = False) -> Setting:
+    """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end.
+
+    With ``grouped`` some jobs have collectives over groups, and most servers an inside.
+    """
     cluster = draw(clusters() if disturbed else equal_servers())
     return Setting(
-        workload=draw(workloads(cluster.num_gpus)),
+        workload=draw(workloads(cluster.num_gpus, grouped=grouped)),
         cluster=cluster,
-        topology=draw(topologies()),
+        topology=draw(st.one_of(topologies(), topologies_with_inside()) if grouped else topologies()),
         contention=draw(contention_models()),
         placement=draw(st.sampled_from(PLACEMENTS)),
         order=draw(st.sampled_from(ORDERS + USERS_ORDERS)),
@@ -263,6 +365,7 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True) -> Setting:
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
         interference=draw(st.sampled_from((None, None, UniformInterference(share=0.3), ByModel()))),
+        path=draw(st.sampled_from(PATHS)),
     )
 
 

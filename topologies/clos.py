@@ -93,3 +93,17 @@ class Clos:
             return source, self._rack(source), up, self._rack(target), target
         core = f"core {number}.{target // self.aggregations % self.cores}"
         return source, self._rack(source), up, core, down, self._rack(target), target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each aggregation switch, and between pods over each core switch of its plane."""
+        first, last = self._rack(source), self._rack(target)
+        if first == last:
+            return [(source, first, target)]
+        switches = [(self._aggregation(source, n), self._aggregation(target, n)) for n in range(self.aggregations)]
+        if self._pod(source) == self._pod(target):
+            return [(source, first, up, last, target) for up, _ in switches]
+        return [
+            (source, first, up, f"core {number}.{core}", down, last, target)
+            for number, (up, down) in enumerate(switches)
+            for core in range(self.cores)
+        ]

@@ -89,6 +89,21 @@ class FatTree:
         core = f"core {target % half}.{target // half % half}"
         return source, first, up, core, down, last, target
 
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each aggregation switch, and between pods over each of its core switches."""
+        half = graph.graph["half"]
+        first, last = _edge(source, half), _edge(target, half)
+        if first == last:
+            return [(source, first, target)]
+        switches = [(_aggregation(source, half, n), _aggregation(target, half, n)) for n in range(half)]
+        if switches[0][0] == switches[0][1]:
+            return [(source, first, up, last, target) for up, _ in switches]
+        return [
+            (source, first, up, f"core {number}.{core}", down, last, target)
+            for number, (up, down) in enumerate(switches)
+            for core in range(half)
+        ]
+
 
 def _edge(server: int, half: int) -> str:
     return f"edge {server // half**2}.{server // half % half}"

@@ -68,3 +68,10 @@ class LeafSpine:
         if self._leaf(source) == self._leaf(target):
             return source, self._leaf(source), target
         return source, self._leaf(source), f"spine {target % self.spines}", self._leaf(target), target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each spine; inside a leaf the only one."""
+        first, last = self._leaf(source), self._leaf(target)
+        if first == last:
+            return [(source, first, target)]
+        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]

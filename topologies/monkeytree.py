@@ -23,8 +23,7 @@ class MonkeyTree:
     other ring crosses it. What waits for several links a server: jobs of several rings (up to 8, with tensor
     parallelism), without which a rack's 8 servers send at most 8 rings up.
 
-    A transfer to server d of another rack takes spine d mod ``spines``; hashes and paths chosen for a job wait for
-    routes that know the job.
+    A transfer to server d of another rack takes spine d mod ``spines``, unless a path policy (``--path``) chooses.
 
     Parameters
     ----------
@@ -77,3 +76,10 @@ class MonkeyTree:
         if self._rack(source) == self._rack(target):
             return source, self._rack(source), target
         return source, self._rack(source), f"spine {target % self.spines}", self._rack(target), target
+
+    def paths(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Sequence[Node]]:
+        """Return the path over each spine; inside a rack the only one."""
+        first, last = self._rack(source), self._rack(target)
+        if first == last:
+            return [(source, first, target)]
+        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]

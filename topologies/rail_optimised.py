@@ -8,6 +8,7 @@ from typing import Any
 
 import networkx as nx
 
+from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps, refuse_bad_cables, refuse_bad_counts
 
 __all__ = ["RailOptimised"]
@@ -17,12 +18,14 @@ __all__ = ["RailOptimised"]
 class RailOptimised:
     """Units of hosts with a card and a leaf switch a rail; every leaf is on every spine.
 
-    A server has one link here, so that its cards count together, and the leaves of a unit as one node ``"rails u"``.
-    That is exact for jobs on whole hosts whose all-reduce splits its message evenly over the rails, as rings of NCCL
-    do: each rail then carries the same share. What waits for several links a server: a job on some of a host's GPUs,
-    which has only their cards; traffic between rails, which goes through NVLink; a rail busier than another.
+    With ``nvlink_gbps`` each card is a link of its own, on the leaf of its rail, and the inside of a host takes time.
+    Without it a server has one link, so that its cards count together, and the leaves of a unit as one node
+    ``"rails u"``. That is exact for jobs on whole hosts whose all-reduce splits its message evenly over the rails, as
+    rings of NCCL do: each rail then carries the same share. It does not know that a job on some of a host's GPUs has
+    only their cards, that traffic between rails goes over a spine, nor a rail busier than another.
 
-    A transfer to server d of another unit takes spine d mod ``spines`` (destination-based routing).
+    A transfer to server d of another unit, or to another rail, takes spine d mod ``spines`` (destination-based
+    routing).
 
     Parameters
     ----------
@@ -34,6 +37,8 @@ class RailOptimised:
         Bandwidth of a leaf's cables to hosts over that of its cables to spines; 1 in the published network.
     latency_s
         Of each cable, seconds.
+    nvlink_gbps
+        Bandwidth of a GPU's port towards the others of its host, one direction, Gbit/s; 3600 in an H100 host.
 
     References
     ----------
@@ -46,30 +51,53 @@ class RailOptimised:
     rail_gbps: float = 400.0
     oversubscription: float = 1.0
     latency_s: float = 0.0
+    nvlink_gbps: float | None = None
 
     def __post_init__(self) -> None:
         refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
         bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
+        refuse_bad_port("rail-optimised", self.nvlink_gbps)
+
+    @property
+    def inside(self) -> Inside | None:
+        """The inside of a server: a card a rail."""
+        return None if self.nvlink_gbps is None else Inside(gpu_gbps=self.nvlink_gbps, cards=self.rails)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
-        """Return the graph; the leaves of unit u are the node ``"rails u"``, spines ``"spine i"``."""
+        """Return the graph; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``."""
         graph: nx.Graph[Any] = nx.Graph()
-        host = self.rails * bytes_per_s_from_gbps(self.rail_gbps)
-        uplink = host * self.hosts_per_unit / (self.spines * self.oversubscription)
-        for server in range(num_servers):
-            graph.add_edge(server, self._unit(server), bandwidth_bytes_per_s=host, latency_s=self.latency_s)
-        for first in range(0, num_servers, self.hosts_per_unit):
-            for spine in range(self.spines):
-                ends = self._unit(first), f"spine {spine}"
-                graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
+        nodes, cards = ([None], self.rails) if self.inside is None else (list(range(self.rails)), 1)
+        card = cards * bytes_per_s_from_gbps(self.rail_gbps)
+        uplink = card * self.hosts_per_unit / (self.spines * self.oversubscription)
+        for rail in nodes:
+            for server in range(num_servers):
+                host = server if rail is None else (server, rail)
+                graph.add_edge(host, self._leaf(host), bandwidth_bytes_per_s=card, latency_s=self.latency_s)
+            for first in range(0, num_servers, self.hosts_per_unit):
+                leaf = self._leaf(first if rail is None else (first, rail))
+                for spine in range(self.spines):
+                    ends = leaf, f"spine {spine}"
+                    graph.add_edge(*ends, bandwidth_bytes_per_s=uplink, latency_s=self.latency_s)
         return graph
 
-    def _unit(self, server: int) -> str:
-        return f"rails {server // self.hosts_per_unit}"
+    def _leaf(self, end: Any) -> str:
+        if self.inside is None:
+            return f"rails {end // self.hosts_per_unit}"
+        server, rail = end
+        return f"leaf {server // self.hosts_per_unit}.{rail}"
 
-    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
-        """Return the route: inside a unit over its rails alone."""
-        if self._unit(source) == self._unit(target):
-            return source, self._unit(source), target
-        return source, self._unit(source), f"spine {target % self.spines}", self._unit(target), target
+    def route(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Node]:
+        """Return the route: inside a unit, and on one rail, over its leaf alone."""
+        first, last = self._leaf(source), self._leaf(target)
+        if first == last:
+            return source, first, target
+        server = target if self.inside is None else target[0]
+        return source, first, f"spine {server % self.spines}", last, target
+
+    def paths(self, graph: nx.Graph[Any], source: Any, target: Any) -> Sequence[Sequence[Node]]:
+        """Return the path over each spine; inside a unit, and on one rail, the only one."""
+        first, last = self._leaf(source), self._leaf(target)
+        if first == last:
+            return [(source, first, target)]
+        return [(source, first, f"spine {spine}", last, target) for spine in range(self.spines)]

@@ -10,6 +10,7 @@ from typing import Any
 import networkx as nx
 
 from ddlsched.errors import InputError
+from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
 
 __all__ = ["Star"]
@@ -25,10 +26,14 @@ class Star:
         Bandwidth of each server's network card, Gbit/s.
     latency_s
         Of each cable, seconds.
+    nvlink_gbps
+        Bandwidth of a GPU's port towards the others of its server, one direction, Gbit/s: then collectives inside a
+        server take time. By default they take none.
     """
 
     nic_gbps: float = 10.0
     latency_s: float = 0.0
+    nvlink_gbps: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.nic_gbps < inf or not 0 <= self.latency_s <= 1e6:
@@ -36,15 +41,22 @@ class Star:
                 f"star: nic_gbps is {self.nic_gbps} and latency_s {self.latency_s}; "
                 "expected a finite bandwidth > 0 and a latency from 0 to 1e6"
             )
+        refuse_bad_port("star", self.nvlink_gbps)
+
+    @property
+    def inside(self) -> Inside | None:
+        """The inside of a server."""
+        return None if self.nvlink_gbps is None else Inside(gpu_gbps=self.nvlink_gbps)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""
         graph: nx.Graph[Any] = nx.Graph()
         bandwidth = bytes_per_s_from_gbps(self.nic_gbps)
         for server in range(num_servers):
-            graph.add_edge(server, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
+            node = server if self.inside is None else (server, 0)
+            graph.add_edge(node, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
         return graph
 
-    def route(self, graph: nx.Graph[Any], source: int, target: int) -> Sequence[Node]:
+    def route(self, graph: nx.Graph[Any], source: Node, target: Node) -> Sequence[Node]:
         """Return the route through the switch."""
         return source, "switch", target

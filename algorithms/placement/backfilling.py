@@ -15,7 +15,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import MAX_NS, ns_from_s
-from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.dag import CollectiveTask
 
 __all__ = ["Backfilling", "BackfillingPolicy", "KnowsTheQueue"]
 
@@ -147,7 +147,7 @@ class Backfilling(KnowsTheQueue):
     def _estimate_ns(self, job: JobView, cluster: ClusterView, error_sigma: float) -> int:
         """Return the time without contention x the job's error, which depends on nothing but seed and job."""
         servers = int(np.searchsorted(self._gpus_on_fewest, job.num_gpus)) + 1
-        messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)]
+        messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
         reduces_ns = sum(ns_from_s(cluster.all_reduce_s(message, servers)) for message in messages)
         normal = np.random.default_rng([self._errors_seed, job.number]).standard_normal()
         error = math.exp(error_sigma * normal)

@@ -28,6 +28,7 @@ _RUNS = "Seeds and clusters"
 _HOW = "How, and results"
 _POLICY_FIELDS = ("scheduler", "placement", "order", "communication")
 _POLICIES_SHOWN = dict.fromkeys(_POLICY_FIELDS, f"{DEFAULT_BUNDLE}'s") | {"scheduler": None}
+_WITH_PATH = (*_POLICY_FIELDS, "path")
 
 
 @with_options
@@ -45,7 +46,7 @@ def compare(
     *,
     policies: Annotated[
         Given[PolicyOptions],
-        Panel(_POLICIES, only=_POLICY_FIELDS, several=_POLICY_FIELDS, only_given=True, shown=_POLICIES_SHOWN),
+        Panel(_POLICIES, only=_WITH_PATH, several=_WITH_PATH, only_given=True, shown=_POLICIES_SHOWN),
     ],
     elastic: Annotated[
         Given[ElasticOptions],
@@ -125,8 +126,8 @@ def compare(
 ) -> None:
     """Simulate policies on the same workloads, clusters and seeds, and compare them.
 
-    The policies are each --scheduler, and every combination of what --placement, --order, --communication and
-    --allocation list.
+    The policies are each --scheduler, and every combination of what --placement, --order, --communication,
+    --allocation and --path list.
 
     Finished runs are kept, and the same command goes on from them, whatever stopped it.
 
@@ -197,7 +198,7 @@ def _flag(location: Location) -> str:
         case ("policies", int(), str(door), *_):
             return f"--{door}"
         case ("policies", *_):
-            return "--scheduler, --placement, --order, --communication or --allocation"
+            return "--scheduler, --placement, --order, --communication, --allocation or --path"
         case ("options", *names):
             return f"--option {'.'.join(map(str, names))}"
     return f"--{str(location[0]).replace('_', '-')}"

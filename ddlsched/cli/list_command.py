@@ -18,7 +18,7 @@ def list_plugins(
         str | None,
         typer.Argument(
             metavar="[KIND]",
-            help="Only these: placement, order, communication, allocation, contention, interference, topology, "
+            help="Only these: placement, order, communication, allocation, path, contention, interference, topology, "
             "workload or bundle.",
             show_default="all",
         ),

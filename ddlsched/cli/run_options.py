@@ -61,6 +61,11 @@ class PolicyOptions:
     communication: str | None = option(
         None, "Which all-reduces overlap, e.g. bounded-overlap:limit=2 or preemptive:by=bytes.", shown=_BUNDLES
     )
+    path: str | None = option(
+        None,
+        "Which of the topology's paths a job's flows take, e.g. ecmp:seed=1 or least-congested.",
+        shown="the topology's route",
+    )
     interference: str | None = option(
         None,
         "How much longer compute takes on shared GPUs, e.g. uniform:share=0.3 or pairs:file=penalties.csv.",

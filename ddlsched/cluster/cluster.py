@@ -121,8 +121,12 @@ class Cluster:
         """Number of the first GPU of each server, and behind the last server the number of all GPUs."""
         import numpy as np
 
-        counts = [server.gpus for server in self.servers] or [self.gpus_per_server] * self.num_servers
-        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        return np.concatenate([[0], np.cumsum(self.gpus_of_servers, dtype=np.int64)])
+
+    @property
+    def gpus_of_servers(self) -> list[int]:
+        """GPUs of each server."""
+        return [server.gpus for server in self.servers] or [self.gpus_per_server] * self.num_servers
 
     @cached_property
     def common_multiple(self) -> int:

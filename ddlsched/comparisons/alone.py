@@ -13,7 +13,7 @@ from ddlsched.results.fairness import finish_time_fairness
 from ddlsched.results.metrics import size_class
 from ddlsched.simulation import simulate
 from ddlsched.units import MAX_NS, NS_PER_S
-from ddlsched.workload.dag import AllReduceTask, DataParallelIteration, IterationDag
+from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ def _jct_s(workload: Workload, cluster: Cluster, contention: ContentionModel | s
 def _gap_s(kind: _Kind) -> float:
     """Return a first guess of twice an iteration's time: at 0.8 Gbit/s for its messages."""
     dag = kind.iteration.dag() if isinstance(kind.iteration, DataParallelIteration) else kind.iteration
-    message_bytes = sum(task.message_bytes for task in dag.tasks if isinstance(task, AllReduceTask))
-    return 1.0 + 2 * (dag.compute_ns / NS_PER_S + 1e-8 * message_bytes)
+    return 1.0 + 2 * (dag.compute_ns / NS_PER_S + 1e-8 * dag.message_bytes)
 
 
 def _job(number: int, kind: _Kind, arrival_s: float) -> Job:

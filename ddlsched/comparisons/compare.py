@@ -49,7 +49,7 @@ def compare(
     policies
         Names of bundles; or mappings of ``scheduler`` (a bundle), ``placement``, ``order``, ``communication``
         (each replaces the bundle's; lists give all combinations), ``allocation`` (for workloads of elastic jobs; by
-        default none) and ``name`` (for tables).
+        default none), ``path`` (by default the topology's routes) and ``name`` (for tables).
     seeds
         A list; a number N for 1 to N; or a text such as ``"0-19"`` or ``"1,5,9"``.
     servers, gpus_per_server, gpu_memory_mb, topology

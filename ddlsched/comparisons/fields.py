@@ -20,6 +20,7 @@ from ddlsched.workload.workload_specs import workload_of
 
 __all__ = [
     "DOORS",
+    "FURTHER_DOORS",
     "GIVEN_OTHERWISE",
     "Bundle",
     "Listed",
@@ -34,7 +35,9 @@ __all__ = [
 ]
 
 DOORS: tuple[Kind, Kind, Kind] = ("placement", "order", "communication")
-"""What every policy has; one of elastic jobs has an allocation, too."""
+"""What every policy has."""
+FURTHER_DOORS: tuple[Kind, Kind] = ("allocation", "path")
+"""What a policy may have: one of elastic jobs has an allocation."""
 _MOST_SEEDS = 100_000
 
 
@@ -141,7 +144,7 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-GIVEN_OTHERWISE = {*DOORS, "allocation", "scheduler", "contention", "seed", "timeline"}
+GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, "scheduler", "contention", "seed", "timeline"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel

@@ -235,7 +235,9 @@ def _remark(place: Place) -> str | None:
     """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
     cluster = place.cluster
     with suppress(DdlschedError):
-        network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+        network = Network(
+            resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
+        )
         model = resolve("contention", place.contention)
         return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
     return None

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.fields import (
     DOORS,
+    FURTHER_DOORS,
     GIVEN_OTHERWISE,
     Bundle,
     Listed,
@@ -51,7 +52,7 @@ class _Model(BaseModel):
 
 
 class Policies(_Model):
-    """One policy, or the product of several placements, orders, communication and allocation policies."""
+    """One policy, or the product of several placements, orders, communication, allocation and path policies."""
 
     name: Name | None = None
     scheduler: Bundle | None = None
@@ -59,6 +60,7 @@ class Policies(_Model):
     order: Annotated[list[Annotated[Any, Plugin("order")]], Listed] = []
     communication: Annotated[list[Annotated[Any, Plugin("communication")]], Listed] = []
     allocation: Annotated[list[Annotated[Any, Plugin("allocation")]], Listed] = []
+    path: Annotated[list[Annotated[Any, Plugin("path")]], Listed] = []
 
     @model_validator(mode="before")
     @classmethod
@@ -72,16 +74,17 @@ class Policies(_Model):
         return self
 
     def expanded(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return each policy: what tables call it, and its placement, order, communication and perhaps allocation."""
+        """Return each policy: what tables call it, and its doors, those beyond the usual three if they are given."""
         bundle = resolve_bundle(self.scheduler or DEFAULT_BUNDLE)
         choices = {door: getattr(self, door) or [bundle[door]] for door in DOORS}
-        choices |= {"allocation": self.allocation} if self.allocation else {}
+        choices |= {door: given for door in FURTHER_DOORS if (given := getattr(self, door))}
         policies = [dict(zip(choices, chosen, strict=True)) for chosen in product(*choices.values())]
         return [(self.name or self._label(doors), doors) for doors in policies]
 
     def _label(self, doors: dict[str, Any]) -> str:
         """Return what tables call a policy: what was said of it, or all doors if that was nothing."""
-        if any(getattr(self, door) for door in DOORS) or not (self.scheduler or self.allocation):
+        further = any(getattr(self, door) for door in FURTHER_DOORS)
+        if any(getattr(self, door) for door in DOORS) or not (self.scheduler or further):
             named = list(map(text_of, doors.values()))
         else:
             named = [*filter(None, [self.scheduler]), *map(text_of, list(doors.values())[len(DOORS) :])]
@@ -173,7 +176,7 @@ class Settings(_Model):
 
     @property
     def named_policies(self) -> dict[str, dict[str, Any]]:
-        """What tables call each policy, and its placement, order, communication and perhaps allocation."""
+        """What tables call each policy, and its placement, order, communication and perhaps allocation and path."""
         return {name: doors for each in self.policies for name, doors in each.expanded()}
 
     @property

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
+from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, PluginError, guarded, label
+from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Ring
+from ddlsched.network.traffic import Way, traffic_of
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
-from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
 
-__all__ = ["Costs"]
+__all__ = ["Costs", "PlannedTransfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """What one collective puts on the network while its job has its GPUs.
+
+    Parameters
+    ----------
+    links
+        Numbers of the links that it crosses, an entry a crossing; none on one server whose inside costs nothing.
+    wire_bytes
+        Bytes that it moves over each of them, unless ``shares`` says otherwise.
+    cable_latency_s
+        Of the cables, seconds; the contention model's comes on top.
+    shares
+        If not empty: bytes on each of the links / ``wire_bytes``.
+    """
+
+    links: tuple[int, ...]
+    wire_bytes: float
+    cable_latency_s: float
+    shares: tuple[float, ...] = ()
+
+
+def _is_plain(dag: IterationDag) -> bool:
+    """Return whether all collectives are all-reduces over all workers, in rings."""
+    return all(isinstance(task, AllReduceTask | ComputeTask) for task in dag.tasks)
 
 
 class Costs:
@@ -24,9 +56,12 @@ class Costs:
         More service with communication than the clock holds.
     """
 
-    def __init__(self, state: RunState, contention: ContentionModel, load_per_byte_s: float | None) -> None:
-        self._state, self._contention = state, contention
+    def __init__(
+        self, state: RunState, routes: Routes, contention: ContentionModel, load_per_byte_s: float | None
+    ) -> None:
+        self._state, self._routes, self._contention = state, routes, contention
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
+        self._only_all_reduces = [_is_plain(job.dag) for job in state.workload]
         for number, job in enumerate(state.workload):
             if job.num_gpus > 1:
                 wire = [self.wire_bytes(message, job.num_gpus) for message in self.messages(number)]
@@ -34,9 +69,9 @@ class Costs:
                 self.check_service(number, sum(self.load_ns(w) for w in wire))
 
     def messages(self, number: int) -> list[float]:
-        """Return the message sizes of a job's all-reduces, bytes."""
+        """Return the message sizes of a job's collectives, bytes."""
         return [
-            task.message_bytes for task in self._state.workload[number].dag.tasks if isinstance(task, AllReduceTask)
+            task.message_bytes for task in self._state.workload[number].dag.tasks if isinstance(task, CollectiveTask)
         ]
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
@@ -47,13 +82,53 @@ class Costs:
             raise PluginError(f"{name} answered {wire!r}; expected a finite number of bytes >= 0")
         return float(wire)
 
-    def latency_s(self, ring_latency_s: float) -> float:
-        """Return the time before the first byte on a ring."""
-        return self._contention.latency_s + ring_latency_s
+    def planned(self, number: int, chosen: list[int]) -> list[PlannedTransfer]:
+        """Return what each of a job's collectives puts on the network if the job has these GPUs, in placement order."""
+        job, network = self._state.workload[number], self._state.network
+        if network.inside is None and self._only_all_reduces[number]:
+            servers = tuple(dict.fromkeys(self._state.server_of_gpu[gpu] for gpu in chosen))
+            messages = self.messages(number)
+            ring = self._routes.ring(number, servers) if messages else Ring((), 0.0)
+            return [
+                PlannedTransfer(ring.links, self.wire_bytes(message, len(servers)), ring.latency_s)
+                for message in messages
+            ]
+        ranks, way = [self._rank(gpu) for gpu in chosen], self._routes.of_job(number)
+        planned = []
+        for task in job.dag.tasks:
+            if isinstance(task, CollectiveTask):
+                tuples = (range(len(ranks)),) if task.group is None else job.dag.groups[task.group]
+                planned += [self._planned(task, [ranks[worker] for worker in workers], way) for workers in tuples]
+        return planned
 
-    def reduce_ns(self, wire_bytes: float, ring_latency_s: float) -> int:
+    def _rank(self, gpu: int) -> Rank:
+        server = self._state.server_of_gpu[gpu]
+        return self._state.network.rank(server, gpu - self._state.cluster.first_gpus.item(server))
+
+    def _planned(self, task: CollectiveTask, ranks: list[Rank], way: Way) -> PlannedTransfer:
+        network, message_bytes = self._state.network, task.message_bytes
+        traffic = traffic_of(network, task.kind, task.algorithm, ranks, message_bytes, self.wire_bytes, way)
+        return PlannedTransfer(traffic.links, traffic.wire_bytes, traffic.latency_s, traffic.shares)
+
+    def latency_s(self, cable_latency_s: float) -> float:
+        """Return the time before the first byte."""
+        return self._contention.latency_s + cable_latency_s
+
+    def reduce_ns(self, wire_bytes: float, cable_latency_s: float) -> int:
         """Return what an all-reduce takes alone."""
-        return ns_from_s(self.latency_s(ring_latency_s) + self._contention.alone_per_byte_s * wire_bytes)
+        return ns_from_s(self.latency_s(cable_latency_s) + self._contention.alone_per_byte_s * wire_bytes)
+
+    def iteration_ns(self, number: int, planned: list[PlannedTransfer]) -> int:
+        """Return what the collectives of an iteration take without contention: of a group's tuples, the longest."""
+        longest_ns: dict[int, int] = {}
+        first = self._state.jobs.first_transfer.item(number)
+        first_task = self._state.jobs.first_task.item(number)
+        for transfer, plan in enumerate(planned, first):
+            part = first_task + self._state.transfers.task.item(transfer)
+            task = self._state.tasks.dag_task.item(part)
+            alone_ns = self.reduce_ns(plan.wire_bytes, plan.cable_latency_s) if plan.links else 0
+            longest_ns[task] = max(longest_ns.get(task, 0), alone_ns)
+        return sum(longest_ns.values())
 
     def load_ns(self, wire_bytes: float) -> int:
         """Return what an all-reduce counts in the load of a GPU."""
@@ -62,7 +137,8 @@ class Costs:
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
         """Return what an all-reduce over the first so many servers takes alone, seconds."""
         ring = self._state.network.ring(tuple(range(num_servers)))
-        return s_from_ns(self.reduce_ns(self.wire_bytes(message_bytes, num_servers), ring.latency_s))
+        wire_bytes = self.wire_bytes(message_bytes, num_servers) / self._state.network.cards
+        return s_from_ns(self.reduce_ns(wire_bytes, ring.latency_s))
 
     def check_service(self, number: int, iteration_ns: int) -> None:
         """Refuse a job whose service with so much communication in each iteration the clock cannot hold."""

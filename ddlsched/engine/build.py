@@ -11,13 +11,13 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
+from ddlsched.engine.build_tasks import build_tasks, count_parts
 from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, Task
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
@@ -54,39 +54,40 @@ def build_state(
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
     jobs = _jobs(workload)
-    tasks, successors = _tasks(workload, jobs)
-    transfers = _transfers(workload, jobs)
-    num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + len(transfers) + len(jobs)
-    workers, num_flags = _workers(jobs, int(jobs.num_gpus.sum()))
+    arrays = build_tasks(workload, jobs)
+    num_transfers, pending = len(arrays.transfers), np.concatenate(arrays.pending)
+    num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)
     slowdowns = disturbances.slowdowns(num_gpus, rng)
-    longest = max(len(workload), len(transfers))
+    longest = max(len(workload), num_transfers)
     state = State(
         run=_run(cluster, workload, disturbances, int(rng.integers(_SEEDS))),
         jobs=jobs,
-        tasks=tasks,
-        workers=workers,
+        tasks=arrays.tasks,
+        workers=arrays.workers,
         gpus=_gpus(cluster, slowdowns),
-        transfers=transfers,
+        transfers=arrays.transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
         steps=make_steps(len(network.links), LEVELS),
         filling=_filling(1),
         slices=make_records("slice", num_slices),
         samples=make_records("sample", _SAMPLES + 1),
-        successors=successors,
-        pending=_pending(jobs, tasks, num_flags),
-        ready=np.zeros(num_flags, np.uint8),
+        successors=np.array(arrays.successors, np.int64),
+        members=np.array(arrays.members, np.int64),
+        needs=np.array(arrays.needs, np.int64),
+        pending=pending,
+        ready=np.zeros(len(pending), np.uint8),
         residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
         heap=np.zeros(num_items, np.int64),
         position=np.full(num_items, -1, np.int64),
         end_ns=np.zeros(num_items, np.int64),
         arrivals=np.argsort(jobs.arrival_ns, kind="stable").astype(np.int64),
         queue=np.zeros(len(workload), np.int64),
-        waiting=np.zeros(len(transfers), np.int64),
-        active=np.zeros(len(transfers), np.int64),
-        work=np.zeros(len(workload) + len(transfers), np.int64),
+        waiting=np.zeros(num_transfers, np.int64),
+        active=np.zeros(num_transfers, np.int64),
+        work=np.zeros(len(workload) + num_transfers, np.int64),
         finished=np.zeros(len(workload), np.int64),
         dormant=np.zeros(len(workload), np.int64),
         running=np.zeros(len(workload), np.int64),
@@ -98,11 +99,12 @@ def build_state(
         touched_links=np.zeros(len(network.links), np.int64),
         due_links=np.zeros(len(network.links), np.int64),
         stale_links=np.zeros(len(network.links), np.int64),
-        fresh=np.zeros(len(transfers), np.int64),
+        fresh=np.zeros(num_transfers, np.int64),
         items=np.zeros(longest, np.int64),
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
         key_notes=np.zeros(4 * KEY_WORDS * len(workload), np.int64),
         scratch=np.zeros(_SCRATCH + 4 * longest, np.int64),
+        job_links=np.zeros(_FIRST_ENTRIES, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
     )
@@ -196,6 +198,7 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
 
 def _jobs(workload: Workload) -> Records:
     jobs = make_records("job", len(workload))
+    counts = [count_parts(job) for job in workload]
     columns: dict[str, list[int]] = {
         "arrival_ns": [job.arrival_ns for job in workload],
         "num_gpus": [job.num_gpus for job in workload],
@@ -203,17 +206,15 @@ def _jobs(workload: Workload) -> Records:
         "compute_ns": [job.compute_ns for job in workload],
         "service_ns": [job.service_ns for job in workload],
         "memory_bytes": [job.gpu_memory_bytes for job in workload],
-        "num_tasks": [len(job.dag.tasks) for job in workload],
-        "num_transfers": [_count(job, AllReduceTask) for job in workload],
+        "num_tasks": [parts for parts, _ in counts],
+        "num_transfers": [transfers for _, transfers in counts],
     }
     for name, values in columns.items():
         jobs[name] = values
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
     jobs.arrival_s = [job.arrival_s for job in workload]
     jobs.gpu_memory_mb = [job.gpu_memory_mb for job in workload]
-    jobs.message_bytes = [
-        sum(task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)) for job in workload
-    ]
+    jobs.message_bytes = [job.dag.message_bytes for job in workload]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
     jobs.start_iterations_left = jobs.iterations_left = jobs.iterations
     jobs.remaining_service_ns = jobs.service_ns
@@ -226,67 +227,6 @@ def _jobs(workload: Workload) -> Records:
     ):
         jobs[first] = np.cumsum(jobs[count]) - jobs[count]
     return jobs
-
-
-def _count(job: Job, kind: type[Task]) -> int:
-    return sum(isinstance(task, kind) for task in job.dag.tasks)
-
-
-def _tasks(workload: Workload, jobs: Records) -> tuple[Records, np.ndarray]:
-    tasks = make_records("task", int(jobs.num_tasks.sum()))
-    tasks.transfer = -1
-    successors: list[int] = []
-    place = transfer = 0
-    for number, job in enumerate(workload):
-        kinds = {task.name: isinstance(task, ComputeTask) for task in job.dag.tasks}
-        for task, following in zip(job.dag.tasks, job.dag.successors(), strict=True):
-            record = tasks[place]
-            if isinstance(task, ComputeTask):
-                record.duration_ns = task.duration_ns
-            else:
-                record.transfer = transfer
-                transfer += 1
-            record.compute_predecessors = sum(kinds[name] for name in task.after)
-            record.reduce_predecessors = len(task.after) - record.compute_predecessors
-            record.pending = record.compute_predecessors * job.num_gpus + record.reduce_predecessors
-            record.first_successor, record.num_successors = len(successors), len(following)
-            successors += following
-            place += 1
-        sources = [i for i, task in enumerate(job.dag.tasks) if not task.after]
-        jobs[number].first_source, jobs[number].num_sources = len(successors), len(sources)
-        successors += sources
-    return tasks, np.array(successors, np.int64)
-
-
-def _transfers(workload: Workload, jobs: Records) -> Records:
-    transfers = make_records("transfer", int(jobs.num_transfers.sum()))
-    owners = [
-        (n, t)
-        for n, job in enumerate(workload)
-        for t, task in enumerate(job.dag.tasks)
-        if isinstance(task, AllReduceTask)
-    ]
-    if owners:
-        transfers["job"], transfers["task"] = np.array(owners, np.int64).T
-    transfers.weight = 1.0
-    transfers.step = -1
-    return transfers
-
-
-def _workers(jobs: Records, num_workers: int) -> tuple[Records, int]:
-    workers = make_records("worker", num_workers)
-    workers.job = np.repeat(np.arange(len(jobs)), jobs.num_gpus)
-    workers.gpu = -1
-    workers.leader = np.arange(num_workers)
-    flags = jobs.num_tasks[workers.job]
-    workers.first_flag = np.cumsum(flags) - flags
-    return workers, int(flags.sum())
-
-
-def _pending(jobs: Records, tasks: Records, num_flags: int) -> np.ndarray:
-    predecessors = tasks.compute_predecessors + tasks.reduce_predecessors
-    parts = [np.tile(predecessors[job.first_task : job.first_task + job.num_tasks], job.num_gpus) for job in jobs]
-    return np.concatenate(parts, dtype=np.int64) if parts else np.zeros(num_flags, np.int64)
 
 
 def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:

@@ -19,7 +19,7 @@ from ddlsched.network.topology import Link
 from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
+from ddlsched.policies.views import ClusterView, FlowView, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import Rescale, RescaleCost
@@ -39,12 +39,13 @@ class CheckedPolicies:
         order: Any,
         communication: Any,
         allocation: Any,
+        path: Any,
         contention: Any,
         rescale_cost: RescaleCost,
     ) -> None:
         self.placement, self.order = placement, order
         self.communication, self.contention = communication, contention
-        self.allocation, self._rescale_cost = allocation, rescale_cost
+        self.allocation, self.path, self._rescale_cost = allocation, path, rescale_cost
 
     @property
     def placement_begins_rounds(self) -> bool:
@@ -101,6 +102,16 @@ class CheckedPolicies:
             place = f"placement {self.label('placement')} at {cluster.now_s} s{about}"
             raise InvalidDecisionError(f"{place}: {wrong}")
         return [int(gpu) for gpu in chosen]
+
+    def choose_path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return which of its paths a path policy gives a flow."""
+        about = f", job {flow.job.job_id!r}"
+        chosen = self._ask("path", about, network.now_s, lambda: self.path.path(flow, network))
+        if not is_whole(chosen, 0, len(flow.paths) - 1):
+            what = f"path answered {chosen!r} for the flow from server {flow.source} to {flow.target}"
+            expected = f"expected a whole number from 0 to {len(flow.paths) - 1}, as it has {len(flow.paths)} paths"
+            raise InvalidDecisionError(f"path {self.label('path')} at {network.now_s} s{about}: {what}; {expected}")
+        return int(chosen)
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether a communication policy starts a transfer."""

@@ -23,6 +23,7 @@ from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.rescaling import Rescaling
+from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages
 from ddlsched.engine.settings import RunSettings
@@ -81,12 +82,13 @@ class Simulation:
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(6)]
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(7)]
         self._policies = policies = CheckedPolicies(
             placement=_begun("placement", settings.placement, cluster, streams[0]),
             order=_begun("order", settings.order, cluster, streams[1]),
             communication=_begun("communication", settings.communication, cluster, streams[2]),
             allocation=_begun("allocation", settings.allocation, cluster, streams[5]),
+            path=_begun("path", settings.path, cluster, streams[6]),
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
@@ -102,7 +104,7 @@ class Simulation:
             changes = settings.capacity.changes(cluster.num_servers)
         ends = settings.span.until_ns < MAX_NS
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, ends)
-        costs = Costs(state, settings.contention, settings.load_per_byte_s)
+        costs = Costs(state, Routes(state, policies), settings.contention, settings.load_per_byte_s)
         self._placing = JobPlacement(state, policies, costs, disturbances.restart_ns)
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
@@ -315,6 +317,7 @@ _METHODS = {
     "order": ("key",),
     "communication": ("admit", "transfer_key", "select"),
     "allocation": ("allocate",),
+    "path": ("path",),
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.layout import make_records
@@ -13,7 +15,6 @@ from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.run_state import RunState
-from ddlsched.network.topology import Ring
 from ddlsched.policies.views import ClusterView, JobView, TransferView
 from ddlsched.units import NS_PER_S
 
@@ -61,33 +62,44 @@ class JobPlacement:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
         state, costs = self._state, self._costs
         servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
-        messages = costs.messages(number)
-        ring = state.network.ring(servers) if messages else Ring((), 0.0)
-        wire = [costs.wire_bytes(message, len(servers)) for message in messages]
-        load_ns = [costs.load_ns(w) if len(servers) > 1 else 0 for w in wire]
-        self._make_room(chosen, len(ring.links) * len(messages))
-        if len(servers) > 1:
-            reduces_ns = sum(costs.reduce_ns(w, ring.latency_s) for w in wire)
+        planned = costs.planned(number, chosen)
+        if any(transfer.links for transfer in planned):
+            reduces_ns = costs.iteration_ns(number, planned)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
+        self._join(number, chosen, len(servers), planned, hold_ns)
+        state.views[number]._placed(tuple(chosen), servers)
+        first = state.jobs.first_transfer.item(number)
+        for t, transfer in enumerate(planned, first):
+            view = state.views[number]
+            state.transfer_views[t] = TransferView(
+                t, view, transfer.links, state.transfers, t, state.now, transfer.shares
+            )
+        links_of = {state.transfers.task.item(t): transfer.links for t, transfer in enumerate(planned, first)}
+        state.stays.append(Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns))
+
+    def _join(
+        self, number: int, chosen: list[int], num_servers: int, planned: list[PlannedTransfer], hold_ns: int
+    ) -> None:
+        """Put a job on its GPUs and links."""
+        state, costs = self._state, self._costs
+        job_links = tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(transfer.links for transfer in planned))))
+        self._make_room(chosen, sum(len(transfer.links) for transfer in planned), len(job_links))
         place_job(
             state.arrays,
             number,
             len(state.stays),
             np.array(chosen, np.int64),
-            len(servers),
-            np.array(ring.links, np.int64),
-            np.array(wire, np.float64),
-            np.full(len(wire), costs.latency_s(ring.latency_s) * NS_PER_S),
-            np.array(load_ns, np.int64),
+            num_servers,
+            np.array(job_links, np.int64),
+            np.array([len(transfer.links) for transfer in planned], np.int64),
+            np.array([link for transfer in planned for link in transfer.links], np.int64),
+            np.array([s for t in planned for s in t.shares or (1.0,) * len(t.links)], np.float64),
+            np.array([transfer.wire_bytes for transfer in planned], np.float64),
+            np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
+            np.array([costs.load_ns(transfer.wire_bytes) if transfer.links else 0 for transfer in planned], np.int64),
             hold_ns,
         )
-        state.stays.append(Residency(number, tuple(chosen), ring.links, state.now_ns, hold_ns))
-        state.views[number]._placed(tuple(chosen), servers)
-        first = state.jobs.first_transfer.item(number)
-        for t in range(first, first + len(messages)):
-            view = TransferView(t, state.views[number], ring.links, state.transfers, t, state.now)
-            state.transfer_views[t] = view
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs, nanoseconds."""
@@ -114,7 +126,7 @@ class JobPlacement:
                 wake(state.arrays, number)
         return [state.views[number] for number in numbers]
 
-    def _make_room(self, chosen: list[int], num_entries: int) -> None:
+    def _make_room(self, chosen: list[int], num_entries: int, num_links: int) -> None:
         """Double the arrays that the next placement would overfill."""
         state, arrays = self._state, self._state.arrays
         if state.gpus.num_residents[chosen].max() == arrays.residents.shape[1]:
@@ -124,4 +136,9 @@ class JobPlacement:
         if needed > len(arrays.entries):
             entries = make_records("entry", max(needed, 2 * len(arrays.entries)))
             entries[: len(arrays.entries)] = arrays.entries
-            state.arrays = arrays._replace(entries=entries)
+            state.arrays = arrays = arrays._replace(entries=entries)
+        needed = state.now.num_job_links.item(0) + num_links
+        if needed > len(arrays.job_links):
+            job_links = np.zeros(max(needed, 2 * len(arrays.job_links)), np.int64)
+            job_links[: len(arrays.job_links)] = arrays.job_links
+            state.arrays = arrays._replace(job_links=job_links)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -42,15 +43,21 @@ class Span:
 class Residency:
     """A job's time on its GPUs, from placement to its finish, a failure or a change of size.
 
-    It begins with ``hold_ns`` in which the job starts again; ``to_ns`` is -1 until it ends.
+    It begins with ``hold_ns`` in which the job starts again; ``to_ns`` is -1 until it ends. ``links_of`` are the links
+    that each all-reduce crosses, by its task's number, an entry a crossing.
     """
 
     job: int
     gpus: tuple[int, ...]
-    links: tuple[int, ...]
+    links_of: dict[int, tuple[int, ...]]
     from_ns: int
     hold_ns: int = 0
     to_ns: int = -1
+
+    @property
+    def links(self) -> tuple[int, ...]:
+        """The links of all its all-reduces, those of the same links once."""
+        return tuple(chain.from_iterable(dict.fromkeys(self.links_of.values())))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class RunSettings:
     order: Any
     communication: Any
     allocation: Any
+    path: Any
     rescale_cost: RescaleCost
     contention: ContentionModel
     interference: InterferenceModel | None

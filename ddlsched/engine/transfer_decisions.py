@@ -97,7 +97,10 @@ class TransferDecisions:
         concerned = [transfer for transfer in self._active() if not touched.isdisjoint(transfer.links)]
         concerned.sort(key=lambda transfer: transfer.number)
         rates = [
-            min(self._policies.link_rate(transfer, self._link(link), now_s) for link in transfer.links)
+            min(
+                self._policies.link_rate(transfer, self._link(link), now_s) / share
+                for link, share in zip(transfer.links, transfer.shares, strict=True)
+            )
             for transfer in concerned
         ]
         numbers = np.array([transfer.number for transfer in concerned], np.int64)

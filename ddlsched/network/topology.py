@@ -7,28 +7,35 @@ Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in e
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ddlsched.errors import InputError, PluginError, guarded
+from ddlsched.network.collectives import Card, Rank
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
     import networkx as nx
 
+    from ddlsched.network.inside import Inside
+
 __all__ = [
     "Link",
     "Network",
     "Node",
+    "Path",
     "Ring",
     "Topology",
     "bytes_per_s_from_gbps",
+    "flows_of_ring",
     "gbps_from_bytes_per_s",
     "refuse_bad_cables",
     "refuse_bad_counts",
+    "ring_along",
 ]
 
 Node: TypeAlias = Hashable
@@ -62,7 +69,15 @@ def refuse_bad_counts(name: str, **counts: int) -> None:
 
 @runtime_checkable
 class Topology(Protocol):
-    """What a class in ``topologies/`` offers; its fields are its parameters."""
+    """What a class in ``topologies/`` offers; its fields are its parameters.
+
+    One with several paths between two servers also has ``paths(graph, source, target)``: all of them, each as ``route``
+    answers one, among which a path policy chooses (:class:`ddlsched.policies.doors.PathPolicy`).
+
+    One that states the inside of its servers has an attribute ``inside``, an :class:`~ddlsched.network.inside.Inside`
+    or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
+    (server, card).
+    """
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; every edge has ``bandwidth_bytes_per_s`` and ``latency_s``.
@@ -81,10 +96,10 @@ class Topology(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
-    """Something that transfers share: a server's network card, or one direction of a cable between switches.
+    """Something that transfers share: a network card, a GPU's port, or one direction of a cable between switches.
 
     A ring enters and leaves each of its servers once, so both directions of a server's cable always carry
-    the same transfers and count as one link.
+    the same transfers and count as one link. So do those of a GPU's port towards the others of its server.
 
     Parameters
     ----------
@@ -93,12 +108,21 @@ class Link:
     bandwidth_bytes_per_s
         In one direction.
     relative_bandwidth
-        Bandwidth over that of the topology's fastest network card; above 1 on a server whose own is faster.
+        Bandwidth over that of the topology's fastest network card; above 1 on a server whose own is faster, and on most
+        GPUs' ports.
     """
 
     name: str
     bandwidth_bytes_per_s: float
     relative_bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way from one server to another: numbers of the links between switches, in order, and its cables' latency."""
+
+    links: tuple[int, ...]
+    latency_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +141,57 @@ class Network:
     """The links of a topology with a given number of servers; rings over them are computed once."""
 
     def __init__(
-        self, topology: Topology, num_servers: int, nic_bytes_per_s: Mapping[int, float] | None = None
+        self,
+        topology: Topology,
+        num_servers: int,
+        nic_bytes_per_s: Mapping[int, float] | None = None,
+        gpus_of_servers: Sequence[int] | None = None,
     ) -> None:
         """Enumerate the links; ``nic_bytes_per_s`` replaces the bandwidth of some servers' network cards.
 
         What a relative bandwidth relates to stays the topology's card: the constants of a contention model are
-        measured with that.
+        measured with that. ``gpus_of_servers`` matters where the topology states the inside of servers; by default a
+        server has a GPU a card.
         """
         self._topology = topology
         self._name = type(topology).__name__
+        self.inside: Inside | None = getattr(topology, "inside", None)
+        """What is known of the inside of servers."""
         self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
-        self._check(num_servers)
-        nics = [self._cable(server) for server in range(num_servers)]
+        self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
+        self._places_of_routes: dict[tuple[Node, Node], int] = {}
+        self.cards = 1 if self.inside is None else self.inside.cards
+        """Network cards of a server."""
+        nodes = [self.node((server, card)) for server in range(num_servers) for card in range(self.cards)]
+        self._check(nodes)
+        nics = [self._cable(node) for node in nodes]
         self.nic_bytes_per_s = max((bandwidth for _, bandwidth in nics), default=0.0)
         """Bandwidth of the topology's fastest network card."""
         if nic_bytes_per_s:
             self._graph = self._graph.copy()
         for server, bytes_per_s in (nic_bytes_per_s or {}).items():
-            nics[server] = (nics[server][0], bytes_per_s)
-            self._graph.edges[server, nics[server][0]]["bandwidth_bytes_per_s"] = bytes_per_s
-        self.links: tuple[Link, ...] = self._enumerate(num_servers, nics)
-        """All links, those of the servers first, in server order."""
+            for number in range(server * self.cards, (server + 1) * self.cards):
+                nics[number] = (nics[number][0], bytes_per_s)
+                self._graph.edges[nodes[number], nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
+        self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
+        self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
+        self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
+        """All links: the network cards, server by server, then the ports of GPUs if they are known, then the cables."""
 
-    def _check(self, num_servers: int) -> None:
+    def node(self, card: Card) -> Node:
+        """Return the node of the graph that a network card is, or its server if that has one only."""
+        return card[0] if self.inside is None else card
+
+    def _check(self, nodes: Sequence[Node]) -> None:
         name = self._name
         if not hasattr(self._graph, "edges"):
             raise PluginError(f"topology {name}: graph answered {self._graph!r}; expected a networkx graph")
-        for server in range(num_servers):
-            if server not in self._graph or self._graph.degree(server) != 1:
-                raise InputError(f"topology {name}: server {server} must be a node with exactly one cable")
+        for node in nodes:
+            if node not in self._graph or self._graph.degree(node) != 1:
+                what = f"server {node}" if self.inside is None else f"{node}, a server and its card,"
+                raise InputError(f"topology {name}: {what} must be a node with exactly one cable")
         for a, b, data in self._graph.edges(data=True):
             if not 0 < data.get("bandwidth_bytes_per_s", 0) < inf or not 0 <= data.get("latency_s", -1) < inf:
                 raise InputError(
@@ -155,15 +199,20 @@ class Network:
                     "expected a finite bandwidth_bytes_per_s > 0 and latency_s >= 0"
                 )
 
-    def _cable(self, server: int) -> tuple[Node, float]:
-        ((neighbour, data),) = self._graph.adj[server].items()
+    def _cable(self, node: Node) -> tuple[Node, float]:
+        ((neighbour, data),) = self._graph.adj[node].items()
         return neighbour, data["bandwidth_bytes_per_s"]
 
-    def _enumerate(self, num_servers: int, nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
+    def _enumerate(self, nodes: Sequence[Node], nics: Sequence[tuple[Node, float]]) -> tuple[Link, ...]:
         links: list[Link] = []
-        for server, (neighbour, bandwidth) in enumerate(nics):
-            self._numbers[server, neighbour] = self._numbers[neighbour, server] = len(links)
-            links.append(self._link(f"server {server}", bandwidth))
+        for number, (node, (neighbour, bandwidth)) in enumerate(zip(nodes, nics, strict=True)):
+            self._numbers[node, neighbour] = self._numbers[neighbour, node] = number
+            server, card = divmod(number, self.cards)
+            links.append(self._link(f"server {server}" + f", card {card}" * (self.inside is not None), bandwidth))
+        if self.inside is not None:
+            port_bytes_per_s = bytes_per_s_from_gbps(self.inside.gpu_gbps)
+            names = [f"server {server}, GPU {place}" for server, gpus in enumerate(self._gpus) for place in range(gpus)]
+            links += [self._link(name, port_bytes_per_s) for name in names]
         for a, b, data in self._graph.edges(data=True):
             for source, target in ((a, b), (b, a)):
                 if (source, target) not in self._numbers:
@@ -171,12 +220,24 @@ class Network:
                     links.append(self._link(f"{source} to {target}", data["bandwidth_bytes_per_s"]))
         return tuple(links)
 
+    def is_card(self, link: int) -> bool:
+        """Return whether a link is a network card."""
+        return link < self._first_ports[0]
+
+    def port(self, server: int, place: int) -> int:
+        """Return the number of the link that is the port of a server's GPU, if ``inside`` is known."""
+        return self._first_ports[server] + place
+
+    def rank(self, server: int, place: int) -> Rank:
+        """Return where a worker on a server's GPU is, and which card it uses."""
+        return Rank(server, place, 0 if self.inside is None else self.inside.card_of(place, self._gpus[server]))
+
     def _link(self, name: str, bandwidth: float) -> Link:
         return Link(name=name, bandwidth_bytes_per_s=bandwidth, relative_bandwidth=bandwidth / self.nic_bytes_per_s)
 
-    def _cables(self, source: int, target: int) -> list[tuple[Node, Node]]:
-        """Return the cables of a route, each from where to where."""
-        route = list(self._topology.route(self._graph, source, target))
+    def _path(self, nodes: Sequence[Node], source: Node, target: Node) -> Path:
+        """Return the path along some nodes."""
+        route = list(nodes)
         where = f"topology {self._name}: the route from server {source} to {target}"
         if len(route) < 3 or (route[0], route[-1]) != (source, target):
             raise InputError(f"{where} is {route}; expected the nodes from one to the other, both included")
@@ -184,7 +245,55 @@ class Network:
         for cable in cables:
             if cable not in self._numbers:
                 raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
-        return cables
+        links = tuple(self._numbers[cable] for cable in cables[1:-1])
+        return Path(links, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
+
+    def route(self, source: Node, target: Node) -> Path:
+        """Return the topology's own route from one server, or network card, to another."""
+        return self._path(self._topology.route(self._graph, source, target), source, target)  # type: ignore[arg-type]
+
+    def paths(self, source: Node, target: Node) -> tuple[Path, ...]:
+        """Return all paths from one server, or network card, to another that the topology offers: at least one.
+
+        Raises
+        ------
+        InputError
+            The topology offers none, one twice, or one that is no way along its cables.
+        PluginError
+            The topology raised.
+        """
+        if (source, target) not in self._paths:
+            what = f"topology {self._name}: paths"
+            self._paths[source, target] = guarded(what, lambda: self._all_paths(source, target))
+        return self._paths[source, target]
+
+    def place_of_route(self, source: Node, target: Node) -> int:
+        """Return which of the paths from one server to another is the topology's own route.
+
+        Raises
+        ------
+        InputError
+            None is.
+        """
+        if (source, target) not in self._places_of_routes:
+            links = self.route(source, target).links
+            places = [place for place, path in enumerate(self.paths(source, target)) if path.links == links]
+            if not places:
+                where = f"topology {self._name}: the route from server {source} to {target}"
+                raise InputError(f"{where} is none of the paths that it offers")
+            self._places_of_routes[source, target] = places[0]
+        return self._places_of_routes[source, target]
+
+    def _all_paths(self, source: Node, target: Node) -> tuple[Path, ...]:
+        if not hasattr(self._topology, "paths"):
+            return (self.route(source, target),)
+        paths = [self._path(nodes, source, target) for nodes in self._topology.paths(self._graph, source, target)]
+        if not paths or len({path.links for path in paths}) < len(paths):
+            raise InputError(
+                f"topology {self._name}: paths from server {source} to {target} answered {len(paths)} paths, "
+                f"{len({path.links for path in paths})} of them different; expected at least one, each once"
+            )
+        return tuple(paths)
 
     def ring(self, servers: Sequence[int]) -> Ring:
         """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
@@ -196,10 +305,42 @@ class Network:
     def _compute_ring(self, servers: tuple[int, ...]) -> Ring:
         if len(servers) < 2:
             return Ring((), 0.0)
-        links: list[int] = list(servers)
+        links = [server * self.cards + card for server in servers for card in range(self.cards)]
+        flows = flows_of_ring(servers)
+        paths = [self.route(self.node((a, card)), self.node((b, card))) for a, b in flows for card in range(self.cards)]
+        return ring_along(links, paths, len(servers))
+
+    def own_way(self, source: Card, target: Card) -> Path:
+        """Return the topology's own route from one card to another."""
+        what = f"topology {self._name}: route"
+        return guarded(what, lambda: self.route(self.node(source), self.node(target)))
+
+    def carry(
+        self, hops: Mapping[tuple[Card, Card], float], way: Callable[[Card, Card], Path]
+    ) -> tuple[dict[int, float], float]:
+        """Return the bytes on each link of what goes from card to card, and the latency of the slowest hop, seconds.
+
+        Of what a card sends and what it gets, the more counts on it. ``way`` says which path each hop takes.
+        """
+        out: dict[int, float] = defaultdict(float)
+        into: dict[int, float] = defaultdict(float)
         slowest_hop_s = 0.0
-        for source, target in zip(servers, servers[1:] + servers[:1], strict=True):
-            cables = self._cables(source, target)
-            links += [self._numbers[cable] for cable in cables[1:-1]]
-            slowest_hop_s = max(slowest_hop_s, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
-        return Ring(tuple(links), 2 * (len(servers) - 1) * slowest_hop_s)
+        for (source, target), sent_bytes in hops.items():
+            path = way(source, target)
+            slowest_hop_s = max(slowest_hop_s, path.latency_s)
+            out[source[0] * self.cards + source[1]] += sent_bytes
+            into[target[0] * self.cards + target[1]] += sent_bytes
+            for link in path.links:
+                out[link] += sent_bytes
+        return {link: max(out[link], into[link]) for link in sorted({*out, *into})}, slowest_hop_s
+
+
+def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return source and target of each flow of a ring over at least two servers: from each to the next."""
+    return list(zip(servers, [*servers[1:], servers[0]], strict=True))
+
+
+def ring_along(cards: Sequence[int], paths: Sequence[Path], num_servers: int) -> Ring:
+    """Return the ring over servers, by these cards, whose flows take these paths."""
+    links = [*cards, *(link for path in paths for link in path.links)]
+    return Ring(tuple(links), 2 * (num_servers - 1) * max(path.latency_s for path in paths))

@@ -7,7 +7,7 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
 ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
@@ -29,7 +29,16 @@ from ddlsched.plugins.user_files import class_in_file
 __all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
 
 Kind: TypeAlias = Literal[
-    "placement", "order", "communication", "allocation", "contention", "interference", "topology", "workload", "bundle"
+    "placement",
+    "order",
+    "communication",
+    "allocation",
+    "path",
+    "contention",
+    "interference",
+    "topology",
+    "workload",
+    "bundle",
 ]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
@@ -141,6 +150,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "order": ("key",),
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
+    "path": ("path",),
     "contention": (
         "alone_per_byte_s",
         "penalty_per_byte_s",
@@ -158,7 +168,7 @@ def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
     if inspect.isclass(plugin):
         raise InputError(f"{kind} {plugin.__name__}: is a class; expected an instance of it")
     # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
-    begins = kind in ("placement", "order", "communication", "allocation") and _has(plugin, "begin")
+    begins = kind in ("placement", "order", "communication", "allocation", "path") and _has(plugin, "begin")
     if kind in _METHODS and not (begins or _has(plugin, "__getattr__")):
         for needed in _METHODS[kind]:
             if not any(_has(plugin, name) for name in needed.split(" or ")):

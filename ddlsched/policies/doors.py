@@ -25,6 +25,10 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     free_memory_mb(gpu), relative_speed(gpu), network,
     all_reduce_s(message_bytes, num_servers), restricted_to(gpus)``; for large clusters the same on numpy arrays:
     ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
+:class:`~ddlsched.policies.views.FlowView`, in ``path``
+    ``number, job, source, target, paths, route, hash(seed)``
+:class:`~ddlsched.policies.views.LinkLoads`, in ``path``
+    ``now_s, now_ns, links, jobs_on(link), flows_on(link)``
 :class:`~ddlsched.policies.elastic_views.ElasticJobView`, in ``allocate``
     ``number, job_id, job, samples_left, num_gpus, gpus, batch, lost_gpus, rescaling_left_s, start_s``
 :class:`~ddlsched.policies.elastic_views.CapacityView`, in ``allocate``
@@ -75,7 +79,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
+from ddlsched.policies.views import ClusterView, FlowView, GpuId, JobView, LinkLoads, NetworkView, TransferView
 
 __all__ = [
     "DROP",
@@ -87,6 +91,7 @@ __all__ = [
     "Drop",
     "NonPreemptivePolicy",
     "OrderingPolicy",
+    "PathPolicy",
     "PlacementPolicy",
     "PreemptivePolicy",
     "TransferKeyPolicy",
@@ -154,6 +159,19 @@ class PreemptivePolicy(Protocol):
         """Return those of ``transfers`` (all that run or wait, in the job order) that run from now on.
 
         Asked whenever a transfer ended or became ready, unless none is left.
+        """
+        ...
+
+
+@runtime_checkable
+class PathPolicy(Protocol):
+    """Which of the topology's paths the flows of a job take."""
+
+    def path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return the place in ``flow.paths`` of the path that a flow takes.
+
+        Asked when a job is placed, for each flow of its ring, from the lowest server on; flows of the job that have
+        their path count at once. It holds for all its all-reduces until the job leaves its GPUs.
         """
         ...
 

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from ddlsched.policies.view_parts import Columns, GpuId, refuse_attribute
 from ddlsched.units import s_from_ns
-from ddlsched.workload.dag import AllReduceTask, IterationDag
+from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
 
 __all__ = ["JobView"]
@@ -112,13 +112,13 @@ class JobView:
 
     @property
     def compute_ns(self) -> int:
-        """Compute time of one iteration on one worker, nanoseconds."""
+        """Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds."""
         return int(self._columns.compute_ns.item(self._place))
 
     @property
     def message_bytes(self) -> float:
-        """Bytes of all all-reduces of one iteration."""
-        return float(sum(task.message_bytes for task in self._job.dag.tasks if isinstance(task, AllReduceTask)))
+        """Bytes of all collectives of one iteration, those of a group counted for each of its tuples."""
+        return float(self._job.dag.message_bytes)
 
     @property
     def service_ns(self) -> int:

@@ -18,21 +18,30 @@ __all__ = ["NetworkView", "TransferView"]
 
 
 class TransferView:
-    """An all-reduce that runs or waits, between servers."""
+    """A collective that runs or waits, and crosses links."""
 
-    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number")
+    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number", "shares")
 
     def __init__(
-        self, number: int, job: JobView, links: tuple[int, ...], columns: Columns, place: int, now: Columns
+        self,
+        number: int,
+        job: JobView,
+        links: tuple[int, ...],
+        columns: Columns,
+        place: int,
+        now: Columns,
+        shares: tuple[float, ...] = (),
     ) -> None:
         self.number = number
-        """Unique; ascending by job number, then by task number."""
+        """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
         self.job = job
         """The job it belongs to."""
         self.links = links
-        """Numbers of the links of its ring, one entry a crossing."""
+        """Numbers of the links that it crosses, one entry a crossing."""
+        self.shares = shares or (1.0,) * len(links)
+        """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
         self.message_bytes: float = columns.bytes.item(place)
-        """Bytes it moves over each link, by the contention model's account."""
+        """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
         self._columns = columns
         self._place = place
         self._now = now

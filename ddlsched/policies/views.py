@@ -9,6 +9,7 @@ from __future__ import annotations
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.network_views import NetworkView, TransferView
+from ddlsched.policies.path_views import FlowView, LinkLoads
 from ddlsched.policies.view_parts import GpuId
 
-__all__ = ["ClusterView", "GpuId", "JobView", "NetworkView", "TransferView"]
+__all__ = ["ClusterView", "FlowView", "GpuId", "JobView", "LinkLoads", "NetworkView", "TransferView"]

@@ -18,13 +18,14 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.errors import InputError
-from ddlsched.results.slices import gpus_of_workers
+from ddlsched.results.slices import crossed, gpus_of_workers
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.elastic_job import ElasticJob
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlsched.engine.loop.layout import Records
     from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
@@ -182,22 +183,36 @@ def _pieces(result: Result, number: int, stay: Residency) -> list[tuple[int, int
     slices = slices[(slices["start_ns"] < stay.to_ns) & (slices["end_ns"] > stay.from_ns)]
     slices = slices[slices["end_ns"] > slices["start_ns"]]
     shared = [tuple(sorted(set(stay.gpus).intersection(other.gpus))) for other in stays]
-    crossed = [tuple(sorted(set(stay.links).intersection(other.links))) for other in stays]
     nth, kind, jobs = slices["stay"], slices["kind"], np.array([other.job for other in stays])
     by_worker = (kind == SliceKind.COMPUTE) | (kind == SliceKind.CUT)
     gpu = np.full(len(slices), -1)
     gpu[by_worker] = gpus_of_workers(result, slices[by_worker])
     single = by_worker & np.isin(gpu, stay.gpus)
     together = (kind == SliceKind.LOCKSTEP) & np.array([bool(gpus) for gpus in shared])[nth]
-    sends = (kind == SliceKind.TRANSFER) & np.array([bool(links) for links in crossed])[nth]
+    met = _links_met(result, stay, slices)
+    sends = np.array([bool(links) for links in met], bool)
     kept = single | together | sends | ((kind == SliceKind.WAIT) & (jobs[nth] == number))
     begin_ns = np.maximum(slices["start_ns"], stay.from_ns)[kept].tolist()
     end_ns = np.minimum(slices["end_ns"], stay.to_ns)[kept].tolist()
     pieces = []
-    for what, where, n in zip(kind[kept].tolist(), gpu[kept].tolist(), nth[kept].tolist(), strict=True):
-        places = shared[n] if what == SliceKind.LOCKSTEP else crossed[n] if what == SliceKind.TRANSFER else (where,)
+    for place in np.flatnonzero(kept).tolist():
+        what, n = kind.item(place), nth.item(place)
+        one_gpu = (gpu.item(place),)
+        places = shared[n] if what == SliceKind.LOCKSTEP else met[place] if what == SliceKind.TRANSFER else one_gpu
         pieces.append(_Piece(_KINDS[what], stays[n].job, places))
     return list(zip(begin_ns, end_ns, pieces, strict=True))
+
+
+def _links_met(result: Result, stay: Residency, slices: Records) -> list[tuple[int, ...]]:
+    """Return for each slice the links on which it is a transfer that a job of that stay meets."""
+    mine = set(stay.links)
+    met: list[tuple[int, ...]] = [()] * len(slices)
+    sent = np.flatnonzero(slices["kind"] == SliceKind.TRANSFER)
+    which, routes = crossed(result, slices["stay"][sent], slices["task"][sent])
+    links = [tuple(sorted(mine.intersection(route))) for route in routes]
+    for place, route in zip(sent.tolist(), which.tolist(), strict=True):
+        met[place] = links[route]
+    return met
 
 
 def _moments(

@@ -24,6 +24,7 @@ __all__ = [
     "Slices",
     "compute_slices",
     "computing",
+    "crossed",
     "gpus_of_workers",
     "ragged",
     "repeated",
@@ -72,7 +73,8 @@ def transfer_slices(result: Result) -> pd.DataFrame:
 
     slices = sending(result)
     frame = pd.DataFrame(_named(result, slices))
-    frame["links"] = [result.finished.stays[stay].links for stay in slices.stay.tolist()]
+    which, routes = crossed(result, slices.stay, slices.task)
+    frame["links"] = [routes[place] for place in which.tolist()]
     return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
 
 
@@ -124,6 +126,17 @@ def sending(result: Result) -> Slices:
     return Slices(slices["owner"], job, *(slices[name] for name in Slices._fields[2:]))
 
 
+def crossed(result: Result, stay: np.ndarray, task: np.ndarray) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Return the links that transfers of some stays and tasks crossed, an entry a crossing.
+
+    For each transfer a place in a list, and that list.
+    """
+    num_tasks = int(task.max(initial=0)) + 1
+    pairs, which = np.unique(stay * num_tasks + task, return_inverse=True)
+    stays = result.finished.stays
+    return which, [stays[pair // num_tasks].links_of[pair % num_tasks] for pair in pairs.tolist()]
+
+
 def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
     place = np.repeat(np.arange(len(counts)), counts)
@@ -150,7 +163,7 @@ def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 def _named(result: Result, slices: Slices) -> dict[str, Any]:
     """Return the columns that both tables have."""
     job_ids = np.array([job.job_id for job in result.workload], dtype=object)
-    tasks = np.array([task.name for job in result.workload for task in job.dag.tasks], dtype=object)
+    tasks = np.array([name for job in result.workload for name in job.dag.part_names], dtype=object)
     return {
         "job_id": job_ids[slices.job],
         "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],

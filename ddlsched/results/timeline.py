@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.io.files import replacing
-from ddlsched.results.slices import Slices, computing, ragged, repeated, rows_of, sending
+from ddlsched.results.slices import Slices, computing, crossed, ragged, repeated, rows_of, sending
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -64,11 +64,12 @@ class _OnLinks(NamedTuple):
 
 def _on_links(result: Result, slices: Slices) -> _OnLinks:
     """Return a row for each slice and link, sorted by link, lane and start."""
-    stays, num_links = result.finished.stays, len(result.finished.network.links)
-    first, links = ragged([stay.links for stay in stays])
-    place, nth = repeated(np.array([len(stay.links) for stay in stays], np.int64)[slices.stay])
-    link = links[first[slices.stay[place]] + nth]
-    # A ring may cross a link more than once.
+    num_links = len(result.finished.network.links)
+    which, routes = crossed(result, slices.stay, slices.task)
+    first, links = ragged(routes)
+    place, nth = repeated(np.array([len(route) for route in routes], np.int64)[which])
+    link = links[first[which[place]] + nth]
+    # A transfer may cross a link more than once.
     pair, crossings = np.unique(place * num_links + link, return_counts=True)
     place, link = np.divmod(pair, num_links)
     lane = _lanes(slices, place, link)
@@ -197,7 +198,7 @@ class _Trace:
     def _label(self, job: int, task: int) -> tuple[str, str]:
         """Return name and args of a task's slices, as JSON that lacks only the number of the iteration."""
         if (job, task) not in self._labels:
-            name = self._result.workload[job].dag.tasks[task].name
+            name = self._result.workload[job].dag.part_names[task]
             title = json.dumps(f"job {self._result.workload[job].job_id} {name}, iteration ")
             args = f'{self._job_args(job)},"task":{json.dumps(name)},"iteration":'
             self._labels[job, task] = title.removesuffix('"'), args

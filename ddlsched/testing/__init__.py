@@ -16,11 +16,14 @@ from ddlsched.testing.handmade import (
     capacity_view,
     cluster_view,
     elastic_job_view,
+    flow_view,
     job_view,
+    link_loads,
     network_view,
     transfer_view,
 )
 from ddlsched.testing.network_conformance import CommunicationConformance, ContentionConformance, TopologyConformance
+from ddlsched.testing.path_conformance import PathConformance
 from ddlsched.testing.policy_conformance import (
     AllocationConformance,
     InterferenceConformance,
@@ -34,6 +37,7 @@ __all__ = [
     "ContentionConformance",
     "InterferenceConformance",
     "OrderingConformance",
+    "PathConformance",
     "PlacementConformance",
     "TopologyConformance",
     "capacity_view",
@@ -41,7 +45,9 @@ __all__ = [
     "elastic_job_view",
     "example_network",
     "example_workload",
+    "flow_view",
     "job_view",
+    "link_loads",
     "network_view",
     "python_form",
     "transfer_view",

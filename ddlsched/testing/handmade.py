@@ -12,14 +12,23 @@ from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
+from ddlsched.policies.views import ClusterView, FlowView, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job
 from ddlsched.workload.scaling_curves import LinearCurve, ScalingCurve
 
-__all__ = ["capacity_view", "cluster_view", "elastic_job_view", "job_view", "network_view", "transfer_view"]
+__all__ = [
+    "capacity_view",
+    "cluster_view",
+    "elastic_job_view",
+    "flow_view",
+    "job_view",
+    "link_loads",
+    "network_view",
+    "transfer_view",
+]
 
 _NIC_BYTES_PER_S = 1.25e9
 
@@ -130,6 +139,34 @@ def network_view(
     return NetworkView(
         links, count, lambda: list(active), lambda: list(waiting), per_byte_s, penalty_per_byte_s, ns_from_s(now_s)
     )
+
+
+def flow_view(
+    job: JobView, paths: Sequence[Sequence[int]], *, source: int = 0, target: int = 1, route: int = 0
+) -> FlowView:
+    """Return the view of a flow that may take some paths, each the numbers of its links."""
+    return FlowView(0, job, source, target, [tuple(links) for links in paths], route)
+
+
+def link_loads(
+    *,
+    num_links: int = 4,
+    jobs: Mapping[int, int] | None = None,
+    flows: Mapping[int, int] | None = None,
+    relative_bandwidth: Mapping[int, float] | None = None,
+    now_s: float = 0.0,
+) -> LinkLoads:
+    """Return what is on links: the jobs and flows on some of them, none on the others."""
+    jobs, flows, relative = jobs or {}, flows or {}, relative_bandwidth or {}
+    links = [
+        Link(
+            name=f"link {number}",
+            bandwidth_bytes_per_s=_NIC_BYTES_PER_S * relative.get(number, 1.0),
+            relative_bandwidth=relative.get(number, 1.0),
+        )
+        for number in range(num_links)
+    ]
+    return LinkLoads(links, lambda link: jobs.get(link, 0), lambda link: flows.get(link, 0), ns_from_s(now_s))
 
 
 def elastic_job_view(

@@ -223,6 +223,14 @@ class TopologyConformance:
                     assert all(graph.has_edge(a, b) for a, b in pairwise(route))
                     assert not set(route[1:-1]) & set(range(count))
 
+    def test_offers_its_route_among_its_paths(self) -> None:
+        """Every path is a way along cables, there is none twice, and the route is one of them."""
+        network = Network(self.make(), max(self.num_servers))
+        for source in range(max(self.num_servers)):
+            for target in set(range(max(self.num_servers))) - {source}:
+                paths = network.paths(source, target)
+                assert paths[network.place_of_route(source, target)] == network.route(source, target)
+
     def test_makes_a_network(self) -> None:
         """Every server has one cable, and cables have bandwidth and latency."""
         for count in self.num_servers:

@@ -1,101 +1,54 @@
-"""The work of one iteration: a directed acyclic graph of compute and all-reduce tasks.
+"""The work of one iteration: a directed acyclic graph of compute tasks and collectives.
 
-A :class:`ComputeTask` runs once on every worker (GPU) of the job; an :class:`AllReduceTask` runs once a
-job, over all its workers. A compute task waits for its compute predecessors on the same worker; an
-all-reduce waits for its compute predecessors on all workers.
+A :class:`ComputeTask` runs once on every worker (GPU) of the job, or of its group; a :class:`CollectiveTask` once in
+every tuple of its group, by default once over all workers. A compute task on a worker waits for its compute
+predecessors on that worker and for the collectives before it whose tuple has the worker; a collective in a tuple waits
+for its compute predecessors on the tuple's workers and for the collectives before it whose tuples share a worker with
+it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
-from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, is_whole, ns_from_s, s_from_ns
+from ddlsched.units import ns_from_s
+from ddlsched.workload.groups import Groups, checked_groups, refuse_strangers, workers_of
+from ddlsched.workload.tasks import AllReduceTask, CollectiveTask, ComputeTask, Task, task_from_dict, task_to_dict
 
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["AllReduceTask", "ComputeTask", "DataParallelIteration", "IterationDag", "Task"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComputeTask:
-    """A piece of computation that every worker of the job runs once an iteration.
-
-    Parameters
-    ----------
-    name
-        Unique within the iteration.
-    duration_ns
-        Time on one GPU, whole nanoseconds, not negative.
-    after
-        Names of the tasks that must have ended before this one is ready.
-    """
-
-    name: str
-    duration_ns: int
-    after: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not is_whole(self.duration_ns, 0):
-            raise InputError(
-                f"task {self.name!r}: duration_ns is {self.duration_ns!r}; expected a whole number from 0 to {MAX_NS}"
-            )
-        object.__setattr__(self, "duration_ns", int(self.duration_ns))  # one of numpy's would overflow in products
-        _refuse_text(self)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AllReduceTask:
-    """An all-reduce over all workers of the job, once an iteration.
-
-    Parameters
-    ----------
-    name
-        Unique within the iteration.
-    message_bytes
-        Size of the reduced tensor, bytes, finite and not negative.
-    after
-        Names of the tasks that must have ended (on all workers) before this one is ready.
-    """
-
-    name: str
-    message_bytes: float
-    after: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.message_bytes <= MAX_MESSAGE_BYTES:
-            raise InputError(
-                f"task {self.name!r}: message_bytes is {self.message_bytes}; expected 0 to {MAX_MESSAGE_BYTES:g}"
-            )
-        _refuse_text(self)
-
-
-Task: TypeAlias = ComputeTask | AllReduceTask
-
-
-def _refuse_text(task: Task) -> None:
-    if isinstance(task.after, str):
-        raise InputError(f"task {task.name!r}: after is {task.after!r}; expected a tuple of names")
+__all__ = ["AllReduceTask", "CollectiveTask", "ComputeTask", "DataParallelIteration", "IterationDag", "Task"]
 
 
 @dataclass(frozen=True)
 class IterationDag:
     """The tasks of one iteration, numbered by their place in ``tasks``.
 
+    Parameters
+    ----------
+    tasks
+        At least one.
+    groups
+        For each group's name its tuples of workers, disjoint, numbered from 0 in the order of the job's GPUs:
+        ``{"tensor": ((0, 1), (2, 3))}``.
+
     Raises
     ------
     InputError
-        No task, two tasks of one name, an unknown predecessor, or a cycle.
+        No task, two tasks of one name, an unknown predecessor, a cycle, a group that is none or that no group of that
+        name is, a send whose tuples have not two workers, a task after one with which it shares no worker.
     """
 
     tasks: tuple[Task, ...]
+    groups: Groups = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", checked_groups(self.groups))
         numbers = {task.name: number for number, task in enumerate(self.tasks)}
         if not self.tasks:
             raise InputError("an iteration needs at least one task")
@@ -107,6 +60,7 @@ class IterationDag:
                     raise InputError(f"task {task.name!r} comes after {name!r}, which is no task of the iteration")
             if len(set(task.after)) < len(task.after):
                 raise InputError(f"task {task.name!r} names a predecessor twice")
+        refuse_strangers(self.tasks, self.groups)
         self._refuse_cycles(numbers)
 
     def _refuse_cycles(self, numbers: Mapping[str, int]) -> None:
@@ -131,90 +85,99 @@ class IterationDag:
                 result[numbers[name]].append(number)
         return result
 
-    @property
+    @cached_property
     def compute_ns(self) -> int:
-        """Compute time of one iteration on one worker, nanoseconds."""
-        return sum(task.duration_ns for task in self.tasks if isinstance(task, ComputeTask))
+        """Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds."""
+        alike_ns, own_ns = self._compute_times_ns()
+        return alike_ns + max(own_ns.values(), default=0)
+
+    @cached_property
+    def message_bytes(self) -> float:
+        """Bytes of all collectives of one iteration, those of a group counted for each of its tuples."""
+        collectives = [task for task in self.tasks if isinstance(task, CollectiveTask)]
+        return sum(
+            task.message_bytes * (1 if task.group is None else len(self.groups[task.group])) for task in collectives
+        )
+
+    @cached_property
+    def part_names(self) -> tuple[str, ...]:
+        """The name of each compute task, and of a collective in each of its tuples, numbered if there are several."""
+        names: list[str] = []
+        for task in self.tasks:
+            several = isinstance(task, CollectiveTask) and task.group is not None and len(self.groups[task.group]) > 1
+            names += [f"{task.name} {n}" for n in range(len(self.groups[str(task.group)]))] if several else [task.name]
+        return tuple(names)
+
+    def worker_compute_ns(self, num_gpus: int) -> list[int]:
+        """Return the compute time of one iteration on each worker of a job, nanoseconds."""
+        alike_ns, own_ns = self._compute_times_ns()
+        return [alike_ns + own_ns.get(worker, 0) for worker in range(num_gpus)]
+
+    def all_compute_ns(self, num_gpus: int) -> int:
+        """Return the compute time of one iteration, added up over the workers of a job, nanoseconds."""
+        alike_ns, own_ns = self._compute_times_ns()
+        return alike_ns * num_gpus + sum(own_ns.values())
+
+    def _compute_times_ns(self) -> tuple[int, dict[int, int]]:
+        """Return what every worker computes, and what each worker of groups does besides."""
+        alike_ns, own_ns = 0, dict.fromkeys(workers_of(self.groups.values()), 0)
+        for task in self.tasks:
+            if isinstance(task, ComputeTask) and task.group is None:
+                alike_ns += task.duration_ns
+            elif isinstance(task, ComputeTask):
+                for worker in workers_of([self.groups[str(task.group)]]):
+                    own_ns[worker] += task.duration_ns
+        return alike_ns, own_ns
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether a worker may compute while an all-reduce of the same iteration is under way."""
+        """Whether a worker may compute while a collective of the same iteration is under way."""
         import networkx as nx
 
         graph: nx.Graph[object] = nx.DiGraph((name, task.name) for task in self.tasks for name in task.after)
         graph.add_nodes_from(task.name for task in self.tasks)
         computes = {task.name for task in self.tasks if isinstance(task, ComputeTask)}
-        reduces = [task.name for task in self.tasks if isinstance(task, AllReduceTask)]
-        return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in reduces)
+        collectives = [task.name for task in self.tasks if isinstance(task, CollectiveTask)]
+        return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in collectives)
 
     def to_networkx(self) -> nx.DiGraph[str]:
-        """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency."""
+        """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency.
+
+        Its attribute ``groups`` holds the groups.
+        """
         import networkx as nx
 
-        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph: nx.DiGraph[str] = nx.DiGraph(groups=self.groups)
         for task in self.tasks:
-            graph.add_node(task.name, **{k: v for k, v in _task_to_dict(task).items() if k not in ("name", "after")})
+            graph.add_node(task.name, **{k: v for k, v in task_to_dict(task).items() if k not in ("name", "after")})
         graph.add_edges_from((name, task.name) for task in self.tasks for name in task.after)
         return graph
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph[Any]) -> IterationDag:
         """Build from a graph as :meth:`to_networkx` gives; tasks are numbered in the graph's node order."""
-        return cls.from_dicts(
-            [
-                {"name": str(n), **data, "after": [str(p) for p in graph.predecessors(n)]}
-                for n, data in graph.nodes(data=True)
-            ]
-        )
+        tasks = [
+            {"name": str(name), **data, "after": [str(before) for before in graph.predecessors(name)]}
+            for name, data in graph.nodes(data=True)
+        ]
+        return cls.from_dicts(tasks, graph.graph.get("groups", {}))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the tasks as plain dictionaries for JSON (durations in seconds)."""
-        return [_task_to_dict(task) for task in self.tasks]
+        return [task_to_dict(task) for task in self.tasks]
 
     @classmethod
-    def from_dicts(cls, tasks: Sequence[Mapping[str, Any]]) -> IterationDag:
-        """Build from dictionaries as :meth:`to_dicts` gives.
+    def from_dicts(
+        cls, tasks: Sequence[Mapping[str, Any]], groups: Mapping[str, Sequence[Sequence[int]]] | None = None
+    ) -> IterationDag:
+        """Build from dictionaries as :meth:`to_dicts` gives; of ``groups`` lists will do.
 
         Raises
         ------
         InputError
             A field is missing, unknown or of the wrong type.
         """
-        return cls(tuple(_task_from_dict(task) for task in tasks))
-
-
-_FIELD_OF_KIND = {"compute": "duration_s", "all-reduce": "message_bytes"}
-
-
-def _task_to_dict(task: Task) -> dict[str, Any]:
-    if isinstance(task, ComputeTask):
-        return {
-            "name": task.name,
-            "kind": "compute",
-            "duration_s": s_from_ns(task.duration_ns),
-            "after": list(task.after),
-        }
-    return {"name": task.name, "kind": "all-reduce", "message_bytes": task.message_bytes, "after": list(task.after)}
-
-
-def _task_from_dict(fields: Mapping[str, Any]) -> Task:
-    name, kind, after = fields.get("name"), fields.get("kind"), fields.get("after", [])
-    if not isinstance(name, str) or not name:
-        raise InputError(f"task: name is {name!r}; expected a text")
-    if not isinstance(kind, str) or kind not in _FIELD_OF_KIND:
-        raise InputError(f"task {name!r}: kind is {kind!r}; expected 'compute' or 'all-reduce'")
-    if not isinstance(after, list) or not all(isinstance(a, str) for a in after):
-        raise InputError(f"task {name!r}: after is {after!r}; expected a list of task names")
-    field = _FIELD_OF_KIND[kind]
-    unknown = set(fields) - {"name", "kind", "after", field}
-    if unknown:
-        raise InputError(f"task {name!r}: unknown field {min(unknown)!r}; a {kind} task has name, kind, after, {field}")
-    value = fields.get(field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"task {name!r}: {field} is {value!r}; expected a finite number >= 0")
-    if kind == "compute":
-        return ComputeTask(name=name, duration_ns=ns_from_s(value), after=tuple(after))
-    return AllReduceTask(name=name, message_bytes=float(value), after=tuple(after))
+        return cls(tuple(task_from_dict(task) for task in tasks), groups or {})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

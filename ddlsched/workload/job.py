@@ -11,6 +11,7 @@ from pathlib import Path
 from ddlsched.errors import InputError
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
+from ddlsched.workload.groups import workers_of
 
 __all__ = ["Job", "Workload"]
 
@@ -72,6 +73,8 @@ class Job:
             _check(self, "time_limit_s", time_limit_s, good, f"seconds above 0, below {limit_s:.6g}")
         if isinstance(self.iteration, DataParallelIteration):
             self._check_iteration(self.iteration, limit_s)
+        else:
+            self._check_groups(self.iteration)
         if self.service_ns > MAX_NS:
             raise InputError(
                 f"job {self.job_id!r}: compute time x iterations x GPUs is {self.service_ns / NS_PER_S:.4g} s; "
@@ -97,6 +100,15 @@ class Job:
         buckets = iteration.buckets
         _check(self, "buckets", buckets, is_whole(buckets, 1, 10_000), "a whole number from 1 to 10000")
 
+    def _check_groups(self, iteration: IterationDag) -> None:
+        for name, group in iteration.groups.items():
+            for worker in workers_of([group]):
+                if worker >= self.num_gpus:
+                    raise InputError(
+                        f"job {self.job_id!r}: group {name!r} has worker {worker}; expected workers of the job's "
+                        f"{self.num_gpus} GPUs, from 0 to {self.num_gpus - 1}"
+                    )
+
     @cached_property
     def dag(self) -> IterationDag:
         """The graph of one iteration's tasks."""
@@ -114,15 +126,17 @@ class Job:
 
     @property
     def compute_ns(self) -> int:
-        """Compute time of one iteration on one worker, nanoseconds."""
+        """Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds."""
         if isinstance(self.iteration, DataParallelIteration):
             return ns_from_s(self.iteration.forward_s) + ns_from_s(self.iteration.backward_s)
         return self.iteration.compute_ns
 
     @property
     def service_ns(self) -> int:
-        """Total compute of the job: compute time x iterations x GPUs, nanoseconds."""
-        return self.compute_ns * self.iterations * self.num_gpus
+        """Total compute of the job: compute time, added up over its GPUs, x iterations, nanoseconds."""
+        if isinstance(self.iteration, DataParallelIteration):
+            return self.compute_ns * self.iterations * self.num_gpus
+        return self.iteration.all_compute_ns(self.num_gpus) * self.iterations
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

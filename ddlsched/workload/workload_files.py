@@ -30,6 +30,7 @@ from ddlsched.io.tables import (
 from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.groups import checked_groups
 from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _job_of_json(where: str, row: Any) -> Job:
             f"{where}: is {abbreviated(row)}; expected an object with the fields {', '.join(_JSON_FIELDS)}"
         )
     kinds = {
-        "tasks": (_JSON_FIELDS, ("tasks", "model", "user", "time_limit_s")),
+        "tasks": (_JSON_FIELDS, ("tasks", "groups", "model", "user", "time_limit_s")),
         "samples": (elastic_job_files.REQUIRED, elastic_job_files.OPTIONAL),
     }
     needed, optional = next((kinds[name] for name in kinds if name in row), (REQUIRED, OPTIONAL))
@@ -173,7 +174,8 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     if not isinstance(tasks, list) or not all(map(_is_task, tasks)):
         expected = "expected a list of objects with name, kind and after"
         raise InputError(f"{where}, field tasks: is {abbreviated(tasks)}; {expected}")
-    dag = located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks))
+    groups = located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
+    dag = located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
     fields = _common_fields(where, row) | {"iteration": dag}
     return located(where, lambda: Job(**fields))
 
@@ -236,6 +238,7 @@ def _row_of_job(job: Job) -> dict[str, Any]:
         row["buckets"] = job.iteration.buckets
     else:
         row["tasks"] = job.iteration.to_dicts()
+        row["groups"] = job.iteration.groups or None
     return row | {"time_limit_s": job.time_limit_s}
 
 

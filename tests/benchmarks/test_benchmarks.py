@@ -7,10 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmark_tables import Table
+from clos_2048 import jobs as clos_jobs
+from clos_2048 import run as run_on_clos
+from ecmp_collisions import computed_most, computed_share, flows_on_spines
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
+from monkeytree_paths import jobs as monkeytree_jobs
+from monkeytree_paths import slowdowns
 
 import ddlsched
 
@@ -100,7 +105,7 @@ def test_coverage_of_our_intervals_beats_the_plain_bootstrap() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_families_have_no_difference_but_their_effects(family) -> None:
-    drawn = np.mean([family.changes(np.random.default_rng(seed), 50) for seed in range(200)], axis=(0, 2))
+    drawn = np.mean([family.changes(np.random.default_rng(seed), 50) for seed in range(100)], axis=(0, 2))
     assert drawn == pytest.approx(np.zeros(len(family.effects)), abs=0.05)
 
 
@@ -109,3 +114,27 @@ def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
     assert wrong < 12.0 < tables
     assert tables_holm < tables
     assert found_holm < found
+
+
+def test_ecmp_collides_as_often_as_computed() -> None:
+    """Of 4 flows on 8 spines two share one in 59 % of cases; what is counted are bytes on cables."""
+    assert computed_share(4, 8) == pytest.approx(1 - 8 * 7 * 6 * 5 / 8**4) == pytest.approx(0.590, abs=5e-4)
+    counts = [flows_on_spines(4, 8, seed) for seed in range(100)]
+    assert all(count.sum() == 4 for count in counts)
+    shared = np.mean([count.max() > 1 for count in counts])
+    assert shared == pytest.approx(0.590, abs=3 * (0.59 * 0.41 / 100) ** 0.5)
+    assert np.mean([count.max() for count in counts]) == pytest.approx(computed_most(4, 8), abs=0.2)
+
+
+def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
+    workload = clos_jobs(40, 0.8, seed=1)
+    results = {path: run_on_clos(workload, path)[0] for path in (None, "least-congested")}
+    contended = {path: result.finished.state.run[0].contended_iterations for path, result in results.items()}
+    assert contended["least-congested"] <= contended[None]
+    assert all((result.jobs["state"] == "finished").all() for result in results.values())
+
+
+def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> None:
+    workload = monkeytree_jobs(6, 0.2, seed=1)
+    assert slowdowns(workload, "least-congested", seed=1) == pytest.approx(np.ones(6), rel=1e-6)
+    assert (slowdowns(workload, "ecmp", seed=1) >= 1 - 1e-6).all()

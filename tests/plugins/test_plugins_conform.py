@@ -20,6 +20,9 @@ from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
+from algorithms.path.ecmp import Ecmp
+from algorithms.path.least_congested import LeastCongested
+from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
@@ -38,6 +41,7 @@ from ddlsched.testing import (
     ContentionConformance,
     InterferenceConformance,
     OrderingConformance,
+    PathConformance,
     PlacementConformance,
     TopologyConformance,
 )
@@ -71,6 +75,10 @@ TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
 TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
+
+TestEcmp = conformance(PathConformance, Ecmp())
+TestLeastCongested = conformance(PathConformance, LeastCongested())
+TestTopologyRoute = conformance(PathConformance, TopologyRoute())
 
 TestFifo = conformance(OrderingConformance, FirstInFirstOut())
 TestLas = conformance(OrderingConformance, LeastAttainedService())

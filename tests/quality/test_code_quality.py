@@ -43,6 +43,7 @@ PROMISED = {
         "malletrain",
         "tiresias",
     },
+    "path": {"ecmp", "least-congested", "route"},
     "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
     "interference": {"uniform", "pairs"},
     "topology": {

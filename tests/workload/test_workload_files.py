@@ -367,7 +367,7 @@ def test_a_dag() -> None:
         ([TASKS[0], TASKS[0]], ["same name"]),
         ([TASKS[0] | {"after": "f"}], ["after is 'f'", "list"]),
         ([TASKS[0] | {"after": [1]}], ["after is [1]"]),
-        ([TASKS[0] | {"kind": "gpu"}], ["'f'", "kind is 'gpu'", "'compute' or 'all-reduce'"]),
+        ([TASKS[0] | {"kind": "gpu"}], ["'f'", "kind is 'gpu'", "expected one of compute, all-reduce"]),
         ([TASKS[0] | {"kind": ["compute"]}], ["kind"]),
         ([TASKS[0] | {"kind": None}], ["kind is None"]),
         ([TASKS[0] | {"name": ""}], ["name is ''"]),

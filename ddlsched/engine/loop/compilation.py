@@ -58,7 +58,7 @@ class Part(Enum):
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
     number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
-    chosen = (STATE, number, number, numbers, number, numbers, floats, floats, numbers, number)
+    chosen = (STATE, number, number, numbers, number, *[numbers] * 3, *[floats] * 3, numbers, number)
     signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
         Part.ALL: [
             (place_job, chosen),

@@ -81,7 +81,7 @@ def book_iterations(s, job, iterations, end_ns):
     communicating_ns = np.int64(0)
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
         task = s.tasks[job.first_task + s.transfers[number].task]
-        if job.num_servers > 1:
+        if s.transfers[number].num_entries > 0:
             book_transfers(s, s.transfers[number], iterations, iterations * (task.ends_ns - task.begins_ns))
             communicating_ns += task.ends_ns - task.begins_ns
     job.communicating_ns += iterations * communicating_ns
@@ -111,7 +111,7 @@ def resume_iteration(s, job, begin_ns):
     communicating_ns = np.int64(0)
     for task in range(job.num_tasks):
         record = s.tasks[job.first_task + task]
-        if record.transfer >= 0 and job.num_servers > 1:
+        if record.transfer >= 0 and job.num_linked > 0:
             communicating_ns += max(min(passed_ns, record.ends_ns) - record.begins_ns, 0)
     job.communicating_ns += communicating_ns
     job.computing_ns += passed_ns - communicating_ns
@@ -140,7 +140,7 @@ def book_task(s, job, record):
         return
     job.steps_left -= 1
     job.load_left_ns -= record.load_ns
-    if job.num_servers > 1:
+    if s.transfers[record.transfer].num_entries > 0:
         run.events += 1
         s.transfers[record.transfer].bytes_left = 0.0
         book_transfers(s, s.transfers[record.transfer], ONE, duration_ns)

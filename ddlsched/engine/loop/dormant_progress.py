@@ -25,7 +25,7 @@ def dormant_busy_until_ns(s, job, time_ns):
 @njit
 def dormant_sending(s, job, time_ns):
     """How many transfers of a dormant job run at a time."""
-    if job.num_servers == 1:
+    if job.num_linked == 0:
         return 0
     passed_ns = (time_ns - job.dormant_since_ns) % job.period_ns
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):

@@ -9,7 +9,7 @@ from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import expand, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.tasks import leave_ready, touch_gpu
+from ddlsched.engine.loop.tasks import leave_ready, predecessors_on, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
 
@@ -52,9 +52,8 @@ def forget_iteration(s, job):
             leave_ready(s, number)
         worker.num_ready = 0
         for task in range(job.num_tasks):
-            record = s.tasks[job.first_task + task]
             s.ready[worker.first_flag + task] = 0
-            s.pending[worker.first_flag + task] = record.compute_predecessors + record.reduce_predecessors
+            s.pending[worker.first_flag + task] = predecessors_on(s, job, number, task)
 
 
 @njit
@@ -84,7 +83,10 @@ def stop_job(s, number, checkpoint_iterations):
     job.samples_left = max(job.samples_left - (job.start_iterations_left - job.iterations_left) * job.batch, 0)
     job.lost_samples += lost * job.batch
     job.start_iterations_left = job.iterations_left
-    job.remaining_service_ns = job.iterations_left * job.compute_ns * job.num_gpus
+    if job.grouped == 1:
+        job.remaining_service_ns = job.iterations_left * (job.service_ns // job.iterations)
+    else:
+        job.remaining_service_ns = job.iterations_left * job.compute_ns * job.num_gpus
     job.load_left_ns = job.communication_ns = job.num_servers = job.shared_gpus = 0
     job.restarts += 1
     job.state = JobState.QUEUED

@@ -7,7 +7,7 @@ from ddlsched.engine.loop.dormancy import fall_dormant
 from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
-from ddlsched.engine.loop.tasks import begin_sources, end_all_reduce, should_be_lockstep
+from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
 
@@ -15,7 +15,7 @@ from ddlsched.engine.loop.transfers import join_waiting
 @njit
 def start_iteration(s, job):
     job.iteration_ns = s.run[0].now_ns
-    job.steps_left = (job.num_tasks - job.num_transfers) * job.num_gpus + job.num_transfers
+    job.steps_left = compute_steps(job) + job.num_transfers
     lockstep = should_be_lockstep(job)
     if lockstep != job.lockstep:
         count_time(job, s.run[0].now_ns)
@@ -42,14 +42,14 @@ def start_iteration(s, job):
 
 @njit
 def do_work(s):
-    """Step 2: all-reduces become ready (on one server: end), and iterations end."""
+    """Step 2: collectives become ready (without a link: end), and iterations end."""
     run = s.run[0]
     while run.num_work > 0:
         run.num_work -= 1
         code = s.work[run.num_work]
         if code >= 0:
             transfer = s.transfers[code]
-            if s.jobs[transfer.job].num_servers == 1:
+            if transfer.num_entries == 0:
                 end_all_reduce(s, code)
             else:
                 transfer.bytes_left = transfer.bytes
@@ -63,8 +63,8 @@ def do_work(s):
             run.contended_iterations += 1
         if (job.start_iterations_left - job.iterations_left) % run.checkpoint_iterations == 0:
             job.checkpoint_ns = run.now_ns
-        if job.num_servers == 1 and job.num_tasks == job.num_transfers:
-            job.iterations_left = 0  # nothing but all-reduces on one server takes no time, however often
+        if job.num_linked == 0 and job.num_tasks == job.num_transfers:
+            job.iterations_left = 0  # nothing but collectives without a link takes no time, however often
         if job.iterations_left > 0:
             start_iteration(s, job)
         else:

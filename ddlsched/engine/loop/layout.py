@@ -20,7 +20,7 @@ _INTEGERS = {
     "run": (
         # where the run stands
         "now_ns next_arrival heap_size num_queued num_waiting num_active num_work num_finished num_jobs_left "
-        "num_touched_gpus num_touched_links num_fresh num_entries num_slices stamp events stage rounds "
+        "num_touched_gpus num_touched_links num_fresh num_entries num_job_links num_slices stamp events stage rounds "
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
@@ -48,8 +48,12 @@ _INTEGERS = {
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
         "first_worker first_transfer num_transfers first_source num_sources elastic kind "
+        # of one whose workers do different things: its compute tasks, counted for each worker that runs them, and where
+        # its part of ``needs`` begins
+        "grouped group_steps first_need "
         # fixed at placement
-        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left "
+        "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
+        "num_linked "
         # an undisturbed iteration, and the job's skipping over such
         "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
         "dormant_since_round dormant_place "
@@ -67,11 +71,11 @@ _INTEGERS = {
     ),
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
-        "begins_ns ends_ns"
+        "begins_ns ends_ns dag_task first_member num_members"
     ),
     "worker": (
         "job gpu leader done_ns busy_ns first_ready num_ready first_flag next_ready previous_ready penalty_ppm "
-        "memory_bytes"
+        "memory_bytes spared_ns load_left_ns"
     ),
     "gpu": (
         "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
@@ -81,10 +85,12 @@ _INTEGERS = {
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "
         # its strict priority, 0 the first, and the step of the filling that gave it its rate, or -1
-        "level step seen"
+        "level step seen "
+        # whether its links carry different bytes
+        "uneven"
     ),
     "link": (
-        "head waiting_head count touched stamp busy_since_ns busy_ns first_job rings ring_jobs "
+        "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
@@ -106,6 +112,7 @@ _FLOATS = {
     "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",
     "step": "lead_share share",
     "filling": "lead_share",
+    "entry": "share",
     "slice": "rate",
 }
 
@@ -131,8 +138,10 @@ class Columns:
 class State(NamedTuple):
     """All arrays of a run.
 
-    Of the plain arrays, ``successors`` holds task numbers within a job; ``pending`` and ``ready`` hold, for
-    each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
+    Of the plain arrays, ``successors`` holds task numbers within a job, ``members`` the workers, numbered within a job,
+    that take part in a collective of a job whose workers do different things, and ``needs``, for each worker and task
+    of such a job, how many predecessors the task has there, or -1 where it is none of the worker's; ``pending`` and
+    ``ready`` hold, for each worker and task, the predecessors still to end and whether the task is ready; ``heap`` and
     ``end_ns`` are the event heap, place by place, its items a GPU's number or the number of GPUs plus a
     transfer's, or both plus a job's that restarts or skips iterations, and ``position`` the place of each item or -1;
     ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
@@ -141,9 +150,9 @@ class State(NamedTuple):
     (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
     components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys``
     holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy
-    is given; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one of where the
-    filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose lengths
-    are in ``run``.
+    is given; ``job_links`` the links of each placed job's transfers, each once; ``steps`` has a record for each link at
+    level 0, then at level 1 and so on, ``filling`` one of where the filling stands, whose lists ``due_links``, a heap,
+    and ``stale_links`` are; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -159,6 +168,8 @@ class State(NamedTuple):
     slices: Records
     samples: Records
     successors: np.ndarray
+    members: np.ndarray
+    needs: np.ndarray
     pending: np.ndarray
     ready: np.ndarray
     residents: np.ndarray
@@ -186,6 +197,7 @@ class State(NamedTuple):
     keys: np.ndarray
     key_notes: np.ndarray
     scratch: np.ndarray
+    job_links: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
 

@@ -23,8 +23,9 @@ def fill_loads(s, gpus, load_ns):
             if job.dormant == 1:
                 done_ns += dormant_done_ns(s, job)
                 load_ns[i] -= dormant_sent_ns(s, job)
-            compute_ns += job.compute_ns * job.start_iterations_left - done_ns
-            load_ns[i] += job.load_left_ns
+            own_ns = job.compute_ns - s.workers[number].spared_ns
+            compute_ns += own_ns * job.start_iterations_left - done_ns
+            load_ns[i] += job.load_left_ns + s.workers[number].load_left_ns
         if s.gpus[gpu].relative_speed != 1.0:
             compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))
         load_ns[i] += compute_ns

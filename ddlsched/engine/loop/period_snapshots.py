@@ -14,12 +14,12 @@ COMPARING, SAVING = np.int64(0), np.int64(1)
 
 
 @njit
-def snapshot_words(s, job):
+def snapshot_words(job):
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
     words = 13 + job.num_tasks + simulated * (8 + 2 * job.num_tasks)
-    if job.num_servers > 1 and job.num_transfers > 0:
-        words += 8 * job.num_transfers + 2 * s.transfers[job.first_transfer].num_entries
+    if job.num_linked > 0:
+        words += 8 * job.num_transfers + 2 * job.num_links
     return words
 
 
@@ -92,7 +92,7 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
         if not kept(words, at, s.tasks[task].pending, saving):
             return False
         at += 1
-    if job.num_servers > 1:
+    if job.num_linked > 0:
         for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
             if not walk_transfer(s, transfer, at, saving, times, saved_ns, shift_ns):
                 return False
@@ -103,8 +103,8 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
             return False
         at += 8 + 2 * job.num_tasks
     if saving or times > 0:
-        if job.num_servers > 1 and job.num_transfers > 0:
-            walk_links(s, s.transfers[job.first_transfer], at, saving, times)
+        if job.num_linked > 0:
+            walk_links(s, job, at, saving, times)
         count_time(job, s.run[0].now_ns)
         walk_amounts(s, job, saving, times)
         job.since_ns += shift_ns
@@ -186,11 +186,11 @@ def walk_worker(s, number, at, saving, times, shift_ns):
 
 
 @njit
-def walk_links(s, transfer, at, saving, times):
-    """Each link once, though several rings use it."""
+def walk_links(s, job, at, saving, times):
+    """Each link once, though several jobs use it."""
     run, words = s.run[0], s.snapshots
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        link = s.links[s.entries[e].link]
+    for place in range(job.first_link, job.first_link + job.num_links):
+        link = s.links[s.job_links[place]]
         if link.stamp != run.stamp:
             link.stamp = run.stamp
             link.busy_since_ns = moved(words, at, link.busy_since_ns, saving, times)

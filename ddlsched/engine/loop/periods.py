@@ -9,7 +9,7 @@ from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.order import goes_before, write_key
 from ddlsched.engine.loop.period_snapshots import COMPARING, SAVING, snapshot_words, walk
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.tasks import uneven_ns
+from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
 
 MOST_JOBS = 16
 """Larger components are left alone: their state seldom recurs."""
@@ -34,7 +34,7 @@ def join_components(s, number, other):
 
 @njit
 def join_neighbours(s, number):
-    """Join a job to those on its GPUs, and to those whose rings use its links."""
+    """Join a job to those on its GPUs, and to those whose transfers use its links."""
     run = s.run[0]
     job = s.jobs[number]
     if job.shared_gpus > 0:
@@ -45,9 +45,8 @@ def join_neighbours(s, number):
                 for place in range(s.gpus[gpu].num_residents):
                     join_components(s, number, s.workers[s.residents[gpu, place]].job)
     if job.shared_links > 0:
-        transfer = s.transfers[job.first_transfer]
-        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-            link = s.links[s.entries[e].link]
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
             if link.stamp == run.stamp:
                 join_components(s, number, link.first_job)
             else:
@@ -87,7 +86,7 @@ def begin_component(s, root):
         job = s.jobs[number]
         count += 1
         job.snapshot = run.num_words
-        run.num_words += snapshot_words(s, job)
+        run.num_words += snapshot_words(job)
         if count > MOST_JOBS or run.num_words > len(s.snapshots):
             run.num_words = s.jobs[root].snapshot
             return
@@ -203,7 +202,8 @@ def earliest_finish_ns(s, number):
     if job.uneven == 1:
         iteration_ns = np.int64(0)
         for task in range(job.num_tasks):
-            if s.tasks[job.first_task + task].transfer < 0:
+            ours = job.grouped == 0 or needs(s, job, job.first_worker, task) >= 0
+            if ours and s.tasks[job.first_task + task].transfer < 0:
                 iteration_ns += uneven_ns(s, job.first_worker, task)
     from_ns = max(run.now_ns, job.ahead_ns)
     most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)
@@ -319,7 +319,5 @@ def book_periods(s, root, periods, until_ns):
         run.jumped_iterations += iterations
         if job.shared_gpus > 0 or job.shared_links > 0:
             run.contended_iterations += iterations
-        run.events += iterations * (job.num_tasks - job.num_transfers) * job.num_gpus
-        if job.num_servers > 1:
-            run.events += iterations * job.num_transfers
+        run.events += iterations * (compute_steps(job) + job.num_linked)
         number = job.next_member

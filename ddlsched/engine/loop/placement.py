@@ -42,11 +42,14 @@ def expand(s, job):
 
 
 @called_from_python
-def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, latency_ns, load_ns, hold_ns):
+def place_job(
+    s, number, stay, chosen, num_servers, job_links, num_links, links, shares, wire_bytes, latency_ns, load_ns, hold_ns
+):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
-    It holds them for ``hold_ns`` before its first task. ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry
-    for each of the job's all-reduces.
+    It holds them for ``hold_ns`` before its first task. ``num_links``, ``wire_bytes``, ``latency_ns`` and ``load_ns``
+    have an entry for each of the job's transfers. Their links are one after another in ``links``, an entry a
+    crossing, with the part of ``wire_bytes`` that the link carries in ``shares``, and each once in ``job_links``.
     """
     run = s.run[0]
     job = s.jobs[number]
@@ -58,28 +61,41 @@ def place_job(s, number, stay, chosen, num_servers, ring_links, wire_bytes, late
     job.queueing_ns += run.now_ns - job.since_ns
     job.since_ns = job.checkpoint_ns = run.now_ns
     job.num_servers = num_servers
-    job.uneven = 1 if len(s.jitter) > 1 else 0
+    job.uneven = 1 if len(s.jitter) > 1 or job.grouped == 1 else 0
     for i in range(job.num_gpus):
         join_gpu(s, job, job.first_worker + i, chosen[i])
         if s.gpus[chosen[i]].slowness != 1.0:
             job.uneven = 1
-    join_links(s, number, ring_links)
+    join_links(s, number, job_links)
     job.running_place = run.num_running
     s.running[run.num_running] = number
     run.num_running += 1
     run.components_changed = 1
     job.profiled = 0
+    job.num_linked = 0
+    place = 0
     for i in range(job.num_transfers):
         transfer = s.transfers[job.first_transfer + i]
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
-        transfer.first_entry, transfer.num_entries = run.num_entries, len(ring_links)
-        for link in ring_links:
-            s.entries[run.num_entries].link = link
+        transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
+        transfer.uneven = 0
+        if num_links[i] > 0:
+            job.num_linked += 1
+        for _ in range(num_links[i]):
+            s.entries[run.num_entries].link = links[place]
+            s.entries[run.num_entries].share = shares[place]
+            if shares[place] != 1.0:
+                transfer.uneven = 1
             s.entries[run.num_entries].transfer = job.first_transfer + i
             run.num_entries += 1
-        s.tasks[job.first_task + transfer.task].load_ns = load_ns[i]
-        job.load_left_ns += load_ns[i] * job.iterations_left
+            place += 1
+        task = s.tasks[job.first_task + transfer.task]
+        task.load_ns = load_ns[i]
+        if job.grouped == 0:
+            job.load_left_ns += load_ns[i] * job.iterations_left
+        for member in range(task.first_member, task.first_member + task.num_members):
+            s.workers[job.first_worker + s.members[member]].load_left_ns += load_ns[i] * job.iterations_left
     if hold_ns > 0:
         hold_gpus(s, number, hold_ns)
         return
@@ -113,7 +129,7 @@ def end_restart(s, number):
 @njit
 def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
-    s.workers[number].done_ns = s.workers[number].busy_ns = 0
+    s.workers[number].done_ns = s.workers[number].busy_ns = s.workers[number].load_left_ns = 0
     g = s.gpus[gpu]
     part_group(s, gpu)
     # One that has the GPU for itself takes all and one byte more: no other job fits, however little it needs.
@@ -155,48 +171,37 @@ def add_penalties(s, gpu):
 
 
 @njit
-def join_links(s, number, ring_links):
-    """Count a job's ring on its links; ``ring_jobs`` adds up jobs' numbers, so that of one alone it is the number."""
+def join_links(s, number, job_links):
+    """Count a job once on each of its links; ``link_jobs`` adds up jobs' numbers: of one alone it is its number."""
     run = s.run[0]
     job = s.jobs[number]
     job.shared_links = 0
-    if job.num_transfers == 0:
-        return
-    for place in ring_links:
+    job.first_link, job.num_links = run.num_job_links, len(job_links)
+    run.num_job_links += len(job_links)
+    for place in range(len(job_links)):
+        s.job_links[job.first_link + place] = job_links[place]
+        link = s.links[job_links[place]]
+        if link.num_jobs == 1 and s.jobs[link.link_jobs].dormant == 1:
+            wake(s, link.link_jobs)
+    for place in job_links:
         link = s.links[place]
-        if link.rings == 1 and s.jobs[link.ring_jobs].dormant == 1:
-            wake(s, link.ring_jobs)
-    run.stamp += 1
-    for place in ring_links:
-        link = s.links[place]
-        if link.stamp == run.stamp:  # a ring may cross a link more than once
-            continue
-        link.stamp = run.stamp
-        if link.rings == 1:
-            s.jobs[link.ring_jobs].shared_links += 1
-        if link.rings > 0:
+        if link.num_jobs == 1:
+            s.jobs[link.link_jobs].shared_links += 1
+        if link.num_jobs > 0:
             job.shared_links += 1
-        link.rings += 1
-        link.ring_jobs += number
+        link.num_jobs += 1
+        link.link_jobs += number
 
 
 @njit
 def leave_links(s, job):
-    run = s.run[0]
-    if job.num_transfers == 0:
-        return
     number = s.workers[job.first_worker].job
-    transfer = s.transfers[job.first_transfer]
-    run.stamp += 1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        link = s.links[s.entries[e].link]
-        if link.stamp == run.stamp:
-            continue
-        link.stamp = run.stamp
-        link.rings -= 1
-        link.ring_jobs -= number
-        if link.rings == 1:
-            s.jobs[link.ring_jobs].shared_links -= 1
+    for place in range(job.first_link, job.first_link + job.num_links):
+        link = s.links[s.job_links[place]]
+        link.num_jobs -= 1
+        link.link_jobs -= number
+        if link.num_jobs == 1:
+            s.jobs[link.link_jobs].shared_links -= 1
 
 
 @njit
@@ -230,7 +235,7 @@ def book(s, job):
             sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
         transfer.times_sent = 0
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-            s.links[s.entries[e].link].bytes += sent_bytes
+            s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
 
 
 @njit

@@ -16,7 +16,7 @@ def may_skip(s, job):
     run = s.run[0]
     if job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
         return False
-    networked = job.num_servers > 1 and job.num_transfers > 0
+    networked = job.num_linked > 0
     return not networked or (run.skipping_networked == 1 and job.shared_links == 0)
 
 
@@ -74,13 +74,13 @@ def profile_iteration(s, job):
             record = s.tasks[job.first_task + transfer.task]
             record.begins_ns = record.ends_ns = now_ns
             job.period_load_ns += record.load_ns
-            if job.num_servers > 1 and sent_ns == NEVER:
+            if transfer.num_entries > 0 and sent_ns == NEVER:
                 sending, sent_ns = transfer.task, now_ns + alone_ns(s, number)
                 record.ends_ns = sent_ns
                 regular = regular and sent_ns > now_ns
                 job.period_events += 1
             else:
-                regular = regular and job.num_servers == 1
+                regular = regular and transfer.num_entries == 0
                 left -= 1
                 succeed(s, job, transfer.task)
         if computed_ns == NEVER and first.num_ready > 0:

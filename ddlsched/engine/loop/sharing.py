@@ -7,6 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
 from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.loop.sharing_forecast import units_on
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
@@ -23,7 +24,7 @@ def local_rate(s, number):
         call_policy(s, Door.CONTENTION.value, run.rate_address, number, link, run.contention_fields)
         if run.failed_door >= 0:
             return 1.0
-        least = min(least, run.answer)
+        least = min(least, run.answer / s.entries[e].share)
     return least
 
 
@@ -38,7 +39,8 @@ def alone_rate_now(s, number):
     least = np.inf
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link = s.links[s.entries[e].link]
-        least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / (transfer.weight * link.count))
+        units = units_on(transfer, s.entries[e]) * link.count
+        least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / units)
     return transfer.weight * least
 
 

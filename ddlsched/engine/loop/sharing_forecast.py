@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.sharing_heap import drop_due, put_due
 
 NEGLIGIBLE = 1e-9
 """A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
+
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights count in whole multiples of this, so that their sums are exact."""
+
+
+@njit
+def units_on(transfer, entry):
+    """The weight with which a transfer counts on a link: in proportion to what it sends there, rounded up."""
+    if entry.share == 1.0:
+        return transfer.weight
+    return np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT
 
 
 @njit
@@ -52,9 +66,10 @@ def wake(s, number):
 
 @njit
 def gather(s, number, count, mixed):
-    """List a transfer in ``scratch``; return how many there are, and whether their weights differ."""
+    """List a transfer in ``scratch``; return how many there are, and whether they take unequal rates from links."""
     s.scratch[count] = number
-    return count + 1, mixed or s.transfers[s.scratch[0]].weight != s.transfers[number].weight
+    transfer = s.transfers[number]
+    return count + 1, mixed or transfer.uneven == 1 or s.transfers[s.scratch[0]].weight != transfer.weight
 
 
 @njit
@@ -84,7 +99,7 @@ def enter_level(s, link, level):
     while e >= 0:
         transfer = s.transfers[s.entries[e].transfer]
         if transfer.level == level:
-            link.unfilled += transfer.weight
+            link.unfilled += units_on(transfer, s.entries[e])
             link.num_unfilled += 1
         e = s.entries[e].next
 
@@ -99,14 +114,14 @@ def catch_up(s, link):
             return
         if transfer.level != link.fill_level:
             enter_level(s, link, transfer.level)
-        subtract(link, e, transfer)
+        subtract(link, e, s.entries[e], transfer)
         e = s.entries[e].next_filled
 
 
 @njit
-def subtract(link, e, transfer):
-    link.free = max(link.free - transfer.new_rate, 0.0)
-    link.unfilled -= transfer.weight
+def subtract(link, e, entry, transfer):
+    link.free = max(link.free - transfer.new_rate * entry.share, 0.0)
+    link.unfilled -= units_on(transfer, entry)
     link.num_unfilled -= 1
     link.cursor, link.last_step = e, transfer.step
 
@@ -195,8 +210,8 @@ def look_ahead(s, number):
         last = following
         while e >= 0 and s.transfers[s.entries[e].transfer].step == following:
             transfer = s.transfers[s.entries[e].transfer]
-            free = max(free - transfer.new_rate, 0.0)
-            unfilled -= transfer.weight
+            free = max(free - transfer.new_rate * s.entries[e].share, 0.0)
+            unfilled -= units_on(transfer, s.entries[e])
             count -= 1
             e = s.entries[e].next_filled
 

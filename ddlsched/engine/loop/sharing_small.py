@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import enter_level, gather, sort_gathered
+from ddlsched.engine.loop.sharing_forecast import enter_level, gather, sort_gathered, units_on
 from ddlsched.engine.loop.transfers import touch_link
 
 MOST_LINKS = 40
@@ -47,7 +47,7 @@ def collect_component(s):
             entry = s.entries[e]
             transfer = s.transfers[entry.transfer]
             if transfer.level == 0:
-                link.unfilled += transfer.weight
+                link.unfilled += units_on(transfer, entry)
                 link.num_unfilled += 1
             if transfer.stamp != run.stamp:
                 transfer.stamp = run.stamp
@@ -94,7 +94,8 @@ def fill_tightest_link(s, level):
 def fill_one(s, transfer, share):
     transfer.new_rate = transfer.weight * share
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        link = s.links[s.entries[e].link]
-        link.free = max(link.free - transfer.new_rate, 0.0)
-        link.unfilled -= transfer.weight
+        entry = s.entries[e]
+        link = s.links[entry.link]
+        link.free = max(link.free - transfer.new_rate * entry.share, 0.0)
+        link.unfilled -= units_on(transfer, entry)
         link.num_unfilled -= 1

@@ -146,7 +146,7 @@ def give_rate(s, number, step):
         if link.fill_level != transfer.level:
             enter_level(s, link, transfer.level)
         insert_filled(s, link, e)
-        subtract(link, e, transfer)
+        subtract(link, e, s.entries[e], transfer)
         if link.num_unfilled == 0 and now.num_levels == 1 and s.steps[number].chosen == 0:
             drop_due(s, number)
         else:

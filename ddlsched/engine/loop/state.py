@@ -1,4 +1,4 @@
-"""The state as compiled code gets it: the address of its arrays, which are 260 words.
+"""The state as compiled code gets it: the address of its arrays, which are about 300 words.
 
 An array of the state is read without what arrays in general need: its address does not change while a call runs, which
 the compiler is told, and its indices are never negative.

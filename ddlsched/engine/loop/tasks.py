@@ -16,6 +16,27 @@ def should_be_lockstep(job):
 
 
 @njit
+def compute_steps(job):
+    """The compute tasks of an iteration, counted for each worker that runs them."""
+    return job.group_steps if job.grouped == 1 else (job.num_tasks - job.num_transfers) * job.num_gpus
+
+
+@njit
+def needs(s, job, number, task):
+    """How many predecessors a task of a job of groups has on a worker, or -1 if it is none of the worker's."""
+    return s.needs[job.first_need + (number - job.first_worker) * job.num_tasks + task]
+
+
+@njit
+def predecessors_on(s, job, number, task):
+    """How many predecessors a compute task has on a worker that runs it."""
+    if job.grouped == 1:
+        return max(needs(s, job, number, task), 0)
+    record = s.tasks[job.first_task + task]
+    return record.compute_predecessors + record.reduce_predecessors
+
+
+@njit
 def touch_gpu(run, gpus, touched_gpus, gpu):
     """Note that an idle GPU may have something to take in step 5."""
     if gpus[gpu].touched == 0:
@@ -90,8 +111,7 @@ def predecessor_ended(s, number, task):
     flag = worker.first_flag + task
     s.pending[flag] -= 1
     if s.pending[flag] == 0:
-        record = s.tasks[s.jobs[worker.job].first_task + task]
-        s.pending[flag] = record.compute_predecessors + record.reduce_predecessors
+        s.pending[flag] = predecessors_on(s, s.jobs[worker.job], number, task)
         make_ready(s, number, task)
 
 
@@ -127,7 +147,7 @@ def uneven_ns(s, number, task):
         h = mix((run.jitter_seed + worker.job) & 0xFFFFFFFF)
         h = mix((h + number - job.first_worker) & 0xFFFFFFFF)
         h = mix((h + job.iterations - job.iterations_left) & 0xFFFFFFFF)
-        h = mix((h + task) & 0xFFFFFFFF)
+        h = mix((h + s.tasks[job.first_task + task].dag_task) & 0xFFFFFFFF)
         h = mix((h + job.restarts) & 0xFFFFFFFF)
         factor *= s.jitter[h >> 20]
     factor *= (1_000_000 + worker.penalty_ppm) / 1_000_000
@@ -161,6 +181,8 @@ def end_compute(s, gpu):
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
+        if job.grouped == 1 and needs(s, job, number, successor) < 0:
+            continue
         if s.tasks[job.first_task + successor].transfer < 0:
             predecessor_ended(s, number, successor)
         else:
@@ -176,6 +198,11 @@ def end_all_reduce(s, number):
     job = s.jobs[transfer.job]
     task = s.tasks[job.first_task + transfer.task]
     job.steps_left -= 1
+    if job.grouped == 1:
+        end_in_group(s, job, task)
+        if job.steps_left == 0:
+            push_work(s, -1 - transfer.job)
+        return
     job.load_left_ns -= task.load_ns
     simulated = 1 if job.lockstep == 1 else job.num_gpus
     for place in range(task.first_successor, task.first_successor + task.num_successors):
@@ -191,6 +218,23 @@ def end_all_reduce(s, number):
 
 
 @njit
+def end_in_group(s, job, task):
+    """A collective of some workers is done: what waits for it there may go."""
+    members = range(task.first_member, task.first_member + task.num_members)
+    for member in members:
+        s.workers[job.first_worker + s.members[member]].load_left_ns -= task.load_ns
+    for place in range(task.first_successor, task.first_successor + task.num_successors):
+        successor = s.successors[place]
+        if s.tasks[job.first_task + successor].transfer >= 0:
+            predecessors_ended(s, job, successor, ONE)
+            continue
+        for member in members:
+            number = job.first_worker + s.members[member]
+            if needs(s, job, number, successor) >= 0:
+                predecessor_ended(s, number, successor)
+
+
+@njit
 def begin_sources(s, job):
     """Make ready the tasks that an iteration starts with."""
     simulated = 1 if job.lockstep == 1 else job.num_gpus
@@ -201,5 +245,5 @@ def begin_sources(s, job):
             push_work(s, transfer)
         else:
             for worker in range(job.first_worker, job.first_worker + simulated):
-                if s.workers[worker].leader == worker:
+                if s.workers[worker].leader == worker and (job.grouped == 0 or needs(s, job, worker, task) == 0):
                     make_ready(s, worker, task)

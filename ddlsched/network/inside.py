@@ -1,0 +1,48 @@
+"""The inside of a server: how its GPUs reach each other, and which network card is whose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from ddlsched.errors import InputError
+from ddlsched.network.topology import refuse_bad_counts
+
+__all__ = ["Inside", "refuse_bad_port"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inside:
+    """What a topology's attribute ``inside`` states; without it the inside of a server costs nothing.
+
+    Parameters
+    ----------
+    gpu_gbps
+        Bandwidth of a GPU's port towards the other GPUs of its server, in one direction: NVLink to a switch, or PCIe.
+        What leaves the server goes straight from the GPU to its network card and does not count on the port.
+    cards
+        Network cards of a server. GPU i of n uses card floor(i cards / n).
+    latency_s
+        Of a step from one GPU to another, seconds.
+    """
+
+    gpu_gbps: float
+    cards: int = 1
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_gbps < inf:
+            raise InputError(f"inside of a server: gpu_gbps is {self.gpu_gbps}; expected a finite number > 0")
+        if not 0 <= self.latency_s <= 1e6:
+            raise InputError(f"inside of a server: latency_s is {self.latency_s}; expected a number from 0 to 1e6")
+        refuse_bad_counts("inside of a server", cards=self.cards)
+
+    def card_of(self, place: int, num_gpus: int) -> int:
+        """Return the card of the GPU at a place of a server with so many."""
+        return place * self.cards // num_gpus
+
+
+def refuse_bad_port(name: str, nvlink_gbps: float | None) -> None:
+    """Raise InputError for a bandwidth of a topology's GPUs inside a server that is not finite and > 0."""
+    if nvlink_gbps is not None and not 0 < nvlink_gbps < inf:
+        raise InputError(f"{name}: nvlink_gbps is {nvlink_gbps}; expected a finite number > 0")

@@ -1,0 +1,219 @@
+"""The path rules on flows made by hand, and what they do to jobs on small networks worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import ddlsched
+from algorithms.path.ecmp import Ecmp
+from algorithms.path.least_congested import LeastCongested
+from algorithms.path.topology_route import TopologyRoute
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError
+from ddlsched.network.topology import Network
+from ddlsched.results.explanation import explain
+from ddlsched.results.slices import transfer_slices
+from ddlsched.testing import flow_view, job_view, link_loads
+from topologies.leaf_spine import LeafSpine
+
+JOB = job_view(number=3, num_gpus=2, servers=(0, 4))
+
+
+def test_ecmp_depends_on_flow_and_seed_and_on_nothing_else() -> None:
+    flow = flow_view(JOB, [(0,), (1,), (2,), (3,)], source=0, target=4)
+    again = flow_view(job_view(number=3, num_gpus=8), [(7,), (8,), (9,), (6,)], source=0, target=4, route=2)
+    chosen = [Ecmp(seed=seed).path(flow, link_loads()) for seed in range(64)]
+    assert chosen == [Ecmp(seed=seed).path(again, link_loads(jobs={1: 9}, flows={2: 3})) for seed in range(64)]
+    back = flow_view(JOB, flow.paths, source=4, target=0)
+    other = flow_view(job_view(number=4, num_gpus=2), flow.paths, source=0, target=4)
+    for different in (back, other):
+        assert chosen != [Ecmp(seed=seed).path(different, link_loads()) for seed in range(64)]
+
+
+def test_ecmp_spreads_flows_evenly() -> None:
+    counts = [0] * 8
+    for number in range(4000):
+        flow = flow_view(job_view(number=number), [(link,) for link in range(8)], source=number % 7, target=9)
+        counts[Ecmp(seed=1).path(flow, link_loads(num_links=8))] += 1
+    # Of a binomial 4000 x 1/8 the standard deviation is 21.
+    assert all(abs(count - 500) < 105 for count in counts)
+
+
+def test_least_congested_takes_the_path_whose_busiest_link_has_the_fewest_jobs() -> None:
+    flow = flow_view(JOB, [(0, 1), (2, 3), (4, 5)])
+    loads = {0: 0, 1: 3, 2: 2, 3: 2, 4: 2, 5: 1}
+    assert LeastCongested().path(flow, link_loads(num_links=6, jobs=loads)) == 1
+    fast = link_loads(num_links=6, jobs=loads, relative_bandwidth={1: 4.0, 0: 4.0})
+    assert LeastCongested().path(flow, fast) == 0
+
+
+def test_topology_route_takes_the_topologys() -> None:
+    assert TopologyRoute().path(flow_view(JOB, [(0,), (1,), (2,)], route=2), link_loads()) == 2
+
+
+# --- on a network: two leaves of two servers under two spines, uplinks as fast as a card
+
+
+def job(job_id: str, iterations: int = 2, **given: Any) -> ddlsched.Job:
+    iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=1.0, message_bytes=1e9)
+    return ddlsched.Job(
+        job_id=job_id, arrival_s=0.0, num_gpus=2, iterations=iterations, iteration=iteration, gpu_memory_mb=1, **given
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Job 0 on servers 0 and 2, job 1 on 1 and 3."""
+
+    def place(self, job: Any, cluster: Any) -> list[int]:
+        return [job.number, job.number + 2]
+
+
+def run(path: Any, *jobs: ddlsched.Job, spines: int = 2, **given: Any) -> ddlsched.Result:
+    topology = LeafSpine(servers_per_leaf=2, spines=spines, oversubscription=2 / spines)
+    return ddlsched.simulate(
+        ddlsched.Workload.of(jobs or (job("a"), job("b"))),
+        ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=topology),
+        placement=Spread(),
+        order="fifo",
+        communication="bounded-overlap:limit=9",
+        contention="max-min:per_byte_s=1e-9",
+        path=path,
+        **given,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """The path of this number."""
+
+    number: Any = 0
+
+    def path(self, flow: Any, network: Any) -> Any:
+        return self.number
+
+
+def test_two_rings_on_one_spine_share_it_and_on_two_do_not() -> None:
+    """Messages of 1e9 bytes at 1e9 bytes/s take 1 s (2 (n - 1) / n = 1 of them on each link); on one spine 2 s."""
+    assert run(Fixed(number=1)).jobs["jct_s"].tolist() == pytest.approx([6.0, 6.0])
+    assert run("least-congested").jobs["jct_s"].tolist() == pytest.approx([4.0, 4.0])
+
+
+def test_least_congested_goes_round_the_first_job() -> None:
+    """Job a takes spine 0 both ways, job b spine 1 both ways: each uplink and downlink carries 2 x 1e9 bytes."""
+    links = run("least-congested").links.set_index("link")["bytes"]
+    for leaf, spine in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        assert links[f"leaf {leaf} to spine {spine}"] == pytest.approx(2e9)
+        assert links[f"spine {spine} to leaf {leaf}"] == pytest.approx(2e9)
+
+
+def test_ecmp_meets_or_not_as_its_hash_says() -> None:
+    """Both jobs send up from leaf 0 and from leaf 1: a spine is shared where the hashes of two flows agree."""
+    for seed in range(12):
+        path = Ecmp(seed=seed)
+        flows = {
+            (number, source): flow_view(job_view(number=number), [(0,), (1,)], source=source, target=target)
+            for number in (0, 1)
+            for source, target in ((number, number + 2), (number + 2, number))
+        }
+        spine = {flow: path.path(view, link_loads()) for flow, view in flows.items()}
+        meets = spine[0, 0] == spine[1, 1] or spine[0, 2] == spine[1, 3]
+        assert run(path).jobs["jct_s"].tolist() == pytest.approx([6.0, 6.0] if meets else [4.0, 4.0]), seed
+
+
+def test_the_default_is_the_topologys_route_to_the_bit() -> None:
+    for topology in ("leaf-spine:spines=3", "fat-tree", "clos", "double-sided", "monkeytree", "rail-optimised", "star"):
+        workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=2, scale=0.002).jobs[:30])
+        cluster = ddlsched.Cluster(topology=topology)
+        runs = [
+            ddlsched.simulate(workload, cluster, scheduler="srsf-2", placement="random", path=path)
+            for path in (None, "route")
+        ]
+        first, second = (result.finished.state for result in runs)
+        assert first.jobs.tobytes() == second.jobs.tobytes(), topology
+        assert first.links.tobytes() == second.links.tobytes(), topology
+
+
+def test_the_timeline_says_the_path() -> None:
+    slices = transfer_slices(run(Fixed(number=1), timeline=True))
+    network = Network(LeafSpine(servers_per_leaf=2, spines=2), 4)
+    names = {network.links[link].name for row in slices.itertuples() for link in row.links if link >= 4}
+    assert names == {
+        f"{end} to {other}"
+        for leaf in (0, 1)
+        for end, other in ((f"leaf {leaf}", "spine 1"), ("spine 1", f"leaf {leaf}"))
+    }
+
+
+def test_explain_names_the_link_of_the_path() -> None:
+    result = ddlsched.simulate(
+        ddlsched.Workload.of((job("a", iterations=3), job("b"))),
+        ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=LeafSpine(servers_per_leaf=2, spines=2)),
+        placement=Spread(),
+        communication="bounded-overlap:limit=1",
+        path=Fixed(number=1),
+        timeline=True,
+    )
+    waited = explain(result, "a")
+    assert {"link leaf 0 to spine 1", "link spine 1 to leaf 1"} <= set(waited["waited_for"])
+
+
+@pytest.mark.parametrize("answer", [2, -1, 0.0, None, True, "0"])
+def test_a_path_that_is_none_is_refused(answer: Any) -> None:
+    with pytest.raises(InvalidDecisionError) as refused:
+        run(Fixed(number=answer))
+    said = str(refused.value)
+    assert f"path Fixed(number={answer!r}) at 0.0 s, job 'a': path answered {answer!r}" in said
+    assert "for the flow from server 0 to 2; expected a whole number from 0 to 1, as it has 2 paths" in said
+
+
+def test_a_policy_that_raises_is_named_with_job_and_time() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Broken:
+        def path(self, flow: Any, network: Any) -> int:
+            return flow.spine
+
+    with pytest.raises(PluginError, match=r"path .*Broken.* at 0.0 s, job 'a': a flow has no attribute 'spine'"):
+        run(Broken())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadPaths(LeafSpine):
+    """Offers paths that are none."""
+
+    fault: str = "none"
+
+    def paths(self, graph: Any, source: int, target: int) -> Any:
+        good = super().paths(graph, source, target)
+        return {"none": [], "twice": [*good, good[0]], "gap": [(source, "spine 0", target)], "other": good[1:]}[
+            self.fault
+        ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("none", "paths from server 0 to 2 answered 0 paths, 0 of them different; expected at least one, each once"),
+        ("twice", "paths from server 0 to 2 answered 3 paths, 2 of them different"),
+        ("gap", "the route from server 0 to 2 goes from 0 to 'spine 0'; expected a cable of the graph"),
+        ("other", "the route from server 0 to 2 is none of the paths that it offers"),
+    ],
+)
+def test_routes_that_are_not_connected_are_refused(fault: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        ddlsched.simulate(
+            ddlsched.Workload.of((job("a"),)),
+            ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology=BadPaths(servers_per_leaf=2, fault=fault)),
+            placement=Spread(),
+            path="ecmp",
+        )
+    assert said in str(refused.value)
+    assert "job 'a' at 0.0 s" in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, True])
+def test_ecmp_refuses_a_bad_seed(seed: Any) -> None:
+    with pytest.raises(InputError, match=r"ecmp: seed is .*; expected a whole number from 0"):
+        Ecmp(seed=seed)

@@ -1,0 +1,305 @@
+"""Collectives over groups of workers and the inside of servers: the engine against the reference, and by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from jobs_by_hand import Fixed
+from reference_simulator import reference_simulate
+from runs_of_settings import assert_agrees, run_engine, run_reference
+from strategies import Setting, examples, settings
+
+from ddlsched import Cluster, IterationDag, Job, Workload, simulate
+from ddlsched.engine import build, driver
+from ddlsched.network.contention import MaxMin
+from ddlsched.network.topology import Topology
+from ddlsched.network.traffic import Traffic, traffic_of
+from ddlsched.results.explanation import explain
+from ddlsched.results.result import Result
+from ddlsched.results.slices import compute_slices, transfer_slices
+from ddlsched.results.timeline import write_timeline
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask
+from topologies.rail_optimised import RailOptimised
+from topologies.star import Star
+
+MS = 1_000_000
+
+
+@given(settings(grouped=True))
+@hypothesis_settings(max_examples=examples(60))
+def test_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@given(settings(grouped=True))
+@hypothesis_settings(max_examples=examples(20))
+def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
+    assert_agrees(run_engine(setting, python=True), run_reference(setting))
+
+
+@given(settings(grouped=True))
+@hypothesis_settings(max_examples=examples(15))
+def test_agrees_with_the_reference_when_every_array_has_to_grow(setting: Setting) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FIRST_RESIDENTS", 1)
+        patch.setattr(build, "_FIRST_ENTRIES", 1)
+        patch.setattr(driver, "_SLICES", 8)
+        assert_agrees(run_engine(setting, timeline=True), run_reference(setting))
+
+
+@given(settings(grouped=True))
+@hypothesis_settings(max_examples=examples(30))
+def test_every_table_is_as_without_skipping(setting: Setting) -> None:
+    """Of long jobs, so that periods recur."""
+    jobs = [dataclasses.replace(job, iterations=job.iterations * 20) for job in setting.workload]
+    setting = dataclasses.replace(setting, workload=Workload(tuple(jobs)))
+    result, expected = run_engine(setting), run_engine(setting, timeline=True)
+    for table in ("jobs", "gpus", "links", "samples", "placements"):
+        pd.testing.assert_frame_equal(getattr(result, table), getattr(expected, table), obj=table, rtol=1e-9)
+    assert result.summary()["events"] == expected.summary()["events"]
+
+
+# ---- bytes
+
+
+def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
+    """Return what each collective of a job in its last place puts on links, by the name of the part."""
+    job, network = result.workload[number], result.finished.network
+    first = result.cluster.first_gpus
+    servers = [int(result.cluster.server_of_gpu[gpu]) for gpu in result.gpus_of(job.job_id)]
+    ranks = [network.rank(s, gpu - int(first[s])) for s, gpu in zip(servers, result.gpus_of(job.job_id), strict=True)]
+    found = []
+    for task in job.dag.tasks:
+        if isinstance(task, CollectiveTask):
+            tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
+            members = [[ranks[worker] for worker in workers] for workers in tuples]
+            given = network, task.kind, task.algorithm
+            found += [traffic_of(*given, own, task.message_bytes, result.contention.wire_bytes) for own in members]
+    kinds = {task.name: isinstance(task, CollectiveTask) for task in job.dag.tasks}
+    names = [name for name in job.dag.part_names if kinds[name.split(" ")[0]]]
+    return dict(zip(names, found, strict=True))
+
+
+@given(settings(disturbed=False, grouped=True))
+@hypothesis_settings(max_examples=examples(30))
+def test_every_link_carries_the_bytes_of_every_collective(setting: Setting) -> None:
+    result = run_engine(setting)
+    expected = np.zeros(len(result.links))
+    for number, job in enumerate(setting.workload):
+        for traffic in all_traffic(result, number).values():
+            np.add.at(expected, list(traffic.links), job.iterations * traffic.wire_bytes * np.array(traffic.shares))
+    assert result.links["bytes"].to_numpy() == pytest.approx(expected, rel=1e-9)
+
+
+@given(settings(disturbed=False, grouped=True))
+@hypothesis_settings(max_examples=examples(30))
+def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
+    result = run_engine(setting, timeline=True)
+    shares = {
+        (job.job_id, name): traffic.shares
+        for number, job in enumerate(setting.workload)
+        for name, traffic in all_traffic(result, number).items()
+    }
+    slices = transfer_slices(result)
+    for now in slices["start_ns"].unique():
+        carried: dict[int, float] = defaultdict(float)
+        for row in slices[(slices["start_ns"] <= now) & (slices["end_ns"] > now)].itertuples():
+            for link, share in zip(row.links, shares[row.job_id, row.task], strict=True):
+                carried[link] += row.rate_bytes_per_s * share
+        for link, rate in carried.items():
+            limit = result.finished.network.links[link].relative_bandwidth * (1 + 1e-9)
+            assert rate * result.contention.alone_per_byte_s <= limit
+
+
+# ---- by hand: 1 ns a byte on a card; a port four times as fast
+
+
+def run(dag: IterationDag, gpus: list[int], topology: Topology, *, iterations: int = 1, **given: Any) -> Result:
+    """Run a job on these GPUs of 4 servers of 4, and see that the reference finds the same."""
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=len(gpus), iterations=iterations, iteration=dag, gpu_memory_mb=1.0)
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology=topology)
+    policies = {"order": "fifo", "communication": "bounded-overlap:limit=9", "contention": MaxMin()}
+    result = simulate(
+        Workload.of([job]), cluster, placement=Fixed(gpus={"a": gpus}), timeline=True, **policies, **given
+    )
+    if gpus == sorted(gpus) and gpus[-1] < len(gpus):
+        expected = reference_simulate(
+            Workload.of([job]), cluster, placement="first-fit", topology=topology, **policies, **given
+        )
+        assert_agrees(result, expected)
+    return result
+
+
+NIC = 8.0  # Gbit/s: a byte a nanosecond
+STAR = Star(nic_gbps=NIC, nvlink_gbps=4 * NIC)
+RAILS = RailOptimised(rails=4, rail_gbps=NIC, nvlink_gbps=4 * NIC)
+
+
+def lone(kind: str, message_bytes: float, **given: Any) -> IterationDag:
+    return IterationDag((CollectiveTask(name="c", kind=kind, message_bytes=message_bytes, **given),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "one_server_ms", "star_ms", "rails_ms"),
+    [
+        # 8 MB. In one server of 4 all-reduce 2 x 3/4 x 8 = 12 MB through ports of 4 MB a millisecond. Over 2 servers of
+        # 4: 2 x 7/8 x 8 = 14 MB over one card at 1 MB a millisecond; or 14 / 4 over each of 4 cards.
+        ("all-reduce", "ring", 3.0, 14.0, 3.5),
+        # Hierarchical: between them 8 MB (2 x 1/2 x 8), or a quarter a card, while ports move 12 MB.
+        ("all-reduce", "hierarchical", 3.0, 8.0, 3.0),
+        ("all-gather", "ring", 1.5, 7.0, 1.75),
+        ("reduce-scatter", "ring", 1.5, 7.0, 1.75),
+        ("reduce-scatter", "hierarchical", 1.5, 4.0, 1.5),
+        # Each sends 2 MB to 3 others; over 2 servers 1 MB to each of 4 remote ones: 16 over a card, or 4 each.
+        ("all-to-all", "ring", 1.5, 16.0, 4.0),
+        # The first sends 8 MB.
+        ("broadcast", "ring", 2.0, 8.0, 2.0),
+    ],
+)
+def test_each_kind_alone(kind: str, algorithm: str, one_server_ms: float, star_ms: float, rails_ms: float) -> None:
+    dag = lone(kind, 8e6, algorithm=algorithm)
+    found = [
+        run(dag, list(range(4)), STAR),
+        run(dag, list(range(8)), STAR),
+        run(dag, list(range(8)), RAILS),
+    ]
+    times_ms = [int(result.finished.state.jobs.finish_ns[0]) / MS for result in found]
+    assert times_ms == pytest.approx([one_server_ms, star_ms, rails_ms], abs=1e-5)
+
+
+def test_an_all_reduce_in_a_server_takes_time_only_where_the_inside_is_stated() -> None:
+    dag = IterationDag((AllReduceTask(name="c", message_bytes=8e6), ComputeTask(name="w", duration_ns=MS)))
+    plain, stated = (run(dag, [0, 1, 2, 3], topology, iterations=5) for topology in (Star(nic_gbps=NIC), STAR))
+    assert plain.jobs["jct_s"].item() == pytest.approx(0.005)
+    assert stated.jobs["jct_s"].item() == pytest.approx(0.015)
+    assert stated.jobs["communication_s"].item() == pytest.approx(0.015)
+
+
+def test_two_jobs_in_one_server_share_no_port() -> None:
+    jobs = [
+        Job(job_id=name, arrival_s=0.0, num_gpus=2, iterations=1, iteration=lone("all-reduce", 8e6), gpu_memory_mb=1.0)
+        for name in "ab"
+    ]
+    cluster = Cluster(num_servers=1, gpus_per_server=4, topology=STAR)
+    apart = simulate(Workload.of(jobs), cluster, placement=Fixed(gpus={"a": [0, 1], "b": [2, 3]}), contention="max-min")
+    shared = simulate(
+        Workload.of(jobs),
+        cluster,
+        placement=Fixed(gpus={"a": [0, 1], "b": [1, 2]}),
+        contention="max-min",
+        communication="bounded-overlap:limit=2",
+    )
+    assert apart.jobs["jct_s"].tolist() == pytest.approx([0.002, 0.002])
+    assert shared.jobs["jct_s"].tolist() == pytest.approx([0.004, 0.004])
+
+
+STAGES = {"first": ((0, 1),), "second": ((2, 3),), "next": ((0, 2), (1, 3)), "tensor": ((0, 1), (2, 3))}
+
+
+def pipeline() -> IterationDag:
+    """Two stages of two tensor-parallel workers: 3 ms, all-reduce, send, 5 ms, all-reduce, then 1 ms everywhere."""
+    return IterationDag(
+        (
+            ComputeTask(name="one", duration_ns=3 * MS, group="first"),
+            CollectiveTask(name="reduce-one", kind="all-reduce", message_bytes=4e6, group="tensor", after=("one",)),
+            CollectiveTask(name="send", kind="send", message_bytes=2e6, group="next", after=("reduce-one",)),
+            ComputeTask(name="two", duration_ns=5 * MS, group="second", after=("send",)),
+            CollectiveTask(name="reduce-two", kind="all-reduce", message_bytes=4e6, group="tensor", after=("two",)),
+            ComputeTask(name="step", duration_ns=MS, after=("reduce-two",)),
+        ),
+        STAGES,
+    )
+
+
+def test_a_pipeline_by_hand() -> None:
+    # A stage a server, on rails. Workers 2 and 3 have no part in "one", so their tuple of reduce-one runs from 0 to
+    # 1 ms; that of 0 and 1 from 3 to 4 ms (4 MB at 4 MB a ms). Sends: 2 MB on cards of their own, 4 to 6 ms. "two"
+    # until 11 ms. reduce-two of 0 and 1 waits for nothing, and runs from 0 to 1 ms, when "step" may begin there:
+    # workers 0 and 1 compute it after "one". reduce-two of 2 and 3: 11 to 12 ms, "step" until 13 ms.
+    result = run(pipeline(), [0, 1, 4, 5], RAILS)
+    sent = transfer_slices(result).groupby("task")
+    begins, ends = sent["start_ns"].min() / MS, sent["end_ns"].max() / MS
+    assert {name: (begins[name], ends[name]) for name in sent.groups} == {
+        "reduce-one 0": (3, 4),
+        "reduce-one 1": (0, 1),
+        "reduce-two 0": (0, 1),
+        "reduce-two 1": (11, 12),
+        "send 0": (4, 6),
+        "send 1": (4, 6),
+    }
+    assert result.jobs["jct_s"].item() == pytest.approx(0.013)
+    computed = compute_slices(result)
+    assert sorted(computed[computed["task"] == "one"]["gpu"]) == [0, 1]
+    assert sorted(computed[computed["task"] == "two"]["gpu"]) == [4, 5]
+    assert int(result.finished.state.jobs.service_ns[0]) == (2 * 3 + 2 * 5 + 4) * MS
+
+
+def test_timeline_and_explanation_know_groups(tmp_path) -> None:
+    result = run(pipeline(), [0, 1, 4, 5], RAILS)
+    write_timeline(result, tmp_path / "trace.json")
+    text = (tmp_path / "trace.json").read_text()
+    assert "reduce-two 1" in text
+    assert "server 1, GPU 0" in text
+    assert "server 0, card 1" in text
+    assert explain(result, "a")["phase"].isin(["gpu_wait", "network_wait"]).all()
+
+
+def test_loads_count_what_each_worker_computes_and_sends() -> None:
+    """The load of a GPU, by which placements choose, is that of its own worker."""
+    seen: dict[int, int] = {}
+
+    @dataclasses.dataclass(frozen=True)
+    class Spy:
+        def place(self, job: Any, cluster: Any) -> list[int]:
+            if job.job_id == "a":
+                return [0, 1, 4, 5]
+            seen.update(enumerate(cluster.loads_ns()))
+            return [15]
+
+    given = {"arrival_s": 0.0, "iterations": 10, "gpu_memory_mb": 1.0}
+    jobs = [
+        Job(job_id="a", num_gpus=4, iteration=pipeline(), **given),
+        Job(job_id="b", num_gpus=1, iteration=IterationDag((ComputeTask(name="c", duration_ns=1),)), **given),
+    ]
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology=RAILS)
+    simulate(Workload.of(jobs), cluster, placement=Spy(), contention=MaxMin(), order="fifo")
+    # Of each GPU's two all-reduces 4 MB / 4, and its send of 2 MB, at 1 ns a byte of a card.
+    assert seen[0] == seen[1] == 10 * (3 + 1 + 1 + 1 + 2) * MS
+    assert seen[4] == seen[5] == 10 * (5 + 1 + 1 + 1 + 2) * MS
+    assert seen[2] == 0
+
+
+def test_groups_that_are_all_workers_keep_lockstep_and_skip() -> None:
+    """One tuple of all workers is no group to the engine: iterations are skipped over."""
+    tasks = (
+        ComputeTask(name="w", duration_ns=MS),
+        CollectiveTask(name="c", kind="all-gather", message_bytes=8e6, group="all", after=("w",)),
+    )
+    job = Job(
+        job_id="a",
+        arrival_s=0.0,
+        num_gpus=4,
+        iterations=1000,
+        iteration=IterationDag(tasks, {"all": ((3, 1, 0, 2),)}),
+        gpu_memory_mb=1.0,
+    )
+    result = simulate(Workload.of([job]), Cluster(num_servers=1, topology=STAR), contention="max-min", order="fifo")
+    assert result.jobs["jct_s"].item() == pytest.approx(1000 * 0.0025)
+    assert result.finished.state.run[0].skipped_iterations > 900
+
+
+def test_a_job_of_groups_jumps_over_periods() -> None:
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=4, iterations=10_000, iteration=pipeline(), gpu_memory_mb=1.0)
+    cluster = Cluster(num_servers=2, gpus_per_server=4, topology=RAILS)
+    result = simulate(
+        Workload.of([job]), cluster, placement=Fixed(gpus={"a": [0, 1, 4, 5]}), contention=MaxMin(), order="fifo"
+    )
+    assert result.jobs["jct_s"].item() == pytest.approx(10_000 * 0.013)
+    assert result.finished.state.run[0].jumped_iterations > 9_000

@@ -57,7 +57,7 @@ def test_topology_route_takes_the_topologys() -> None:
 
 
 def job(job_id: str, iterations: int = 2, **given: Any) -> ddlsched.Job:
-    iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=1.0, message_bytes=1e9)
+    iteration = ddlsched.DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1e9)
     return ddlsched.Job(
         job_id=job_id, arrival_s=0.0, num_gpus=2, iterations=iterations, iteration=iteration, gpu_memory_mb=1, **given
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.dormancy import wake
+from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError
 from ddlsched.network.collectives import Card

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ def test_topology_route_takes_the_topologys() -> None:
 
 
 def job(job_id: str, iterations: int = 2, **given: Any) -> ddlsched.Job:
-    iteration = ddlsched.DataParallelIteration(forward_s=0.0, backward_s=1.0, message_bytes=1e9)
+    iteration = ddlsched.DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1e9)
     return ddlsched.Job(
         job_id=job_id, arrival_s=0.0, num_gpus=2, iterations=iterations, iteration=iteration, gpu_memory_mb=1, **given
     )
@@ -217,3 +217,34 @@ def test_routes_that_are_not_connected_are_refused(fault: str, said: str) -> Non
 def test_ecmp_refuses_a_bad_seed(seed: Any) -> None:
     with pytest.raises(InputError, match=r"ecmp: seed is .*; expected a whole number from 0"):
         Ecmp(seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewestFlows:
+    """The path with the fewest flows now."""
+
+    def path(self, flow: Any, network: Any) -> int:
+        flows = [sum(map(network.flows_on, links)) for links in flow.paths]
+        return flows.index(min(flows))
+
+
+def test_flows_are_those_of_jobs_that_skip_iterations_too() -> None:
+    """Job b comes while job a sends on spine 0 (from 3 to 4 s of each 2 s), job c while it computes."""
+    jobs = [
+        replace(job("a", 20), arrival_s=0.0),
+        replace(job("b", 20), arrival_s=3.5),
+        replace(job("c"), arrival_s=4.5),
+    ]
+
+    @dataclass(frozen=True, kw_only=True)
+    class InTurn:
+        def place(self, job: Any, cluster: Any) -> list[int]:
+            return [job.number, job.number + 3]
+
+    given: dict[str, Any] = {"placement": InTurn(), "contention": "max-min:per_byte_s=1e-9", "path": FewestFlows()}
+    topology = LeafSpine(servers_per_leaf=3, spines=2, oversubscription=1.5)
+    cluster = ddlsched.Cluster(num_servers=6, gpus_per_server=1, topology=topology)
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster, **given)
+    assert result.finished.state.run[0].skipped_iterations > 0
+    names = [{result.finished.network.links[link].name for link in stay.links} for stay in result.finished.stays]
+    assert ["leaf 0 to spine 0" in each for each in names] == [True, False, True]

@@ -49,7 +49,9 @@ class Transfer:
 
     @property
     def number(self) -> int:
-        return (self.job.number * 1000 + self.task) * 1000 + self.place
+        # Those of a job's state come behind its collectives.
+        task = self.task if self.task >= 0 else 500 - self.task
+        return (self.job.number * 1000 + task) * 1000 + self.place
 
     @property
     def bytes_left(self) -> float:

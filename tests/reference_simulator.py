@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from reference_backfilling import NAMES, Waiting
 from reference_elastic import Elastic, iterations_for
+from reference_moves import Moves
 from reference_network import Flow, Loads, NetworkNow, Transfer, joined, least_link_rate, meet, scatter, shares
 
 from ddlsched.cluster.capacity import CapacityTrace
@@ -37,6 +38,7 @@ from ddlsched.workload.rescale import Rescale
 __all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
 
 NS_PER_S = 1e9
+UNKNOWN = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,11 @@ class RunningJob:
         self.done: set[tuple[int, int]] = set()
         self.start_ns = self.placed_ns = self.finish_ns = -1
         self.restarts = 0
-        self.restarts_until_ns = -1  # while it holds its GPUs to start again: the end of that
+        self.restarts_until_ns = (
+            -1
+        )  # while it holds its GPUs to start again: the end of that, UNKNOWN if state is to come
+        self.hold_ns = 0  # for how long it holds them once its state has come
+        self.leaving: int = 0  # 1: it is to move when its iteration ends; 2: that has ended
         self.checkpoint_ns = -1  # when its work was safe last
         self.phases_ns = [0] * 6
         self.busy_ns = self.lost_ns = 0
@@ -296,6 +302,7 @@ class Simulation:
     elastic: Elastic | None = None
     interference: InterferenceModel | None = None
     waiting: Waiting | None = None
+    moves: Moves | None = None
 
     def run(self, until_ns: int | None) -> None:
         while (instant := self.next_instant()) is not None:
@@ -321,7 +328,7 @@ class Simulation:
         arrivals = [state.job.arrival_ns for state in self.to_come]
         ends = [task.end_ns for _, task in self.computing] + [t.end_ns for t in self.transfers if t.end_ns is not None]
         leaves = [self.now_ns for state in self.residents if state.finished]
-        restarts = [state.restarts_until_ns for state in self.residents if state.restarts_until_ns >= 0]
+        restarts = [state.restarts_until_ns for state in self.residents if 0 <= state.restarts_until_ns < UNKNOWN]
         unfinished = self.to_come + self.queue + self.residents
         changes = [change.time_ns for change in self.changes] if unfinished else []
         wakes = [self.elastic.wake_ns] if self.elastic and self.elastic.wake_ns is not None and unfinished else []
@@ -364,8 +371,13 @@ class Simulation:
         if self.jobs_changed and self.elastic:
             self.elastic.decide(self)
             self.rank()
-        if self.jobs_changed and any(not isinstance(state.job, ElasticJob) for state in self.queue):
+        rigid = any(not isinstance(state.job, ElasticJob) for state in self.queue)
+        if self.jobs_changed and (rigid or (self.moves and self.moves.placement)):
+            if self.moves:
+                self.moves.leave(self)
             self.place_queue()
+            if self.moves:
+                self.moves.plan(self)
             self.jobs_changed = False
             self.rank()
         if self.transfers_changed:  # step 4
@@ -386,9 +398,16 @@ class Simulation:
         for transfer in [t for t in self.transfers if t.end_ns == self.now_ns]:
             self.record_segment(transfer)
             self.transfers.remove(transfer)
-            transfer.job.done |= transfer.job.everywhere(transfer.task, transfer.place)
             self.transfers_changed = True
+            if transfer.task < 0:
+                self.state_has_come(transfer.job)
+            else:
+                transfer.job.done |= transfer.job.everywhere(transfer.task, transfer.place)
             self.events += 1
+
+    def state_has_come(self, state: RunningJob) -> None:
+        if not any(transfer.job is state for transfer in self.transfers):
+            state.restarts_until_ns = self.now_ns + state.hold_ns
 
     def take_in_arrivals(self) -> None:
         for state in [s for s in self.to_come if s.job.arrival_ns == self.now_ns]:
@@ -406,7 +425,7 @@ class Simulation:
 
     def advance(self, state: RunningJob) -> None:
         """Take a job as far as it gets without time passing: collectives become ready, iterations end."""
-        while not state.finished and state.restarts_until_ns < 0:
+        while not state.finished and state.restarts_until_ns < 0 and state.leaving < 2:
             if ready := state.ready_collectives():
                 for task, place in ready:
                     self.collective_is_ready(state, task, place)
@@ -418,6 +437,9 @@ class Simulation:
                     state.checkpoint_ns = self.now_ns
                 if state.finished:
                     state.finish_ns = self.now_ns
+                elif state.leaving:
+                    state.leaving = 2
+                    self.jobs_changed = True
             else:
                 return
 
@@ -484,6 +506,7 @@ class Simulation:
         state.loads_ns = {}
         state.restarts += 1
         state.restarts_until_ns = -1
+        state.leaving = 0
 
     # Between these and step 3, and after placement
 
@@ -539,7 +562,11 @@ class Simulation:
             gpu in s.gpus and (self.cluster.exclusive or isinstance(s.job, ElasticJob)) for s in self.residents
         ):
             return -1
+        if self.moves and self.cluster.exclusive and any(gpu in gpus for gpus in self.moves.reserved.values()):
+            return -1
         taken = sum(s.job.gpu_memory_bytes for s in self.residents if gpu in s.gpus)
+        if self.moves:
+            taken += sum(s.job.gpu_memory_bytes for s, gpus in self.moves.reserved.items() if gpu in gpus)
         return int(self.cluster.gpu_memory_bytes[gpu]) - taken
 
     def load_ns(self, gpu: int) -> int:
@@ -565,6 +592,8 @@ class Simulation:
             state.restarts_until_ns = self.now_ns + hold_ns
         self.connect(state)
         self.residents.append(state)
+        if self.moves:
+            self.moves.send_state(self, state, hold_ns)
         self.advance(state)
 
     def connect(self, state: RunningJob) -> None:
@@ -728,13 +757,15 @@ def reference_simulate(
     capacity: CapacityTrace | None = None,
     interference: InterferenceModel | None = None,
     path: Any = None,
+    moves: Any = None,
 ) -> ReferenceRun:
     """Run a workload to its end, or until ``until_s``, on ``topology``, whatever topology the cluster names.
 
     ``placement`` is first-fit, list-scheduling, lwf:kappa=K, or in-order, easy-backfill or conservative-backfill with
     first-fit and time limits; ``order``, ``communication`` and ``contention`` are names or instances, of any class that
-    never asks to be woken; ``path`` is an instance, or None for the topology's routes. ``allocation`` is an allocation
-    policy that may read what views say, but not their class.
+    never asks to be woken; an order may have ``stops``, and ``moves`` is an object with that method of a placement;
+    ``path`` is an instance, or None for the topology's routes. ``allocation`` is an allocation policy that may read
+    what views say, but not their class.
     """
     network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
     disturbances = disturbances or Disturbances()
@@ -759,6 +790,8 @@ def reference_simulate(
         interference=interference,
         waiting=Waiting(placement) if placement in NAMES else None,
     )
+    if moves is not None or hasattr(simulation.order, "stops"):
+        simulation.moves = Moves(moves, simulation.order, disturbances)
     if capacity is not None:
         simulation.changes = list(capacity.changes(cluster.num_servers))
     simulation.run(None if until_s is None else round(until_s * NS_PER_S))

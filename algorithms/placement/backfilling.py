@@ -1,4 +1,4 @@
-"""What placements share that leave the choice of GPUs to another and know who waits: estimates, expected ends."""
+"""What placements share that leave the choice of GPUs to another and plan ahead: estimates, expected ends."""
 
 from __future__ import annotations
 
@@ -13,35 +13,32 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, InvalidDecisionError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.units import MAX_NS, ns_from_s
 from ddlsched.workload.dag import CollectiveTask
 
-__all__ = ["Backfilling", "BackfillingPolicy", "KnowsTheQueue"]
+__all__ = ["Backfilling", "BackfillingPolicy", "PlacesOthers"]
 
 
-class KnowsTheQueue:
-    """During a run: the jobs that still wait in this round of placement, and another policy that chooses GPUs."""
+class PlacesOthers:
+    """During a run: another policy, which chooses GPUs.
+
+    Raises
+    ------
+    InputError
+        The other policy decides about the whole queue itself.
+    """
 
     def __init__(self, placement: PlacementPolicy | str, cluster: Cluster, rng: np.random.Generator) -> None:
         other: Any = resolve("placement", placement)
         self._other = other.begin(cluster, rng) if hasattr(other, "begin") else other
-        self._waiting: dict[int, JobView] = {}
-
-    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
-        """Note who waits, and tell the other policy if it wants to know."""
-        self._waiting = {job.number: job for job in queue}
-        if hasattr(self._other, "begin_round"):
-            self._other.begin_round(queue, cluster)
+        if not hasattr(self._other, "place"):
+            raise InputError(f"placement {label(other)} decides about the whole queue; expected one that has place")
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when the other policy wants to be asked again."""
         wake_s: float | None = self._other.wake_s(now_s) if hasattr(self._other, "wake_s") else None
         return wake_s
-
-    def _first(self, job: JobView) -> JobView:
-        """Return the first job that waits; ``job`` itself if nobody said who waits."""
-        return next(iter(self._waiting.values()), job)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +73,12 @@ class BackfillingPolicy:
             raise InputError(f"error_sigma is {self.error_sigma}; expected a number from 0 to 10, or none")
 
 
-class Backfilling(KnowsTheQueue):
-    """During a run: also until when each GPU is expected to be taken."""
+class Backfilling(PlacesOthers):
+    """During a run: also what the jobs that wait need, and until when each GPU is expected to be taken.
+
+    ``_gpus_of``, ``_run_ns_of`` and ``_memory_of`` are, by job number, how many GPUs a job that has come needs, for how
+    long it is expected to run, and its memory on each; a run time of -1 stands for one that is not known yet.
+    """
 
     def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
         self._error_sigma = policy.error_sigma
@@ -86,18 +87,25 @@ class Backfilling(KnowsTheQueue):
         self._gpus_on_fewest = np.cumsum(np.sort(np.diff(cluster.first_gpus))[::-1])
         self._memory_bytes = cluster.gpu_memory_bytes
         self._running: dict[int, tuple[list[GpuId], int]] = {}
-        self._estimates_ns: dict[tuple[int, int], int] = {}
         self._held = np.zeros(cluster.num_gpus, bool)
+        self._gpus_of, self._memory_of = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._run_ns_of = np.zeros(0, np.int64)
 
-    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
-        """Note who waits, and whose GPUs are free again; refuse a job as it arrives if it cannot be planned with."""
-        super().begin_round(queue, cluster)
-        for job in queue:
-            self._expected_run_ns(job, cluster)
+    def _take_note(self, queue: JobQueue, cluster: ClusterView) -> None:
+        """Note whose GPUs are free again, and what new jobs need; refuse one that cannot be planned with."""
         for number, (gpus, _) in list(self._running.items()):
             if cluster.num_residents(gpus[0]) == 0:
                 self._held[gpus] = False
+                self._run_ns_of[number] = -1  # it has ended, or waits again and has less left
                 del self._running[number]
+        if (more := int(queue.numbers.max(initial=-1)) + 1 - len(self._gpus_of)) > 0:
+            room = max(more, len(self._gpus_of))
+            self._gpus_of, self._memory_of = np.pad(self._gpus_of, (0, room)), np.pad(self._memory_of, (0, room))
+            self._run_ns_of = np.pad(self._run_ns_of, (0, room), constant_values=-1)
+        for place in np.flatnonzero(self._run_ns_of[queue.numbers] < 0).tolist():
+            job = queue[place]
+            self._gpus_of[job.number], self._memory_of[job.number] = job.num_gpus, job.memory_bytes
+            self._run_ns_of[job.number] = self._expected_run_ns(job, cluster)
 
     def _free(self, job: JobView, cluster: ClusterView) -> np.ndarray:
         """Return the GPUs with nobody on them and the memory for a job, ascending."""
@@ -127,22 +135,18 @@ class Backfilling(KnowsTheQueue):
             raise InvalidDecisionError(f"{label(self._other)} answered {chosen}; expected some of the free GPUs {free}")
         return chosen
 
-    def _start(self, job: JobView, chosen: Sequence[GpuId], cluster: ClusterView) -> Sequence[GpuId]:
-        """Note that a job runs from now on, and return its GPUs."""
-        end_ns = min(cluster.now_ns + self._expected_run_ns(job, cluster), MAX_NS)
+    def _start(self, job: JobView, chosen: Sequence[GpuId], now_ns: int) -> tuple[JobView, Sequence[GpuId]]:
+        """Note that a job runs from now on, and return it with its GPUs."""
+        end_ns = min(now_ns + int(self._run_ns_of[job.number]), MAX_NS)
         self._running[job.number] = list(chosen), end_ns
         self._held[list(chosen)] = True
-        self._waiting.pop(job.number, None)
-        return chosen
+        return job, chosen
 
     def _expected_run_ns(self, job: JobView, cluster: ClusterView) -> int:
         """Return for how long a job that waits is expected to run."""
         if self._error_sigma is None:
             return _time_limit_ns(job)
-        key = job.number, job.iterations_left  # fewer are left after a failure
-        if key not in self._estimates_ns:
-            self._estimates_ns[key] = self._estimate_ns(job, cluster, self._error_sigma)
-        return self._estimates_ns[key]
+        return self._estimate_ns(job, cluster, self._error_sigma)
 
     def _estimate_ns(self, job: JobView, cluster: ClusterView, error_sigma: float) -> int:
         """Return the time without contention x the job's error, which depends on nothing but seed and job."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from algorithms.placement.backfilling import Backfilling, BackfillingPolicy
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.doors import Start
+from ddlsched.policies.views import ClusterView, JobQueue, JobView
 from ddlsched.units import MAX_NS
 
 __all__ = ["EasyBackfill"]
@@ -33,21 +34,57 @@ class EasyBackfill(BackfillingPolicy):
 
 
 class _Easy(Backfilling):
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        chosen = self._chosen_of_free(job, cluster)
-        if chosen is None:
-            return None
-        first = self._first(job)
-        if first.number != job.number and self._delays(first, job, chosen, cluster):
-            return None
-        return self._start(job, chosen, cluster)
+    def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
+        super().__init__(policy, cluster, rng)
+        self._reserved_ns: dict[int, int] = {}
 
-    def _delays(self, first: JobView, job: JobView, chosen: Sequence[GpuId], cluster: ClusterView) -> bool:
-        """Return whether a job on such GPUs might keep the first one that waits from its reservation."""
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
+        """Start jobs in order as long as they can, then those that do not delay the first that cannot."""
+        self._take_note(queue, cluster)
+        self._reserved_ns = {}
+        for place, first in enumerate(queue):
+            chosen = self._chosen_of_free(first, cluster)
+            if chosen is None:
+                yield from self._backfill(first, queue[place + 1 :], cluster)
+                return
+            yield self._start(first, chosen, cluster.now_ns)
+
+    def reservations_ns(self) -> Mapping[int, int]:
+        """Return when the first that waits is expected to start, by its number, nanoseconds."""
+        return self._reserved_ns
+
+    def _backfill(self, first: JobView, rest: JobQueue, cluster: ClusterView) -> Iterator[Start]:
+        """Start those of the rest of the queue that do not delay the first, in order."""
         reserved_ns, usable = self._reservation(first, cluster)
-        if cluster.now_ns + self._expected_run_ns(job, cluster) <= reserved_ns:
-            return False
-        return len(np.setdiff1d(usable, chosen)) < first.num_gpus
+        place = 0
+        while (place := self._next(rest.numbers, place, first, reserved_ns, usable, cluster)) < len(rest):
+            job = rest[place]
+            place += 1
+            chosen = self._chosen_of_free(job, cluster)
+            if chosen is None:
+                continue
+            in_time = cluster.now_ns + int(self._run_ns_of[job.number]) <= reserved_ns
+            if in_time or len(np.setdiff1d(usable, chosen)) >= first.num_gpus:
+                yield self._start(job, chosen, cluster.now_ns)
+                reserved_ns, usable = self._reservation(first, cluster)
+        self._reserved_ns = {first.number: reserved_ns} if reserved_ns < MAX_NS else {}
+
+    def _next(
+        self,
+        numbers: np.ndarray,
+        place: int,
+        first: JobView,
+        reserved_ns: int,
+        usable: np.ndarray,
+        cluster: ClusterView,
+    ) -> int:
+        """Return the place of the next job that may start: not so large, or so long, that it surely cannot."""
+        free = np.flatnonzero(~self._held)
+        too_small = len(np.setdiff1d(free, usable))
+        spare = len(usable) - first.num_gpus + too_small
+        gpus, end_ns = self._gpus_of[numbers[place:]], cluster.now_ns + self._run_ns_of[numbers[place:]]
+        may = (gpus <= len(free)) & ((end_ns <= reserved_ns) | (gpus <= spare))
+        return place + int(may.argmax()) if may.any() else len(numbers)
 
     def _reservation(self, first: JobView, cluster: ClusterView) -> tuple[int, np.ndarray]:
         """Return when a job is expected to start, and the GPUs that it could then take, more than it needs perhaps.

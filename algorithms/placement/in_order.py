@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.placement.backfilling import KnowsTheQueue
+from algorithms.placement.backfilling import PlacesOthers
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.plugins.names import resolve
-from ddlsched.policies.doors import PlacementPolicy
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.doors import PlacementPolicy, Start
+from ddlsched.policies.views import ClusterView, JobQueue
 
 __all__ = ["InOrder"]
 
@@ -32,15 +32,14 @@ class InOrder:
         resolve("placement", self.placement)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _InOrder:
-        """Return the policy with what it knows of the queue."""
+        """Return the policy with the other one begun."""
         return _InOrder(self.placement, cluster, rng)
 
 
-class _InOrder(KnowsTheQueue):
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        if self._first(job).number != job.number:
-            return None
-        chosen: Sequence[GpuId] | None = self._other.place(job, cluster)
-        if chosen is not None:
-            self._waiting.pop(job.number, None)
-        return chosen
+class _InOrder(PlacesOthers):
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
+        for job in queue:
+            chosen = self._other.place(job, cluster)
+            if chosen is None:
+                return
+            yield job, chosen

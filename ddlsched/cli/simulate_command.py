@@ -75,7 +75,8 @@ _NEEDS = {
     "rescale_cost": ("allocation",),
     "straggler_slowdown": ("straggler_share",),
     "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "outages", "capacity"),
+    "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
+    "state_mb": ("order", "placement"),
     "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
 }
 """Flags that change nothing without one of others."""

@@ -59,7 +59,7 @@ class CapacityChange(NamedTuple):
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
 @dataclass(frozen=True, kw_only=True)
 class Disturbances:
-    """What goes wrong in a run; by default nothing. All of it follows from the run's seed.
+    """What goes wrong in a run, by default nothing, and what going on costs. All of it follows from the run's seed.
 
     A job that has a GPU on a server that fails loses all its GPUs and the work since its last checkpoint, and
     goes back to the queue.
@@ -83,7 +83,10 @@ class Disturbances:
     checkpoint_iterations
         After how many iterations a job's work is safe from failures.
     restart_s
-        Time for which a job holds its GPUs before it goes on after a failure, seconds.
+        Time for which a job holds its GPUs before it goes on after a failure, a stop or a move, seconds.
+    state_mb
+        What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
+        MB (1e6 B); 0 is nothing, by default it is all the memory that the job takes there.
     """
 
     jitter_cv: float = 0.0
@@ -94,11 +97,12 @@ class Disturbances:
     outages: tuple[Outage, ...] | str = ()
     checkpoint_iterations: int = 1
     restart_s: float = 0.0
+    state_mb: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            optional = field.name == "server_mtbf_s" and value is None
+            optional = field.name in ("server_mtbf_s", "state_mb") and value is None
             numeric = isinstance(value, Real) and not isinstance(value, bool)
             _check(field.name, value, field.name == "outages" or optional or numeric, "a number")
         _check("jitter_cv", self.jitter_cv, 0 <= self.jitter_cv <= 10, "from 0 to 10")
@@ -111,6 +115,8 @@ class Disturbances:
         checkpoints = self.checkpoint_iterations
         _check("checkpoint_iterations", checkpoints, is_whole(checkpoints, 1), "a whole number from 1")
         _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
+        state_mb = self.state_mb
+        _check("state_mb", state_mb, state_mb is None or 0 <= state_mb <= MAX_NS / 1e6, "MB from 0")
         outages = _listed(self.outages)
         if outages and mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")

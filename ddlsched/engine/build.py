@@ -41,8 +41,11 @@ def build_state(
     interference: InterferenceModel | None,
     rng: np.random.Generator,
     num_slices: int,
+    moving: bool,
 ) -> State:
-    """Return the state before the first event; ``rng`` draws which GPUs are slow, and the seed of the jitter.
+    """Return the state before the first event.
+
+    ``rng`` draws which GPUs are slow, and the seed of the jitter; ``moving`` is whether policies may stop or move jobs.
 
     Raises
     ------
@@ -53,8 +56,8 @@ def build_state(
     """
     refuse_misfits(workload, cluster)
     refuse_elastic_misfits(workload, cluster)
-    jobs = _jobs(workload)
-    arrays = build_tasks(workload, jobs)
+    jobs = _jobs(workload, moving)
+    arrays = build_tasks(workload, jobs, moving)
     num_transfers, pending = len(arrays.transfers), np.concatenate(arrays.pending)
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
@@ -196,7 +199,7 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
             )
 
 
-def _jobs(workload: Workload) -> Records:
+def _jobs(workload: Workload, moving: bool) -> Records:
     jobs = make_records("job", len(workload))
     counts = [count_parts(job) for job in workload]
     columns: dict[str, list[int]] = {
@@ -223,9 +226,12 @@ def _jobs(workload: Workload) -> Records:
     for first, count in (
         ("first_task", "num_tasks"),
         ("first_worker", "num_gpus"),
-        ("first_transfer", "num_transfers"),
     ):
         jobs[first] = np.cumsum(jobs[count]) - jobs[count]
+    # Behind a job's all-reduces is room for its state on its way: at most a transfer a GPU.
+    transfers = jobs.num_transfers + jobs.num_gpus * moving
+    jobs.first_transfer = np.cumsum(transfers) - transfers
+    jobs.first_flow = jobs.first_transfer + jobs.num_transfers
     return jobs
 
 

@@ -42,11 +42,15 @@ def count_parts(job: Job) -> tuple[int, int]:
     return len(tasks) - len(num_tuples) + sum(num_tuples), sum(num_tuples)
 
 
-def build_tasks(workload: Workload, jobs: Records) -> TaskArrays:
-    """Return the arrays, and fill in the fields of jobs that say where in them each job's part begins."""
+def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
+    """Return the arrays, and fill in the fields of jobs that say where in them each job's part begins.
+
+    If jobs may be stopped or moved, each has behind its collectives the transfers of its state, as many as it has GPUs,
+    whose tasks are -1, -2 and so on.
+    """
     arrays = TaskArrays(
         make_records("task", int(jobs.num_tasks.sum())),
-        make_records("transfer", int(jobs.num_transfers.sum())),
+        make_records("transfer", int((jobs.num_transfers + jobs.num_gpus * moving).sum())),
         _workers(jobs),
     )
     arrays.tasks.transfer = arrays.transfers.step = -1
@@ -63,6 +67,7 @@ def build_tasks(workload: Workload, jobs: Records) -> TaskArrays:
         for task, following in zip(tasks, followers, strict=True):
             task.first_successor, task.num_successors = len(arrays.successors), len(following)
             arrays.successors += following
+        arrays.owners += [(number, -1 - place) for place in range(job.num_gpus * moving)]
         record.first_source, record.num_sources = len(arrays.successors), len(sources)
         arrays.successors += sources
     if arrays.owners:

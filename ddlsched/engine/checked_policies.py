@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from typing import Any
 import numpy as np
 
 from ddlsched.engine.allocation_checks import what_is_wrong_with
+from ddlsched.engine.placement_checks import (
+    what_is_wrong_with_gpus,
+    what_is_wrong_with_move,
+    what_is_wrong_with_start,
+    what_is_wrong_with_stops,
+)
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS
@@ -19,7 +26,7 @@ from ddlsched.network.topology import Link
 from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.views import ClusterView, FlowView, JobView, LinkLoads, NetworkView, TransferView
+from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import Rescale, RescaleCost
@@ -48,14 +55,28 @@ class CheckedPolicies:
         self.allocation, self.path, self._rescale_cost = allocation, path, rescale_cost
 
     @property
-    def placement_begins_rounds(self) -> bool:
-        """Whether the placement policy wants to know all jobs that wait."""
-        return hasattr(self.placement, "begin_round")
+    def placement_has_rounds(self) -> bool:
+        """Whether the placement policy decides about all jobs that wait at once."""
+        return hasattr(self.placement, "place_round")
 
-    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
-        """Tell the placement policy who waits, in the queue's order."""
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[tuple[int, list[int]]]:
+        """Yield the jobs that a placement policy starts, and their GPUs, each checked after the one before."""
         about = f", {len(queue)} queued jobs"
-        self._ask("placement", about, cluster.now_s, lambda: self.placement.begin_round(queue, cluster))
+        ask = functools.partial(self._ask, "placement", about, cluster.now_s)
+        starts = ask(lambda: iter(self.placement.place_round(queue, cluster)))
+        left = set(queue.numbers.tolist())
+        while (start := ask(lambda: next(starts, None))) is not None:
+            if wrong := what_is_wrong_with_start(start, left, cluster):
+                raise InvalidDecisionError(f"placement {self.label('placement')} at {cluster.now_s} s{wrong}")
+            job, gpus = start
+            left.discard(job.number)
+            yield job.number, [int(gpu) for gpu in gpus]
+
+    def reservations_ns(self) -> Mapping[int, int]:
+        """Return when a placement policy expects jobs to start, by number; none if it does not say."""
+        if not hasattr(self.placement, "reservations_ns"):
+            return {}
+        return dict(self.placement.reservations_ns())
 
     def label(self, kind: str) -> str:
         """Return the name of the policy of a kind, for messages."""
@@ -97,10 +118,10 @@ class CheckedPolicies:
         chosen = self._ask("placement", about, cluster.now_s, lambda: self.placement.place(job, cluster))
         if chosen is None:
             return None
-        wrong = _what_is_wrong(chosen, job, cluster)
+        wrong = what_is_wrong_with_gpus(chosen, job, cluster)
         if wrong:
             place = f"placement {self.label('placement')} at {cluster.now_s} s{about}"
-            raise InvalidDecisionError(f"{place}: {wrong}")
+            raise InvalidDecisionError(f"{place}: place {wrong}")
         return [int(gpu) for gpu in chosen]
 
     def choose_path(self, flow: FlowView, network: LinkLoads) -> int:
@@ -112,6 +133,37 @@ class CheckedPolicies:
             expected = f"expected a whole number from 0 to {len(flow.paths) - 1}, as it has {len(flow.paths)} paths"
             raise InvalidDecisionError(f"path {self.label('path')} at {network.now_s} s{about}: {what}; {expected}")
         return int(chosen)
+
+    @property
+    def order_stops(self) -> bool:
+        """Whether the order may stop running jobs."""
+        return hasattr(self.order, "stops")
+
+    @property
+    def placement_moves(self) -> bool:
+        """Whether the placement policy may move running jobs."""
+        return hasattr(self.placement, "moves")
+
+    def stops(self, running: Sequence[JobView], queue: JobQueue, cluster: ClusterView) -> list[int]:
+        """Return the numbers of the running jobs that an order stops, checked."""
+        about = f", {len(running)} running jobs"
+        question = lambda: list(self.order.stops(running, queue, cluster))  # noqa: E731
+        answer = self._ask("order", about, cluster.now_s, question)
+        if wrong := what_is_wrong_with_stops(answer, running):
+            raise InvalidDecisionError(f"order {self.label('order')} at {cluster.now_s} s: {wrong}")
+        return [job.number for job in answer]
+
+    def moves(self, running: Sequence[JobView], cluster: ClusterView) -> Iterator[tuple[int, list[int]]]:
+        """Yield the running jobs that a placement policy moves, and where to, each checked after the one before."""
+        about = f", {len(running)} running jobs"
+        question = lambda: list(self.placement.moves(running, cluster))  # noqa: E731
+        left = {id(job) for job in running}
+        for answer in self._ask("placement", about, cluster.now_s, question):
+            if wrong := what_is_wrong_with_move(answer, left, cluster):
+                raise InvalidDecisionError(f"placement {self.label('placement')} at {cluster.now_s} s{wrong}")
+            job, gpus = answer
+            left.discard(id(job))
+            yield job.number, [int(gpu) for gpu in gpus]
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether a communication policy starts a transfer."""
@@ -238,26 +290,3 @@ def _can_be_ordered(key: Any) -> bool:
     if isinstance(key, tuple | list):
         return all(_can_be_ordered(part) for part in key)
     return isinstance(key, Real) and bool(key == key)
-
-
-def _what_is_wrong(chosen: Any, job: JobView, cluster: ClusterView) -> str | None:
-    try:
-        gpus = list(chosen)
-    except TypeError:
-        return f"place answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
-    for gpu in gpus:
-        if isinstance(gpu, bool) or not isinstance(gpu, int | np.integer) or not 0 <= gpu < cluster.num_gpus:
-            return f"place answered GPU {gpu!r}; expected whole numbers from 0 to {cluster.num_gpus - 1}"
-    if len(gpus) != job.num_gpus:
-        return f"place answered {len(gpus)} GPUs {gpus[:8]}; expected {job.num_gpus}"
-    seen: set[int] = set()
-    for gpu in gpus:
-        if gpu in seen:
-            return f"place answered GPU {gpu} twice; expected {job.num_gpus} different ones"
-        seen.add(gpu)
-        if cluster.exclusive and cluster.num_residents(gpu):
-            return f"place answered GPU {gpu}, which has a job; expected a free one, as the cluster is exclusive"
-        if not cluster.fits(job, gpu):
-            free = f"{cluster.free_memory_mb(gpu):g} MB free"
-            return f"place answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"
-    return None

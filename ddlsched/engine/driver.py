@@ -18,7 +18,7 @@ from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
 from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
-from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, take_sample, take_samples
+from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, sort_queue, take_sample, take_samples
 from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
@@ -27,6 +27,9 @@ from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages
 from ddlsched.engine.settings import RunSettings
+from ddlsched.engine.standstill import Standstill
+from ddlsched.engine.state_transfers import StateTransfers
+from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.transfer_decisions import TransferDecisions
 from ddlsched.errors import PluginError, SimulationError, guarded, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
@@ -97,15 +100,22 @@ class Simulation:
             policies.order, policies.communication, policies.contention, in_python, asked_in_python
         )
         num_slices = _SLICES if settings.window else 0
-        arrays = build_state(workload, cluster, network, disturbances, settings.interference, streams[3], num_slices)
+        moving = policies.order_stops or policies.placement_moves
+        arrays = build_state(
+            workload, cluster, network, disturbances, settings.interference, streams[3], num_slices, moving
+        )
         self._state = state = RunState(workload, cluster, network, arrays)
         changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
         if settings.capacity is not None:
             changes = settings.capacity.changes(cluster.num_servers)
-        ends = settings.span.until_ns < MAX_NS
-        self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, ends)
+        standstill = Standstill(state, settings.span.until_ns < MAX_NS)
+        self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         costs = Costs(state, Routes(state, policies), settings.contention, settings.load_per_byte_s)
-        self._placing = JobPlacement(state, policies, costs, disturbances.restart_ns)
+        transfers = StateTransfers(state, costs, disturbances.state_mb)
+        self._placing = JobPlacement(state, policies, costs, disturbances.restart_ns, transfers)
+        self._moving: StopsAndMoves | None = None
+        if moving:
+            self._moving = StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill)
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
         self._configure(settings.window)
@@ -187,6 +197,8 @@ class Simulation:
             yield Part.PERIODS
         if run.contention == Contention.SHARES:
             yield Part.SHARES
+        if self._moving is not None:
+            yield Part.MOVES
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)
@@ -222,6 +234,8 @@ class Simulation:
             stays=tuple(state.stays),
             slices=np.concatenate(self._flushed),
             rescales=tuple(self._resizing.rescales),
+            reservations=tuple(self._placing.reservations),
+            departures=() if self._moving is None else tuple(self._moving.departures),
             outages=(*self._servers.outages, *absent),
             busy_ns=state.gpus.busy_ns - self._warmup_busy_ns,
             warmup_ns=min(self._settings.span.warmup_ns, now_ns),
@@ -245,10 +259,24 @@ class Simulation:
         self._set_wake("wake_placement_ns", "order")
 
     def _place(self) -> None:
+        if self._moving is not None:
+            self._stop_and_move(self._moving)
         self._placing.place_queue()
         self._set_wake("wake_placement_ns", "placement")
+        if self._moving is not None:
+            self._moving.plan()
+            self._state.run.must_place = 0  # a job that left its GPUs has set it
+            self._set_wake("wake_placement_ns", "order")
         if self._state.run.order_ranked:
             self._rank()
+
+    def _stop_and_move(self, moving: StopsAndMoves) -> None:
+        """Move jobs that are due, and let the order stop others for those that wait, which then queue, too."""
+        moving.carry_out()
+        if moving.stop():
+            if self._state.run.order_ranked:
+                self._rank()
+            sort_queue(self._state.arrays)
 
     def _allocate(self) -> None:
         self._resizing.allocate()
@@ -313,7 +341,7 @@ class Simulation:
 
 
 _METHODS = {
-    "placement": ("place",),
+    "placement": ("place", "place_round"),
     "order": ("key",),
     "communication": ("admit", "transfer_key", "select"),
     "allocation": ("allocate",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -15,7 +16,8 @@ from ddlsched.engine.loop.placement import place_job
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.run_state import RunState
-from ddlsched.policies.views import ClusterView, JobView, TransferView
+from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
+from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
 from ddlsched.units import NS_PER_S
 
 __all__ = ["JobPlacement"]
@@ -27,13 +29,21 @@ _FEW = 16
 class JobPlacement:
     """Places the jobs of a run; ``restart_ns`` is for how long one that was stopped holds its GPUs before it starts."""
 
-    def __init__(self, state: RunState, asker: CheckedPolicies, costs: Costs, restart_ns: int) -> None:
+    def __init__(
+        self, state: RunState, asker: CheckedPolicies, costs: Costs, restart_ns: int, transfers: StateTransfers
+    ) -> None:
         self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
+        self._transfers = transfers
+        self.state_at: dict[int, tuple[int, ...]] = {}
+        """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
+        self._reserved_ns: dict[int, int] = {}
+        self.reservations: list[tuple[int, int, int]] = []
+        """Job, when it was made, and for when (ns), of each reservation that a policy told of in a recorded run."""
 
-    def place_queue(self) -> None:
-        """Ask for every queued job, in the queue's order, that some GPUs have room for."""
-        state, run = self._state, self._state.run
-        view = ClusterView(
+    def view(self) -> ClusterView:
+        """Return what policies see of the cluster now."""
+        state = self._state
+        return ClusterView(
             state.gpus,
             state.cluster,
             self._loads,
@@ -43,31 +53,52 @@ class JobPlacement:
             self._residents,
             self._costs.all_reduce_s,
         )
+
+    def place_queue(self) -> None:
+        """Ask who of the queue starts, and where."""
+        state, run, view = self._state, self._state.run, self.view()
         queue = state.arrays.queue[: run.num_queued].copy()
-        if self._asker.placement_begins_rounds:
-            self._asker.begin_round([state.views[number] for number in queue.tolist()], view)
         stays = np.ones(len(queue), bool)
+        for number, chosen in self._starts(queue, view):
+            self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
+            stays[queue == number] = False
+        run.num_queued = run.num_sorted = np.count_nonzero(stays)
+        state.arrays.queue[: run.num_queued] = queue[stays]
+        if run.record:
+            self._note_reservations()
+
+    def _starts(self, queue: np.ndarray, view: ClusterView) -> Iterator[tuple[int, list[int]]]:
+        """Yield who starts; a policy that goes job by job is asked for those, in order, that GPUs have room for."""
+        state = self._state
+        if self._asker.placement_has_rounds:
+            if len(queue):
+                yield from self._asker.place_round(JobQueue(queue, state.views), view)
+            return
         place = next_fitting(state.arrays, queue, 0)
         while place >= 0:
             number = queue.item(place)
             chosen = self._asker.place(state.views[number], view)
             if chosen is not None:
-                self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
-                stays[place] = False
+                yield number, chosen
             place = next_fitting(state.arrays, queue, place + 1)
-        run.num_queued = run.num_sorted = np.count_nonzero(stays)
-        state.arrays.queue[: run.num_queued] = queue[stays]
+
+    def _note_reservations(self) -> None:
+        """Note the reservations that are new or have changed."""
+        now_ns, reserved_ns = self._state.now_ns, self._asker.reservations_ns()
+        changed = [(n, now_ns, ns) for n, ns in reserved_ns.items() if self._reserved_ns.get(n) != ns]
+        self.reservations += changed
+        self._reserved_ns = dict(reserved_ns)
 
     def put(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
         state, costs = self._state, self._costs
         servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
-        planned = costs.planned(number, chosen)
+        planned, transfers = costs.planned(number, chosen), self._state_transfers(number, chosen)
         if any(transfer.links for transfer in planned):
             reduces_ns = costs.iteration_ns(number, planned)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, len(servers), planned, hold_ns)
+        self._join(number, chosen, len(servers), planned, -1 if transfers else hold_ns)
         state.views[number]._placed(tuple(chosen), servers)
         first = state.jobs.first_transfer.item(number)
         for t, transfer in enumerate(planned, first):
@@ -76,7 +107,16 @@ class JobPlacement:
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
         links_of = {state.transfers.task.item(t): transfer.links for t, transfer in enumerate(planned, first)}
+        links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
         state.stays.append(Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns))
+        if transfers:
+            self._make_room([], sum(len(transfer.links) for transfer in transfers), 0)
+            self._transfers.send(number, transfers, hold_ns)
+
+    def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
+        """Return what of a job's state goes over the network, if a policy has taken it off its GPUs."""
+        sources = self.state_at.pop(number, ())
+        return self._transfers.needed(number, sources, chosen) if sources else []
 
     def _join(
         self, number: int, chosen: list[int], num_servers: int, planned: list[PlannedTransfer], hold_ns: int
@@ -129,7 +169,7 @@ class JobPlacement:
     def _make_room(self, chosen: list[int], num_entries: int, num_links: int) -> None:
         """Double the arrays that the next placement would overfill."""
         state, arrays = self._state, self._state.arrays
-        if state.gpus.num_residents[chosen].max() == arrays.residents.shape[1]:
+        if state.gpus.num_residents[chosen].max(initial=0) == arrays.residents.shape[1]:
             residents = np.concatenate([arrays.residents, np.zeros_like(arrays.residents)], axis=1)
             state.arrays = arrays = arrays._replace(residents=residents)
         needed = state.now.num_entries.item(0) + num_entries

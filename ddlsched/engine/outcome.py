@@ -16,7 +16,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Finished", "Residency", "Span", "Window"]
+__all__ = ["Departure", "Finished", "Residency", "Span", "Window"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class Span:
 
 @dataclass
 class Residency:
-    """A job's time on its GPUs, from placement to its finish, a failure or a change of size.
+    """A job's time on its GPUs, from placement to its finish, a failure, a stop, a move or a change of size.
 
-    It begins with ``hold_ns`` in which the job starts again; ``to_ns`` is -1 until it ends. ``links_of`` are the links
-    that each all-reduce crosses, by its task's number, an entry a crossing.
+    It begins with the transfers of the job's state, if a policy had taken it off its GPUs, and ``hold_ns`` in which the
+    job starts again; ``to_ns`` is -1 until it ends, ``ended_by`` says why unless the job has finished. ``links_of`` are
+    the links that each transfer crosses, by its task's number, an entry a crossing; those of state are below 0.
     """
 
     job: int
@@ -53,11 +54,31 @@ class Residency:
     from_ns: int
     hold_ns: int = 0
     to_ns: int = -1
+    ended_by: str = ""
 
     @property
     def links(self) -> tuple[int, ...]:
-        """The links of all its all-reduces, those of the same links once."""
-        return tuple(chain.from_iterable(dict.fromkeys(self.links_of.values())))
+        """The links of all its collectives, those of the same links once."""
+        return tuple(chain.from_iterable(dict.fromkeys(self._links(of_state=False))))
+
+    @property
+    def state_links(self) -> tuple[int, ...]:
+        """The links of the transfers of its state."""
+        return tuple(chain.from_iterable(dict.fromkeys(self._links(of_state=True))))
+
+    def _links(self, *, of_state: bool) -> list[tuple[int, ...]]:
+        return [links for task, links in self.links_of.items() if (task < 0) == of_state]
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A running job was stopped or moved by a policy: which, when, from which GPUs, and the work that it lost."""
+
+    job: int
+    time_ns: int
+    moved: bool
+    gpus: tuple[int, ...]
+    lost_ns: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,10 @@ class Finished:
         What was recorded of the timeline.
     rescales
         Job, change and its cost (nanoseconds) of every change of an elastic job, in order of time.
+    departures
+        Every stop and move by a policy, in order of time.
+    reservations
+        Job, when it was made and for when (nanoseconds), of each reservation of a recorded run, in order of time.
     outages
         Server, from, to (nanoseconds) of each time that a server was absent.
     busy_ns
@@ -92,6 +117,8 @@ class Finished:
     stays: tuple[Residency, ...]
     slices: Records
     rescales: tuple[tuple[int, Rescale, int], ...]
+    departures: tuple[Departure, ...]
+    reservations: tuple[tuple[int, int, int], ...]
     outages: tuple[tuple[int, int, int], ...]
     busy_ns: np.ndarray
     warmup_ns: int

@@ -114,7 +114,7 @@ class PolicyForms:
         if kind in in_python or wanted is False or methods[0] in ("select", "rates") or _NOTHING_IS_COMPILED:
             return Form(policy)
         try:
-            if hasattr(policy, "wake_s"):
+            if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):
                 raise CannotCompileError(
                     f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python"
                 )

@@ -60,10 +60,16 @@ class RunState:
         """The instant, seconds."""
         return s_from_ns(self.now_ns)
 
-    def end_stay(self, number: int) -> None:
+    def end_stay(self, number: int, why: str = "stopped by a failure") -> None:
         """Note that a job has no GPUs any more."""
         self.views[number]._placed((), ())
-        self.stays[self.jobs.stay.item(number)].to_ns = self.now_ns
+        stay = self.stays[self.jobs.stay.item(number)]
+        stay.to_ns, stay.ended_by = self.now_ns, why
+
+    def is_present(self, server: int) -> bool:
+        """Return whether a server is there."""
+        gpu = self.cluster.first_gpus.item(server)
+        return bool(self.gpus.free_bytes.item(gpu) >= -1)  # -1 where a job has the GPU for itself
 
     def free_gpus(self) -> list[int]:
         """Return the GPUs of present servers without a job, ascending."""

@@ -10,11 +10,9 @@ from ddlsched.cluster.disturbances import CapacityChange
 from ddlsched.engine.loop.codes import NEVER, JobState
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
 from ddlsched.engine.run_state import RunState
-from ddlsched.errors import SimulationError
+from ddlsched.engine.standstill import Standstill
 
 __all__ = ["ServerOutages"]
-
-_MOST_RESTARTS = 1_000
 
 
 class ServerOutages:
@@ -28,8 +26,8 @@ class ServerOutages:
         When servers leave and come, in order of time; may be endless.
     checkpoint_iterations
         Work is safe after every so many iterations, for a server that leaves without a warning.
-    ends
-        Whether the run is cut off: one that is not must get on.
+    standstill
+        Told of every job that stops.
 
     Attributes
     ----------
@@ -40,13 +38,12 @@ class ServerOutages:
     """
 
     def __init__(
-        self, state: RunState, changes: Iterator[CapacityChange], checkpoint_iterations: int, ends: bool
+        self, state: RunState, changes: Iterator[CapacityChange], checkpoint_iterations: int, standstill: Standstill
     ) -> None:
         self._state, self._changes = state, changes
-        self._checkpoint_iterations, self._ends = checkpoint_iterations, ends
+        self._checkpoint_iterations, self._standstill = checkpoint_iterations, standstill
         self.down: dict[int, int] = {}
         self.outages: list[tuple[int, int, int]] = []
-        self._stops: dict[int, tuple[int, int]] = {}  # of each job: iterations then left, and how often in a row
         self._expect_change()
 
     def _expect_change(self) -> None:
@@ -68,7 +65,7 @@ class ServerOutages:
         stopped: list[int] = np.flatnonzero(running & (state.jobs.state == JobState.QUEUED)).tolist()
         for number in stopped:
             state.end_stay(number)
-            self._refuse_standstill(number)
+            self._standstill.count(number, "failures")
         return stopped, frozenset(gone[True] + gone[False])
 
     def _take_changes(self) -> tuple[list[int], dict[bool, list[int]]]:
@@ -87,15 +84,3 @@ class ServerOutages:
                 come += gpus
             self._expect_change()
         return come, gone
-
-    def _refuse_standstill(self, number: int) -> None:
-        """Give up on a run without an end in which a job is stopped again and again and gets no further."""
-        state = self._state
-        left = state.jobs.samples_left.item(number) or state.jobs.iterations_left.item(number)
-        before, times = self._stops.get(number, (left, 0))
-        self._stops[number] = left, times + 1 if left == before else 1
-        if self._stops[number][1] > _MOST_RESTARTS and not self._ends:
-            raise SimulationError(
-                f"at {state.now_s} s: failures stopped job {state.views[number].job_id!r} {_MOST_RESTARTS} times "
-                "in a row before it reached a checkpoint; expected rarer failures, shorter restarts, or until_s"
-            )

@@ -146,7 +146,7 @@ def _load(kind: Kind, point: EntryPoint) -> Any:
 
 
 _METHODS: dict[Kind, tuple[str, ...]] = {
-    "placement": ("place",),
+    "placement": ("place or place_round",),
     "order": ("key",),
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -96,6 +97,25 @@ class ClusterView:
             self._cluster,
             self._loads,
             eligible,
+            self.now_ns,
+            self.network,
+            self._residents,
+            self._all_reduce,
+        )
+
+    def without(self, jobs: Iterable[JobView]) -> ClusterView:
+        """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
+        free_bytes, num_residents = self._gpus.free_bytes.copy(), self._gpus.num_residents.copy()
+        for job in jobs:
+            gpus = list(job.gpus)
+            taken_bytes = self._cluster.gpu_memory_bytes[gpus] + 1 if self.exclusive else job.memory_bytes
+            free_bytes[gpus] += taken_bytes
+            num_residents[gpus] -= 1
+        return ClusterView(
+            SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
+            self._cluster,
+            self._loads,
+            lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
             self.now_ns,
             self.network,
             self._residents,

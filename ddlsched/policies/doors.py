@@ -23,7 +23,8 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     ``now_s, now_ns, num_gpus, num_servers, exclusive, eligible_gpus(job), fits(job, gpu), is_up(gpu), gpus_of(server),
     server_of(gpu), residents(gpu), num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(),
     free_memory_mb(gpu), relative_speed(gpu), network,
-    all_reduce_s(message_bytes, num_servers), restricted_to(gpus)``; for large clusters the same on numpy arrays:
+    all_reduce_s(message_bytes, num_servers), restricted_to(gpus),
+    without(jobs)``; for large clusters the same on numpy arrays:
     ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
     ``number, job, source, target, paths, route, hash(seed)``
@@ -37,11 +38,27 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 Jobs share GPUs as far as memory allows; a placement that wants a GPU for itself checks
 ``cluster.num_residents(gpu) == 0``.
 
-A placement policy may have one more method:
+A placement policy may have another method in place of ``place``:
 
-``begin_round(queue, cluster)``
-    Called at the beginning of each round of placement, before any ``place``, with the views of all jobs that wait, in
-    the queue's order: those too for which no GPUs have the memory, so that ``place`` is not asked for them.
+``place_round(queue, cluster)``
+    Yields pairs of a job that starts now and its GPUs; each starts before the next is asked for. When the method
+    returns, nobody else starts in this round. ``queue`` has the views of all jobs that wait, in order, those too for
+    which no GPUs have the memory; it makes only those that are looked at, and has their ``numbers`` as an array.
+``reservations_ns()``
+    Returns when jobs that wait are expected to start, by job number, nanoseconds; asked after each round of a recorded
+    run, for ``ddlsched explain``.
+
+An order and a placement policy may have a method about jobs that run. It is asked at each round of placement, in
+Python; what a stop or a move costs is said by ``restart_s`` and ``state_mb`` of
+:class:`~ddlsched.cluster.disturbances.Disturbances`.
+
+``stops(running, queue, cluster)``, of an order
+    Returns those of the running jobs that stop now, if some run and some wait; asked before any ``place``. They lose
+    the iteration under way and wait with the others, in this round already.
+    :class:`~ddlsched.policies.stopping.StopsByKey` brings one that goes by the order's key.
+``moves(running, cluster)``, of a placement policy
+    Returns pairs of a running job and its new GPUs, which have the memory or are its own; asked after all ``place``,
+    also if nobody waits. Memory is kept free for the job until its iteration has ended; then it goes there.
 
 Two more methods, for any of these policies:
 
@@ -52,7 +69,8 @@ Two more methods, for any of these policies:
     Asked after each round of the policy's decisions; returns a time at which it wants to be asked again even
     if nothing has happened by then, or None. A time that has passed is as good as None. A communication policy's
     wake runs a communication round, any other's a round of allocation and placement. The engine asks the object
-    that ``begin`` returned. An order or a communication policy that has it is asked in Python.
+    that ``begin`` returned. A communication policy that has it is asked in Python, and so is an order without
+    ``stops``; of an order with ``stops`` it is asked after each round of placement.
 
 ``key``, ``admit``, ``transfer_key``, ``link_rate``, ``weight`` and ``level`` are compiled from the class's own source;
 the other methods are called in Python. A class may say how:
@@ -79,14 +97,22 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.policies.views import ClusterView, FlowView, GpuId, JobView, LinkLoads, NetworkView, TransferView
+from ddlsched.policies.views import (
+    ClusterView,
+    FlowView,
+    GpuId,
+    JobQueue,
+    JobView,
+    LinkLoads,
+    NetworkView,
+    TransferView,
+)
 
 __all__ = [
     "DROP",
     "Allocation",
     "AllocationPolicy",
     "Begins",
-    "BeginsRounds",
     "CommunicationPolicy",
     "Drop",
     "NonPreemptivePolicy",
@@ -94,9 +120,15 @@ __all__ = [
     "PathPolicy",
     "PlacementPolicy",
     "PreemptivePolicy",
+    "RoundPolicy",
+    "Start",
     "TransferKeyPolicy",
     "Wakes",
 ]
+
+
+Start: TypeAlias = tuple[JobView, Sequence[GpuId]]
+"""A job that starts, and its GPUs in placement order."""
 
 
 @runtime_checkable
@@ -235,11 +267,11 @@ class Begins(Protocol):
 
 
 @runtime_checkable
-class BeginsRounds(Protocol):
-    """A placement policy that knows who waits."""
+class RoundPolicy(Protocol):
+    """A placement policy that decides about all jobs that wait at once."""
 
-    def begin_round(self, queue: Sequence[JobView], cluster: ClusterView) -> None:
-        """Note the jobs that wait, in the queue's order; none of them is asked for before."""
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterable[Start]:
+        """Yield the jobs that start, with their GPUs; each has started when the next is asked for."""
         ...
 
 

@@ -170,17 +170,37 @@ def _lacking(result: Result, number: int, present: list[Residency], down: set[in
 def _running(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
     """Yield what the job waited for while it was placed."""
     for stay in [stay for stay in result.finished.stays if stay.job == number]:
-        held_until_ns = stay.from_ns + stay.hold_ns
-        for begin_ns, end_ns, pieces in _moments(_pieces(result, number, stay), held_until_ns, stay.to_ns):
-            blockers = _blockers(result, number, pieces)
-            for blocker in blockers:
-                yield blocker, (end_ns - begin_ns) / len(blockers)
+        state_ns = _state_until_ns(result, stay)
+        spans = (
+            (frozenset(stay.state_links), stay.from_ns, state_ns),
+            (frozenset(stay.links), state_ns + stay.hold_ns, stay.to_ns),
+        )
+        for links, from_ns, to_ns in spans:
+            pieces = _pieces(result, number, stay, links, (from_ns, to_ns)) if from_ns < to_ns else []
+            for begin_ns, end_ns, going_on in _moments(pieces, from_ns, to_ns):
+                blockers = _blockers(result, number, going_on)
+                for blocker in blockers:
+                    yield blocker, (end_ns - begin_ns) / len(blockers)
 
 
-def _pieces(result: Result, number: int, stay: Residency) -> list[tuple[int, int, _Piece]]:
-    """Return start, end and kind of all that went on on the job's GPUs and links while it was there."""
+def _state_until_ns(result: Result, stay: Residency) -> int:
+    """Return when all of a job's state had come to its GPUs, or was given up."""
+    if not stay.state_links:
+        return stay.from_ns
+    slices = result.finished.slices
+    mine = np.array([other is stay for other in result.finished.stays])[slices["stay"]]
+    ends_ns = slices["end_ns"][
+        mine & (slices["task"] < 0) & np.isin(slices["kind"], [SliceKind.TRANSFER, SliceKind.WAIT])
+    ]
+    return int(ends_ns.max(initial=stay.from_ns))
+
+
+def _pieces(
+    result: Result, number: int, stay: Residency, links: frozenset[int], span_ns: tuple[int, int]
+) -> list[tuple[int, int, _Piece]]:
+    """Return start, end and kind of all that went on on the job's GPUs and some links within a span of its stay."""
     stays, slices = result.finished.stays, result.finished.slices
-    slices = slices[(slices["start_ns"] < stay.to_ns) & (slices["end_ns"] > stay.from_ns)]
+    slices = slices[(slices["start_ns"] < span_ns[1]) & (slices["end_ns"] > span_ns[0])]
     slices = slices[slices["end_ns"] > slices["start_ns"]]
     shared = [tuple(sorted(set(stay.gpus).intersection(other.gpus))) for other in stays]
     nth, kind, jobs = slices["stay"], slices["kind"], np.array([other.job for other in stays])
@@ -189,11 +209,11 @@ def _pieces(result: Result, number: int, stay: Residency) -> list[tuple[int, int
     gpu[by_worker] = gpus_of_workers(result, slices[by_worker])
     single = by_worker & np.isin(gpu, stay.gpus)
     together = (kind == SliceKind.LOCKSTEP) & np.array([bool(gpus) for gpus in shared])[nth]
-    met = _links_met(result, stay, slices)
-    sends = np.array([bool(links) for links in met], bool)
+    met = _links_met(result, links, slices)
+    sends = np.array([bool(crossing) for crossing in met], bool)
     kept = single | together | sends | ((kind == SliceKind.WAIT) & (jobs[nth] == number))
-    begin_ns = np.maximum(slices["start_ns"], stay.from_ns)[kept].tolist()
-    end_ns = np.minimum(slices["end_ns"], stay.to_ns)[kept].tolist()
+    begin_ns = np.maximum(slices["start_ns"], span_ns[0])[kept].tolist()
+    end_ns = np.minimum(slices["end_ns"], span_ns[1])[kept].tolist()
     pieces = []
     for place in np.flatnonzero(kept).tolist():
         what, n = kind.item(place), nth.item(place)
@@ -203,9 +223,8 @@ def _pieces(result: Result, number: int, stay: Residency) -> list[tuple[int, int
     return list(zip(begin_ns, end_ns, pieces, strict=True))
 
 
-def _links_met(result: Result, stay: Residency, slices: Records) -> list[tuple[int, ...]]:
-    """Return for each slice the links on which it is a transfer that a job of that stay meets."""
-    mine = set(stay.links)
+def _links_met(result: Result, mine: frozenset[int], slices: Records) -> list[tuple[int, ...]]:
+    """Return for each slice the links on which it is a transfer that a job with such links meets."""
     met: list[tuple[int, ...]] = [()] * len(slices)
     sent = np.flatnonzero(slices["kind"] == SliceKind.TRANSFER)
     which, routes = crossed(result, slices["stay"][sent], slices["task"][sent])

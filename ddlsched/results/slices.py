@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
 
 __all__ = [
+    "STATE_TASK",
     "Slices",
     "compute_slices",
     "computing",
@@ -32,6 +33,9 @@ __all__ = [
     "sending",
     "transfer_slices",
 ]
+
+STATE_TASK = "state"
+"""What stands for a task where a transfer is of a job's state."""
 
 _CHUNK = 1 << 14
 """Rows turned into Python numbers at a time, so that a long timeline is never in memory as text."""
@@ -60,7 +64,8 @@ def transfer_slices(result: Result) -> pd.DataFrame:
     A transfer has several rows in an iteration if its rate or the number it shares with changed, or if it
     paused. During its latency it has its rate, but sends nothing.
 
-    Columns: job_id; task (its name); iteration; start_ns, end_ns; links (numbers of the rows of
+    Columns: job_id; task (its name; "state" of what a job that goes on elsewhere takes along); iteration; start_ns,
+    end_ns; links (numbers of the rows of
     ``result.links``, one entry a crossing); sharing (the most transfers on any one of its links, itself
     included); rate_bytes_per_s.
 
@@ -131,10 +136,11 @@ def crossed(result: Result, stay: np.ndarray, task: np.ndarray) -> tuple[np.ndar
 
     For each transfer a place in a list, and that list.
     """
-    num_tasks = int(task.max(initial=0)) + 1
-    pairs, which = np.unique(stay * num_tasks + task, return_inverse=True)
+    first = int(task.min(initial=0))  # those of state are below 0
+    num_tasks = int(task.max(initial=0)) + 1 - first
+    pairs, which = np.unique(stay * num_tasks + task - first, return_inverse=True)
     stays = result.finished.stays
-    return which, [stays[pair // num_tasks].links_of[pair % num_tasks] for pair in pairs.tolist()]
+    return which, [stays[pair // num_tasks].links_of[pair % num_tasks + first] for pair in pairs.tolist()]
 
 
 def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -164,9 +170,10 @@ def _named(result: Result, slices: Slices) -> dict[str, Any]:
     """Return the columns that both tables have."""
     job_ids = np.array([job.job_id for job in result.workload], dtype=object)
     tasks = np.array([name for job in result.workload for name in job.dag.part_names], dtype=object)
+    of_tasks = tasks[result.finished.state.jobs.first_task[slices.job] + np.maximum(slices.task, 0)]
     return {
         "job_id": job_ids[slices.job],
-        "task": tasks[result.finished.state.jobs.first_task[slices.job] + slices.task],
+        "task": np.where(slices.task >= 0, of_tasks, STATE_TASK),
         "iteration": slices.iteration,
         "start_ns": slices.start_ns,
         "end_ns": slices.end_ns,

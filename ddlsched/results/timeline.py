@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ddlsched.io.files import replacing
-from ddlsched.results.slices import Slices, computing, crossed, ragged, repeated, rows_of, sending
+from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, ragged, repeated, rows_of, sending
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -25,8 +25,8 @@ def write_timeline(result: Result, path: Path | str) -> None:
     """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens.
 
     Process *GPUs* has a row a GPU, with its tasks and its server's outages; *Links* a row a link, or several
-    where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops by a
-    failure and finishes. Rows without content are left out. Times are exact to the nanosecond, and one run always
+    where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops, moves
+    and finishes. Rows without content are left out. Times are exact to the nanosecond, and one run always
     gives the same bytes. Perfetto chooses colours by a slice's name without its digits, so jobs with numbers for
     ids are coloured by task.
 
@@ -198,7 +198,7 @@ class _Trace:
     def _label(self, job: int, task: int) -> tuple[str, str]:
         """Return name and args of a task's slices, as JSON that lacks only the number of the iteration."""
         if (job, task) not in self._labels:
-            name = self._result.workload[job].dag.part_names[task]
+            name = self._result.workload[job].dag.part_names[task] if task >= 0 else STATE_TASK
             title = json.dumps(f"job {self._result.workload[job].job_id} {name}, iteration ")
             args = f'{self._job_args(job)},"task":{json.dumps(name)},"iteration":'
             self._labels[job, task] = title.removesuffix('"'), args
@@ -210,9 +210,10 @@ class _Trace:
         return f'"job":{json.dumps(job.job_id)}{model}'
 
     def _gpu_events(self) -> Iterator[str]:
-        for gpu, job, _, task, iteration, start_ns, end_ns, cut in rows_of(*self._compute[:8]):
+        for gpu, job, stay, task, iteration, start_ns, end_ns, cut in rows_of(*self._compute[:8]):
             name, args = self._label(job, task)
-            title, tid = f'{name}{iteration}{", cut by a failure" if cut else ""}"', self._tid(_GPUS, gpu)
+            by = self._result.finished.stays[stay].ended_by.removeprefix("stopped ")
+            title, tid = f'{name}{iteration}{f", cut {by}" if cut else ""}"', self._tid(_GPUS, gpu)
             yield _slice("compute", title, _GPUS, tid, start_ns, end_ns, f"{args}{iteration}")
         for gpu, down_ns, up_ns in self._outages():
             yield _slice("outage", '"server down"', _GPUS, self._tid(_GPUS, gpu), down_ns, up_ns, "")
@@ -245,7 +246,7 @@ class _Trace:
             finishes = stay.to_ns == jobs.finish_ns[stay.job]
             marks.append((stay.job, stay.from_ns, 1, "start"))
             if finishes or stay.to_ns < self._result.finished.end_ns:
-                marks.append((stay.job, stay.to_ns, 2, "finish" if finishes else "stopped by a failure"))
+                marks.append((stay.job, stay.to_ns, 2, "finish" if finishes else stay.ended_by))
         window = run.record_from_ns, min(run.record_to_ns, self._result.finished.end_ns)
         return [(job, at_ns, kind) for job, at_ns, _, kind in sorted(marks) if window[0] <= at_ns <= window[1]]
 

@@ -12,7 +12,7 @@ from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.views import ClusterView, FlowView, JobView, LinkLoads, NetworkView, TransferView
+from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
@@ -24,6 +24,7 @@ __all__ = [
     "cluster_view",
     "elastic_job_view",
     "flow_view",
+    "job_queue",
     "job_view",
     "link_loads",
     "network_view",
@@ -82,9 +83,13 @@ def cluster_view(
     now_s: float = 0.0,
     residents: Mapping[int, Sequence[JobView]] | None = None,
     topology: Topology | str = "star",
+    exclusive: bool = False,
 ) -> ClusterView:
-    """Return the view of a cluster; free memory and load are one for all GPUs or one for each."""
-    cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server)
+    """Return the view of a cluster; free memory and load are one for all GPUs or one for each.
+
+    If it is exclusive, a GPU with a resident has no free memory.
+    """
+    cluster = Cluster(num_servers=num_servers, gpus_per_server=gpus_per_server, exclusive=exclusive)
     num_gpus = cluster.num_gpus
     gpus = make_records("gpu", num_gpus)
     gpus.server = cluster.server_of_gpu
@@ -93,6 +98,8 @@ def cluster_view(
     shared = {gpu: list(jobs) for gpu, jobs in (residents or {}).items()}
     for gpu, jobs in shared.items():
         gpus.num_residents[gpu] = len(jobs)
+        if exclusive and jobs:
+            gpus.free_bytes[gpu] = -1
     network = Network(resolve("topology", topology), num_servers)
     return ClusterView(
         Columns(gpus),
@@ -104,6 +111,13 @@ def cluster_view(
         lambda gpu: shared.get(gpu, []),
         lambda message_bytes, _: message_bytes / _NIC_BYTES_PER_S,
     )
+
+
+def job_queue(*jobs: JobView) -> JobQueue:
+    """Return jobs that wait, in this order."""
+    by_number = {job.number: job for job in jobs}
+    views = [by_number.get(number, jobs[0]) for number in range(max(by_number, default=-1) + 1)]
+    return JobQueue(np.array([job.number for job in jobs], np.int64), views)
 
 
 def transfer_view(

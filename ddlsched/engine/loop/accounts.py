@@ -6,7 +6,7 @@ from ddlsched.engine.loop.codes import JobState, TransferState
 from ddlsched.engine.loop.dormancy import wake_all
 from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.gpu_groups import part_groups_of
-from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import book, expand
 from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
@@ -48,7 +48,14 @@ def close_books(s):
                 cut_compute(s, job, worker)
             book(s, job)
             for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
-                if s.transfers[transfer].state == TransferState.ACTIVE:
-                    stop_transfer(s, transfer)
-                elif s.transfers[transfer].state == TransferState.WAITING:
-                    leave_waiting(s, transfer)
+                close_transfer(s, transfer)
+            for transfer in range(job.first_flow, job.first_flow + job.num_flows):
+                close_transfer(s, transfer)
+
+
+@njit
+def close_transfer(s, number):
+    if s.transfers[number].state == TransferState.ACTIVE:
+        stop_transfer(s, number)
+    elif s.transfers[number].state == TransferState.WAITING:
+        leave_waiting(s, number)

@@ -17,11 +17,11 @@ from ddlsched.engine.loop.dispatch import dispatch
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.failures import join_queue
 from ddlsched.engine.loop.heap import take_first
-from ddlsched.engine.loop.iterations import do_work
+from ddlsched.engine.loop.iterations import do_work, end_restart
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.order import sort_queue
 from ddlsched.engine.loop.periods import examine_components
-from ddlsched.engine.loop.placement import end_restart, remove_finished
+from ddlsched.engine.loop.placement import remove_finished
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_samples
 from ddlsched.engine.loop.sharing import forget_touched_links, rerate_neighbours, rerate_shares
@@ -97,7 +97,8 @@ def advance(s):
             if run.num_jobs_left == 0:
                 return Question.DONE.value
             instant = next_instant_ns(s)
-            if run.jumping == 1 and (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
+            jumping = run.jumping == 1 and run.num_unsettled == 0
+            if jumping and (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
                 examine_components(s, ZERO)
                 instant = next_instant_ns(s)
             if instant > run.pause_ns:
@@ -129,7 +130,7 @@ def advance(s):
                 return Question.ALLOCATION.value
         if run.stage == Stage.PLACEMENT:
             run.stage = Stage.COMMUNICATION
-            placing = run.must_place == 1 and run.num_queued > 0
+            placing = run.must_place == 1 and (run.num_queued > 0 or run.asks_moves == 1)
             run.must_place = 0
             if placing:
                 sort_queue(s)

@@ -26,18 +26,21 @@ from ddlsched.engine.loop.from_python import (
     pause_transfer,
     rank_rivals,
     rerate_max_min,
+    sort_queue,
     start_transfer,
     stop_job,
     take_sample,
     take_samples,
 )
+from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.jit import compiled_part, compiling, is_kept
 from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.room import next_fitting
+from ddlsched.engine.loop.room import next_fitting, reserve_bytes
 from ddlsched.engine.loop.sharing import apply_rates
 from ddlsched.engine.loop.state import STATE
+from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
 
 __all__ = ["Part", "compile_loop", "ensure_compiled", "start_compiling"]
 
@@ -54,6 +57,7 @@ class Part(Enum):
     ELASTIC = "with elastic jobs"
     PERIODS = "that may jump over periods"
     SHARES = "whose transfers share by weights and levels"
+    MOVES = "whose policies stop or move jobs"
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -87,6 +91,15 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
         Part.ELASTIC: [(stop_job, (STATE, number, number))],
         Part.PERIODS: [],
         Part.SHARES: [],
+        Part.MOVES: [
+            (stop_job, (STATE, number, number)),
+            (sort_queue, (STATE,)),
+            (reserve_bytes, (STATE, number, number)),
+            (plan_move, (STATE, number)),
+            (go_on, (STATE, number)),
+            (wake_running, (STATE,)),
+            (send_state, (STATE, number, number, numbers, numbers, floats, floats)),
+        ],
     }
     return signatures[part]
 

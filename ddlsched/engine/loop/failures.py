@@ -41,6 +41,17 @@ def cut_transfer(s, number):
 
 
 @njit
+def cut_state(s, job):
+    """What is on its way of a job's state vanishes."""
+    for transfer in range(job.first_flow, job.first_flow + job.num_flows):
+        cut_transfer(s, transfer)
+    if job.flows_left > 0:
+        job.flows_left = 0
+        s.run[0].num_unsettled -= 1
+    job.num_flows = 0
+
+
+@njit
 def forget_iteration(s, job):
     """Withdraw all that is ready and all that has ended of the current iteration."""
     for task in range(job.first_task, job.first_task + job.num_tasks):
@@ -72,9 +83,11 @@ def stop_job(s, number, checkpoint_iterations):
     remove_job(s, job)
     for transfer in range(job.first_transfer, job.first_transfer + job.num_transfers):
         cut_transfer(s, transfer)
+    cut_state(s, job)
     forget_iteration(s, job)
     if job.restarting == 1:
-        unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number)
+        if s.position[run.num_gpus + len(s.transfers) + number] >= 0:
+            unschedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number)
         job.restarting = 0
     else:
         job.lost_ns += run.now_ns - (job.iteration_ns if checkpoint_iterations == 1 else job.checkpoint_ns)

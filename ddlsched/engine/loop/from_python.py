@@ -6,7 +6,7 @@ only a call from Python needs.
 
 from __future__ import annotations
 
-from ddlsched.engine.loop import admission, dormancy, failures, rivals, samples, sharing, transfers
+from ddlsched.engine.loop import admission, dormancy, failures, order, rivals, samples, sharing, transfers
 from ddlsched.engine.loop.jit import called_from_python
 
 
@@ -33,6 +33,11 @@ def gather_rivals(s):
 @called_from_python
 def rank_rivals(s):
     rivals.rank_rivals(s)
+
+
+@called_from_python
+def sort_queue(s):
+    order.sort_queue(s)
 
 
 @called_from_python

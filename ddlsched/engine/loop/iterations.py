@@ -5,7 +5,8 @@ from __future__ import annotations
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.dormancy import fall_dormant
 from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
 from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
@@ -41,6 +42,56 @@ def start_iteration(s, job):
 
 
 @njit
+def hold_gpus(s, number, hold_ns):
+    """A job that starts again, or with another size, holds its GPUs before its first task.
+
+    ``hold_ns`` below 0: until its state has come, and then as long as the job's record says.
+    """
+    run = s.run[0]
+    s.jobs[number].restarting = 1
+    if hold_ns < 0:
+        return
+    end = run.now_ns + hold_ns
+    if end < run.now_ns:
+        run.clock_overflow = 1
+        end = run.now_ns
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number, end)
+
+
+@njit
+def end_restart(s, number):
+    job = s.jobs[number]
+    count_time(job, s.run[0].now_ns)
+    job.restarting = 0
+    job.checkpoint_ns = s.run[0].now_ns
+    start_iteration(s, job)
+
+
+@njit
+def settle_in(s, number):
+    """All of a job's state has come to its GPUs: it starts again."""
+    run = s.run[0]
+    run.num_unsettled -= 1
+    run.components_changed = 1
+    if s.jobs[number].hold_ns > 0:
+        hold_gpus(s, number, s.jobs[number].hold_ns)
+    else:
+        end_restart(s, number)
+
+
+@called_from_python
+def go_on(s, number):
+    """A job whose iteration has ended stays where it is after all."""
+    run = s.run[0]
+    s.jobs[number].leaving = 0
+    run.num_unsettled -= 1
+    start_iteration(s, s.jobs[number])
+    do_work(s)
+    if run.num_finished > 0:
+        run.again = 1
+
+
+@njit
 def do_work(s):
     """Step 2: collectives become ready (without a link: end), and iterations end."""
     run = s.run[0]
@@ -49,7 +100,9 @@ def do_work(s):
         code = s.work[run.num_work]
         if code >= 0:
             transfer = s.transfers[code]
-            if transfer.num_entries == 0:
+            if transfer.task < 0:
+                settle_in(s, transfer.job)
+            elif transfer.num_entries == 0:
                 end_all_reduce(s, code)
             else:
                 transfer.bytes_left = transfer.bytes
@@ -65,8 +118,10 @@ def do_work(s):
             job.checkpoint_ns = run.now_ns
         if job.num_linked == 0 and job.num_tasks == job.num_transfers:
             job.iterations_left = 0  # nothing but collectives without a link takes no time, however often
-        if job.iterations_left > 0:
+        if job.iterations_left > 0 and job.leaving == 0:
             start_iteration(s, job)
+        elif job.iterations_left > 0:
+            job.leaving, job.iteration_ns, run.must_place = 2, run.now_ns, 1  # step 3 moves it
         else:
             count_time(job, run.now_ns)
             job.state = JobState.FINISHED

@@ -26,13 +26,15 @@ _INTEGERS = {
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
         # what this instant must still do
         "must_place communicate rerate again clock_overflow num_elastic_queued components_changed "
+        # jobs that are to move, or whose state is on its way
+        "num_unsettled "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
-        "skipping_networked jumping grouping elastic exclusive "
+        "skipping_networked jumping grouping elastic exclusive asks_moves "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
@@ -63,6 +65,9 @@ _INTEGERS = {
         "group_wait group_window "
         # progress
         "state load_left_ns stamp checkpoint_ns iteration_ns restarts restarting lost_ns busy_ns "
+        # of a job that is to move: 1 until its iteration ends, then 2; its state: transfers, those under way, and for
+        # how long the job then holds its GPUs
+        "leaving first_flow num_flows flows_left hold_ns "
         # of an elastic job: samples an iteration, and those left when it was placed; 0 for others
         "batch samples_left lost_samples "
         # what it does now, since when, and the time spent on each
@@ -138,6 +143,8 @@ class Columns:
 class State(NamedTuple):
     """All arrays of a run.
 
+    ``transfers`` are those of a job's collectives and, where policies stop or move jobs, behind them as many for its
+    state as it has GPUs, whose ``task`` is -1, -2 and so on.
     Of the plain arrays, ``successors`` holds task numbers within a job, ``members`` the workers, numbered within a job,
     that take part in a collective of a job whose workers do different things, and ``needs``, for each worker and task
     of such a job, how many predecessors the task has there, or -1 where it is none of the worker's; ``pending`` and

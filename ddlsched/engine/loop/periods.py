@@ -183,7 +183,7 @@ def quiet_until_ns(s, root):
         limit_ns = min(limit_ns, run.wake_placement_ns - 1)
     if run.wake_communication_ns >= 0:
         limit_ns = min(limit_ns, run.wake_communication_ns - 1)
-    if run.num_queued > 0:
+    if run.num_queued > 0 or run.asks_moves == 1:
         for place in range(run.num_running):
             number = s.running[place]
             if s.jobs[number].root != root:

@@ -6,7 +6,7 @@ from ddlsched.engine.loop.codes import JobState, TransferState
 from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.gpu_groups import compare_again, part_group
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.iterations import do_work, start_iteration
+from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.tasks import join_ready, mix, touch_gpu
@@ -47,9 +47,10 @@ def place_job(
 ):
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
-    It holds them for ``hold_ns`` before its first task. ``num_links``, ``wire_bytes``, ``latency_ns`` and ``load_ns``
-    have an entry for each of the job's transfers. Their links are one after another in ``links``, an entry a
-    crossing, with the part of ``wire_bytes`` that the link carries in ``shares``, and each once in ``job_links``.
+    It holds them for ``hold_ns`` before its first task, if that is below 0 until its state has come. ``num_links``,
+    ``wire_bytes``, ``latency_ns`` and ``load_ns`` have an entry for each of the job's transfers. Their links are one
+    after another in ``links``, an entry a crossing, with the part of ``wire_bytes`` that the link carries in
+    ``shares``, and each once in ``job_links``.
     """
     run = s.run[0]
     job = s.jobs[number]
@@ -96,34 +97,13 @@ def place_job(
             job.load_left_ns += load_ns[i] * job.iterations_left
         for member in range(task.first_member, task.first_member + task.num_members):
             s.workers[job.first_worker + s.members[member]].load_left_ns += load_ns[i] * job.iterations_left
-    if hold_ns > 0:
+    if hold_ns != 0:
         hold_gpus(s, number, hold_ns)
         return
     start_iteration(s, job)
     do_work(s)
     if run.num_finished > 0:
         run.again = 1
-
-
-@njit
-def hold_gpus(s, number, hold_ns):
-    """A job that starts again, or with another size, holds its GPUs before its first task."""
-    run = s.run[0]
-    s.jobs[number].restarting = 1
-    end = run.now_ns + hold_ns
-    if end < run.now_ns:
-        run.clock_overflow = 1
-        end = run.now_ns
-    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + len(s.transfers) + number, end)
-
-
-@njit
-def end_restart(s, number):
-    job = s.jobs[number]
-    count_time(job, s.run[0].now_ns)
-    job.restarting = 0
-    job.checkpoint_ns = s.run[0].now_ns
-    start_iteration(s, job)
 
 
 @njit
@@ -229,13 +209,19 @@ def book(s, job):
     """Write down what a job has done on its GPUs and links since it was placed."""
     book_computing(s, job)
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
-        transfer = s.transfers[number]
-        sent_bytes = transfer.bytes * transfer.times_sent
-        if transfer.state != TransferState.IDLE:
-            sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
-        transfer.times_sent = 0
-        for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-            s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
+        book_bytes(s, s.transfers[number])
+    for number in range(job.first_flow, job.first_flow + job.num_flows):
+        book_bytes(s, s.transfers[number])
+
+
+@njit
+def book_bytes(s, transfer):
+    sent_bytes = transfer.bytes * transfer.times_sent
+    if transfer.state != TransferState.IDLE:
+        sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
+    transfer.times_sent = 0
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
 
 
 @njit
@@ -257,6 +243,9 @@ def remove_job(s, job):
         leave_gpu(s, number)
     leave_links(s, job)
     leave_running(s, job)
+    if job.leaving > 0:
+        job.leaving = 0
+        s.run[0].num_unsettled -= 1
     s.run[0].must_place = 1
 
 

@@ -17,7 +17,7 @@ def may_skip(s, job):
     if job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
         return False
     networked = job.num_linked > 0
-    return not networked or (run.skipping_networked == 1 and job.shared_links == 0)
+    return not networked or (run.skipping_networked == 1 and job.shared_links == 0 and run.num_unsettled == 0)
 
 
 @njit

@@ -73,3 +73,9 @@ def next_fitting(s, queue, place):
             return place
         place += 1
     return -1
+
+
+@called_from_python
+def reserve_bytes(s, gpu, by_bytes):
+    """Keep memory of a GPU free for a job that is to move there, or, below 0, no longer."""
+    change_free_bytes(s, gpu, -by_bytes)

@@ -8,7 +8,7 @@ from ddlsched.engine.loop.codes import ZERO, SliceKind, TransferState
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.sharing_solver import leave_filling
-from ddlsched.engine.loop.tasks import end_all_reduce
+from ddlsched.engine.loop.tasks import end_all_reduce, push_work
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
 
 
@@ -177,7 +177,19 @@ def end_transfer(s, number):
     stop_transfer(s, number)
     s.transfers[number].bytes_left = 0.0
     s.transfers[number].times_sent += 1
-    end_all_reduce(s, number)
+    if s.transfers[number].task >= 0:
+        end_all_reduce(s, number)
+    else:
+        end_state_transfer(s, number)
+
+
+@njit
+def end_state_transfer(s, number):
+    """Part of a job's state has come; with the last the job goes on."""
+    job = s.jobs[s.transfers[number].job]
+    job.flows_left -= 1
+    if job.flows_left == 0:
+        push_work(s, number)
 
 
 @njit

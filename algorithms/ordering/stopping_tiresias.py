@@ -1,0 +1,35 @@
+"""Discretised two-dimensional least attained service (Tiresias), which also takes GPUs from running jobs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from algorithms.ordering.tiresias import Tiresias
+from ddlsched.errors import InputError
+from ddlsched.policies.stopping import StopsByKey
+
+__all__ = ["StoppingTiresias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppingTiresias(Tiresias, StopsByKey):
+    """Tiresias as published: a job that waits takes the GPUs of running jobs of lower queues, or that came later.
+
+    Parameters
+    ----------
+    interval_s
+        While jobs wait they are compared with those that run at least this often, seconds: one that runs may have
+        gone down a queue.
+    """
+
+    interval_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.001 <= self.interval_s <= 1e9:
+            raise InputError(f"stopping-tiresias: interval_s is {self.interval_s}; expected seconds from 0.001 to 1e9")
+
+    def wake_s(self, now_s: float) -> float:
+        """Return the next multiple of the interval."""
+        return (math.floor(now_s / self.interval_s + 1e-9) + 1) * self.interval_s

@@ -1,0 +1,52 @@
+"""A job that was stopped or moved gets its state over the network."""
+
+from __future__ import annotations
+
+from ddlsched.engine.loop.dormancy import wake_all
+from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop.transfers import join_waiting
+
+
+@called_from_python
+def send_state(s, number, hold_ns, links, ends, sizes_bytes, latency_ns):
+    """Have the state of a job that has just been placed come to it, before it holds its GPUs for ``hold_ns``.
+
+    Transfer i crosses the ``links`` up to ``ends[i]``, from the end of the one before. While state is on its way nobody
+    skips iterations: any link may carry it.
+    """
+    wake_all(s)
+    run = s.run[0]
+    job = s.jobs[number]
+    run.num_unsettled += 1
+    run.communicate = run.components_changed = 1
+    job.num_flows = job.flows_left = len(sizes_bytes)
+    job.hold_ns = hold_ns
+    place = 0
+    for i in range(job.num_flows):
+        transfer = s.transfers[job.first_flow + i]
+        transfer.bytes = transfer.bytes_left = sizes_bytes[i]
+        transfer.latency_ns = transfer.latency_left_ns = latency_ns[i]
+        transfer.weight = 0.0  # not asked yet
+        transfer.first_entry, transfer.num_entries = run.num_entries, ends[i] - place
+        while place < ends[i]:
+            s.entries[run.num_entries].link = links[place]
+            s.entries[run.num_entries].share = 1.0
+            s.entries[run.num_entries].transfer = job.first_flow + i
+            run.num_entries += 1
+            place += 1
+        join_waiting(s, job.first_flow + i)
+
+
+@called_from_python
+def plan_move(s, number):
+    """Have a running job stop at the end of its iteration."""
+    run = s.run[0]
+    s.jobs[number].leaving = 1
+    run.num_unsettled += 1
+    run.components_changed = 1
+
+
+@called_from_python
+def wake_running(s):
+    """Give every job that skips iterations the state that it has now, for policies in Python to read."""
+    wake_all(s)

@@ -1,0 +1,68 @@
+"""The engine with orders that stop jobs and placements that move them, against the reference simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from movers import FirstFitAndWhims, StopsLongest, StopsOnAWhim, Whims
+from reference_simulator import reference_simulate
+from runs_of_settings import assert_agrees, run_engine
+from strategies import Setting, examples, settings
+
+from ddlsched.results.result import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovingSetting:
+    """A run whose order stops jobs, whose placement moves them, or both."""
+
+    setting: Setting
+    whims: Whims | None
+
+
+@st.composite
+def moving_settings(draw: st.DrawFn) -> MovingSetting:
+    """Return a run in which state takes time, or none, and servers may fail meanwhile."""
+    setting = draw(settings())
+    disturbances = replace(setting.disturbances, state_mb=draw(st.sampled_from((None, 0.0, 3.0, 12.3456789))))
+    seed, until_s = st.integers(0, 99), st.sampled_from((0.2, 0.6))
+    whims = draw(st.one_of(st.none(), st.builds(Whims, seed=seed, until_s=until_s)))
+    stopping = [st.just(StopsLongest()), st.builds(StopsOnAWhim, seed=seed, until_s=until_s)]
+    order = draw(st.one_of(*stopping, *([st.just(setting.order)] if whims else [])))
+    return MovingSetting(setting=replace(setting, order=order, disturbances=disturbances), whims=whims)
+
+
+def run_moving(moving: MovingSetting, **options: Any) -> Result:
+    setting = moving.setting
+    if moving.whims is not None:
+        setting = replace(setting, placement=FirstFitAndWhims(whims=moving.whims))
+    return run_engine(setting, **options)
+
+
+def run_reference(moving: MovingSetting) -> Any:
+    given = {field.name: getattr(moving.setting, field.name) for field in dataclasses.fields(moving.setting)}
+    if moving.whims is not None:
+        given["placement"] = "first-fit"
+    return reference_simulate(**given, moves=moving.whims)
+
+
+@given(moving_settings())
+@hypothesis_settings(max_examples=examples(50))
+def test_agrees_with_the_reference(moving: MovingSetting) -> None:
+    assert_agrees(run_moving(moving), run_reference(moving))
+
+
+@given(moving_settings())
+@hypothesis_settings(max_examples=examples(12))
+def test_recorded_asked_in_python_or_compiled_a_run_is_the_same(moving: MovingSetting) -> None:
+    results = [run_moving(moving), run_moving(moving, timeline=True), run_moving(moving, python=True)]
+    for result in results[1:]:
+        for field in ("start_ns", "finish_ns", "lost_ns", "restarts", "network_wait_ns", "communicating_ns"):
+            assert (result.finished.state.jobs[field] == results[0].finished.state.jobs[field]).all()
+        np.testing.assert_allclose(result.links["bytes"], results[0].links["bytes"], rtol=1e-9)

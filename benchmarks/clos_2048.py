@@ -69,10 +69,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=0.8)
+    parser.add_argument("--path", action="append", help="by default route, ecmp and least-congested")
     given = parser.parse_args()
     workload, rows = jobs(given.jobs, given.load, seed=1), []
     run(jobs(20, given.load, seed=1), "ecmp")  # loads the compiled code
-    for path in PATHS:
+    for path in [None if path == "route" else path for path in given.path] if given.path else PATHS:
         say(path or "the topology's route")
         result, wall_s, cpu_s = run(workload, path)
         summary, state = result.summary(), result.finished.state.run[0]

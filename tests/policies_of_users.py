@@ -21,6 +21,7 @@ __all__ = [
     "IterationLevels",
     "IterationWeights",
     "LateIterations",
+    "LateRush",
     "LeastAsked",
     "Quadratic",
     "Quietest",
@@ -29,6 +30,7 @@ __all__ = [
     "SizeWeights",
     "SmallMessages",
     "SmallerFirst",
+    "Tiring",
     "Turns",
 ]
 
@@ -240,3 +242,27 @@ class IterationLevels(MaxMin):
 
     def level(self, transfer: Any) -> int:
         return transfer.job.iterations_left % 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiring(EqualShare):
+    """A rate on a link that falls with each third of the message."""
+
+    message_parts: ClassVar[int] = 3
+
+    def link_rate(self, transfer: Any, link: Any) -> float:
+        sent = transfer.bytes_sent / max(transfer.message_bytes, 1.0)
+        return link.bandwidth_bytes_per_s / (link.num_transfers * (1.0 + sent))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateRush(MaxMin):
+    """The last of four parts of a message goes before all else; shares are in proportion to GPUs."""
+
+    message_parts: ClassVar[int] = 4
+
+    def level(self, transfer: Any) -> int:
+        return 0 if transfer.bytes_left <= 0.25 * transfer.message_bytes else 1
+
+    def weight(self, transfer: Any) -> float:
+        return float(transfer.job.num_gpus)

@@ -42,6 +42,8 @@ class Transfer:
     was_active: bool = False  # since since_ns
     rate: float = 0.0
     end_ns: int | None = None
+    parts_sent: int = 0
+    part_ns: int | None = None  # when the next part of its message ends, if the model wants to be asked then
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -74,8 +76,30 @@ class Transfer:
             self.latency_left_ns = max(0.0, self.latency_left_ns - (now_ns - self.since_ns))
         self.rate, self.since_ns, self.end_ns, self.was_active = rate, now_ns, None, self.is_active
         if rate > 0.0:
-            rest_ns = self.latency_left_ns + self.bytes_kept * (NS_PER_S / rate)
-            self.end_ns = now_ns + max(0, math.ceil(rest_ns - 0.001))
+            self.end_ns = self.time_of(self.bytes_kept)
+        self.predict_part()
+
+    def time_of(self, num_bytes: float) -> int:
+        """When so many bytes of those that were left at ``since_ns`` will be sent."""
+        rest_ns = self.latency_left_ns + num_bytes * (NS_PER_S / self.rate)
+        return self.since_ns + max(0, math.ceil(rest_ns - 0.001))
+
+    def left_after(self, parts: int) -> float:
+        total = getattr(self.simulation.model, "message_parts", 1)
+        return self.message_bytes * ((total - parts) / total)
+
+    def predict_part(self) -> None:
+        self.part_ns = None
+        if self.rate > 0.0 and self.parts_sent + 1 < getattr(self.simulation.model, "message_parts", 1):
+            to_send = max(self.bytes_kept - self.left_after(self.parts_sent + 1), 0.0)
+            self.part_ns = max(self.time_of(to_send), self.simulation.now_ns)
+
+    def end_part(self) -> None:
+        left, total = self.bytes_left, getattr(self.simulation.model, "message_parts", 1)
+        self.parts_sent += 1
+        while self.parts_sent + 1 < total and left <= self.left_after(self.parts_sent + 1):
+            self.parts_sent += 1
+        self.predict_part()
 
 
 class NetworkNow:

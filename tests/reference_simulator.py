@@ -293,6 +293,7 @@ class Simulation:
     transfers: list[Transfer] = field(default_factory=list)  # waiting, paused and running
     keys: dict[RunningJob, Any] = field(default_factory=dict)  # of jobs that this instant may choose between
     rated: tuple[list[Transfer], list[Transfer]] = ([], [])  # running and not, when rates were asked last
+    ended_parts: set[Transfer] = field(default_factory=set)
     jobs_changed: bool = False
     transfers_changed: bool = False
     compute: list[ComputeInterval] = field(default_factory=list)
@@ -327,6 +328,7 @@ class Simulation:
         """The next arrival or end; now, once more, if a job finished after step 3 and has yet to leave."""
         arrivals = [state.job.arrival_ns for state in self.to_come]
         ends = [task.end_ns for _, task in self.computing] + [t.end_ns for t in self.transfers if t.end_ns is not None]
+        ends += [t.part_ns for t in self.transfers if t.part_ns is not None]
         leaves = [self.now_ns for state in self.residents if state.finished]
         restarts = [state.restarts_until_ns for state in self.residents if 0 <= state.restarts_until_ns < UNKNOWN]
         unfinished = self.to_come + self.queue + self.residents
@@ -404,6 +406,9 @@ class Simulation:
             else:
                 transfer.job.done |= transfer.job.everywhere(transfer.task, transfer.place)
             self.events += 1
+        self.ended_parts = {t for t in self.transfers if t.part_ns == self.now_ns}
+        for transfer in self.ended_parts:
+            transfer.end_part()
 
     def state_has_come(self, state: RunningJob) -> None:
         if not any(transfer.job is state for transfer in self.transfers):
@@ -667,14 +672,15 @@ class Simulation:
         changed = set(running) ^ set(self.rated[0])
         rates = dict.fromkeys(waiting, 0.0)
         form = form_of(self.model, "rates", "link_rate", "weight")
-        if form == "rates" and (running, waiting) != self.rated:
+        asked = changed | (self.ended_parts & set(running))
+        if form == "rates" and ((running, waiting) != self.rated or asked):
             rates |= zip(running, self.model.rates(running, waiting, self.network.links), strict=True)
         elif form == "link_rate":
             for transfer in running:
-                if transfer in changed or any(meet(transfer, other) for other in changed):
+                if transfer in asked or any(meet(transfer, other) for other in asked):
                     rates[transfer] = least_link_rate(self.model, transfer, running, self.network)
         elif form == "weight":
-            links = {link for transfer in changed for link in transfer.links}
+            links = {link for transfer in asked for link in transfer.links}
             rates |= shares(self.model, joined(links, running), self.network)
         self.rated = running, waiting
         for transfer, rate in rates.items():

@@ -20,6 +20,7 @@ from policies_of_users import (
     IterationLevels,
     IterationWeights,
     LateIterations,
+    LateRush,
     LeastAsked,
     Quadratic,
     Quietest,
@@ -28,6 +29,7 @@ from policies_of_users import (
     SizeWeights,
     SmallerFirst,
     SmallMessages,
+    Tiring,
     Turns,
 )
 
@@ -39,6 +41,8 @@ from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
+from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.network.topology import Topology
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
@@ -291,6 +295,25 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
         st.builds(IterationWeights, latency_s=latency),
         st.builds(SizeLevels, latency_s=latency),
         st.builds(IterationLevels, latency_s=latency),
+        st.builds(Mltcp, latency_s=latency, message_parts=st.sampled_from((1, 2, 3, 8))),
+        st.builds(
+            StrictLevels,
+            latency_s=latency,
+            by=st.sampled_from(("gpus", "compute-share", "remaining-service", "attained-service")),
+            first=st.sampled_from((0.05, 2.0)),
+            factor=st.just(2.0),
+        ),
+        st.builds(
+            StrictLevels,
+            latency_s=latency,
+            by=st.sampled_from(("bytes-left", "bytes-sent")),
+            first=st.just(1e6),
+            factor=st.sampled_from((2.0, 10.0)),
+            levels=st.integers(1, 8),
+            message_parts=st.sampled_from((1, 5)),
+        ),
+        st.builds(Tiring, latency_s=latency),
+        st.builds(LateRush, latency_s=latency),
     )
 
 

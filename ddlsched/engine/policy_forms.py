@@ -16,7 +16,7 @@ from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
 from ddlsched.engine.loop.codes import Communication, Contention, Door
 from ddlsched.engine.loop.layout import Records
 from ddlsched.errors import PluginError, label
-from ddlsched.network.rates import contention_form
+from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE, promises
 
@@ -199,6 +199,8 @@ class PolicyForms:
             run.level_address = model.methods["level"].address if shares else 0
             run.contention_fields = model.fields_address
             run.weights_are_fixed = not (model.reads & (PROGRESS | BYTES) or model.has_memory)
+        may_change = not model.is_compiled or model.reads & (PROGRESS | BYTES) or model.has_memory
+        run.message_parts = message_parts(model.policy) if may_change else 1
 
     # --- shortcuts
 

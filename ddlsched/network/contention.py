@@ -92,9 +92,13 @@ class ContentionModel(Protocol):
     ``weight(transfer)`` and ``level(transfer)``
         Weighted max-min sharing within strict levels: the links are shared among level 0 first, in proportion to the
         weights, what is left among level 1, and so on (:class:`MaxMin`: weight 1, level 0). A transfer may get
-        nothing. Asked for the transfers that links connect to one that has started or stopped.
+        nothing. Asked for the transfers that links connect to one that has started or stopped. They see the job and
+        the bytes sent and left of each transfer, too (``mltcp``, ``strict-levels``).
     ``rates(active, waiting, links)``
         Any other model: the rate of each active transfer, asked after each such change. Called in Python.
+
+    A model whose answers change as bytes are sent says so with ``message_parts``, a whole number to 1000: it is asked
+    anew, too, whenever a transfer has sent another such part of its message.
 
     The first two are compiled from the class's own source (:mod:`ddlsched.policies.doors` says how).
     """

@@ -8,13 +8,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel, Flow, SharedLink, count_per_link
 from ddlsched.network.topology import Link
+from ddlsched.units import is_whole
 
-__all__ = ["LEVELS", "contention_form", "counted_weight", "rates_of", "shared_links"]
+__all__ = [
+    "LEVELS",
+    "contention_form",
+    "counted_weight",
+    "message_parts",
+    "rates_of",
+    "refuse_bad_parts",
+    "shared_links",
+]
 
 LEVELS = 8
 """How many strict levels there are, as many as Ethernet has priorities."""
+
+MOST_PARTS = 1000
+"""Into how many parts a model may divide a message."""
 
 WEIGHT_UNIT = 2.0**-20
 """Weights count in whole multiples of this, so that their sums are exact."""
@@ -33,6 +46,26 @@ def contention_form(model: ContentionModel) -> Literal["rates", "link_rate", "we
                 if callable(vars(kind).get(form)):
                     return form
     return None
+
+
+def message_parts(model: ContentionModel) -> int:
+    """Return into how many equal parts a model divides a message, to be asked anew at the end of each; 1: it is not.
+
+    Raises
+    ------
+    InputError
+        It says what is no such number.
+    """
+    parts = getattr(model, "message_parts", 1)
+    refuse_bad_parts(model, parts)
+    return int(parts)
+
+
+def refuse_bad_parts(model: object, parts: object) -> None:
+    """Raise InputError for a number of parts of a message that is not from 1 to 1000."""
+    if not is_whole(parts, 1, MOST_PARTS):
+        what = f"contention {type(model).__name__}: message_parts is {parts!r}"
+        raise InputError(f"{what}; expected a whole number from 1 to {MOST_PARTS}")
 
 
 def shared_links(flows: Sequence[Flow], links: Sequence[Link]) -> dict[int, SharedLink]:

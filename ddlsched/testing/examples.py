@@ -10,6 +10,8 @@ import numpy as np
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.promises import PROMISES
+from ddlsched.policies.views import JobView
+from ddlsched.testing.handmade import job_view
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -98,6 +100,14 @@ class ExampleFlow:
 
     servers: tuple[int, ...]
     links: tuple[int, ...]
+    message_bytes: float = 100e6
+    bytes_left: float = 100e6
+    job: JobView | None = None
+
+    @property
+    def bytes_sent(self) -> float:
+        """Bytes sent."""
+        return self.message_bytes - self.bytes_left
 
 
 def example_network(num_servers: int = 6) -> list[Link]:
@@ -109,12 +119,21 @@ def example_network(num_servers: int = 6) -> list[Link]:
 
 
 def example_flows(rng: np.random.Generator, links: Sequence[Link], count: int) -> list[ExampleFlow]:
-    """Return transfers between random servers of a star."""
+    """Return transfers between random servers of a star, of which some is sent."""
     flows = []
-    for _ in range(count):
+    for number in range(count):
         size = int(rng.integers(2, len(links), endpoint=True))
         servers = tuple(int(s) for s in rng.choice(len(links), size, replace=False))
-        flows.append(ExampleFlow(servers=servers, links=tuple(sorted(servers))))
+        message_bytes = float(rng.choice([1e6, 1e8, 5e8]))
+        flows.append(
+            ExampleFlow(
+                servers=servers,
+                links=tuple(sorted(servers)),
+                message_bytes=message_bytes,
+                bytes_left=message_bytes * float(rng.choice([1.0, 0.6, 0.05])),
+                job=job_view(number=number, num_gpus=size, servers=servers, iterations_left=number + 1),
+            )
+        )
     return flows
 
 

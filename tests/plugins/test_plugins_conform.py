@@ -35,6 +35,8 @@ from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
     AllocationConformance,
     CommunicationConformance,
@@ -115,6 +117,11 @@ TestLinear = conformance(ContentionConformance, Linear())
 TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69e-4))
 TestEqualShare = conformance(ContentionConformance, EqualShare())
 TestMaxMin = conformance(ContentionConformance, MaxMin())
+TestMltcp = conformance(ContentionConformance, Mltcp())
+TestStrictLevels = conformance(ContentionConformance, StrictLevels())
+TestStrictLevelsByBytes = conformance(
+    ContentionConformance, StrictLevels(by="bytes-sent", first=1e6, levels=4, message_parts=4)
+)
 TestUniformInterference = conformance(InterferenceConformance, UniformInterference())
 
 TestStar = conformance(TopologyConformance, Star())

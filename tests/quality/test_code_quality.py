@@ -44,7 +44,7 @@ PROMISED = {
         "tiresias",
     },
     "path": {"ecmp", "least-congested", "route"},
-    "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min"},
+    "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min", "mltcp", "strict-levels"},
     "interference": {"uniform", "pairs"},
     "topology": {
         "star",

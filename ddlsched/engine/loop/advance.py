@@ -26,7 +26,7 @@ from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
 from ddlsched.engine.loop.samples import take_samples
 from ddlsched.engine.loop.sharing import forget_touched_links, rerate_neighbours, rerate_shares
 from ddlsched.engine.loop.tasks import end_compute
-from ddlsched.engine.loop.transfers import end_transfer
+from ddlsched.engine.loop.transfers import end_part, end_transfer
 
 
 @called_from_python
@@ -62,7 +62,10 @@ def take_events(s):
         if item < run.num_gpus:
             end_compute(s, item)
         elif item < run.num_gpus + len(s.transfers):
-            end_transfer(s, item - run.num_gpus)
+            if s.transfers[item - run.num_gpus].ends_part == 1:
+                end_part(s, item - run.num_gpus)
+            else:
+                end_transfer(s, item - run.num_gpus)
         elif s.jobs[item - run.num_gpus - len(s.transfers)].dormant == 1:
             wake(s, item - run.num_gpus - len(s.transfers))
         else:

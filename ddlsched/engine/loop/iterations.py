@@ -106,6 +106,7 @@ def do_work(s):
                 end_all_reduce(s, code)
             else:
                 transfer.bytes_left = transfer.bytes
+                transfer.parts_sent = 0
                 transfer.latency_left_ns = transfer.latency_ns
                 join_waiting(s, code)
                 run.communicate = 1

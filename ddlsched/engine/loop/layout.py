@@ -39,6 +39,7 @@ _INTEGERS = {
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
         "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
+        "message_parts "
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
         "scratch_used seen failed_door failed_number "
         # addresses of parts of the loop that are compiled apart
@@ -92,7 +93,9 @@ _INTEGERS = {
         # its strict priority, 0 the first, and the step of the filling that gave it its rate, or -1
         "level step seen "
         # whether its links carry different bytes
-        "uneven"
+        "uneven "
+        # parts of its message that it has sent, and whether what is to come next is the end of one
+        "parts_sent ends_part"
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "

@@ -233,12 +233,45 @@ def set_rate(s, number, rate, sharing):
         return
     transfer.rate = rate
     transfer.ns_per_byte = 1e9 / rate
-    after_ns = np.ceil(transfer.latency_left_ns + transfer.bytes_left * transfer.ns_per_byte - 0.001)
-    if after_ns > 9.2e18 - run.now_ns:
+    schedule_transfer(s, number)
+
+
+@njit
+def schedule_transfer(s, number):
+    """Predict when a transfer that was settled last at ``since_ns`` ends, or ends a part of its message."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    to_send = transfer.bytes_left
+    transfer.ends_part = 1 if transfer.parts_sent + 1 < run.message_parts else 0
+    if transfer.ends_part == 1:
+        to_send = max(to_send - left_after(run, transfer, transfer.parts_sent + 1), 0.0)
+    after_ns = np.ceil(transfer.latency_left_ns + to_send * transfer.ns_per_byte - 0.001)
+    if after_ns > 9.2e18 - transfer.since_ns:
         run.clock_overflow = 1
         after_ns = 0.0
-    end = run.now_ns + max(np.int64(after_ns), 0)
-    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number, end)
+    end = transfer.since_ns + max(np.int64(after_ns), 0)
+    schedule(run, s.heap, s.position, s.end_ns, run.num_gpus + number, max(end, run.now_ns))
+
+
+@njit
+def left_after(run, transfer, parts):
+    """Bytes that a transfer has left when it has sent so many parts of its message."""
+    return transfer.bytes * ((run.message_parts - parts) / run.message_parts)
+
+
+@njit
+def end_part(s, number):
+    """Step 1: an active transfer has sent a part of its message, or several: rates are asked anew on its links."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    left = bytes_left_now(transfer, run.now_ns)
+    transfer.parts_sent += 1
+    while transfer.parts_sent + 1 < run.message_parts and left <= left_after(run, transfer, transfer.parts_sent + 1):
+        transfer.parts_sent += 1
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        touch_link(s, s.entries[e].link)
+    run.rerate = 1
+    schedule_transfer(s, number)
 
 
 @njit

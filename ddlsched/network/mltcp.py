@@ -1,0 +1,54 @@
+"""MLTCP: a transfer's share grows as it sends, so that the one that is ahead gets further ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from ddlsched.errors import InputError
+from ddlsched.network.contention import MaxMin
+from ddlsched.network.rates import refuse_bad_parts
+
+__all__ = ["Mltcp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mltcp(MaxMin):
+    """Weighted max-min sharing by F = slope x (part of the message that is sent) + intercept.
+
+    The fluid form of a congestion control whose window grows by F. F stays as it is from one time that it is asked to
+    the next, so that more parts come nearer to the law. With buckets, each all-reduce is a message of its own.
+
+    Parameters
+    ----------
+    slope, intercept
+        Of F; at least 0, and greater than 0. The defaults are not published; they only make F go from 1/4 to 2.
+    message_parts
+        At the end of each of so many equal parts of a message the shares on its links are set anew, as they are when a
+        transfer starts or stops there.
+
+    References
+    ----------
+    Rajasekaran, Narang, Zabreyko, Ghobadi, "MLTCP: A Distributed Technique to Approximate Centralized Flow Scheduling
+    For Machine Learning", HotNets 2024.
+    """
+
+    slope: float = 1.75
+    intercept: float = 0.25
+    message_parts: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.slope < inf or not 0 < self.intercept < inf:
+            raise InputError(
+                f"contention Mltcp: slope is {self.slope} and intercept {self.intercept}; "
+                "expected finite numbers, slope >= 0 and intercept > 0 (a weight of 0 would send nothing)"
+            )
+        refuse_bad_parts(self, self.message_parts)
+
+    def weight(self, transfer: Any) -> Any:
+        """Return F."""
+        if transfer.message_bytes == 0.0:
+            return self.intercept
+        return self.slope * (transfer.bytes_sent / transfer.message_bytes) + self.intercept

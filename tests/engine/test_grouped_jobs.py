@@ -81,7 +81,8 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
             tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
             members = [[ranks[worker] for worker in workers] for workers in tuples]
             given = network, task.kind, task.algorithm
-            found += [traffic_of(*given, own, task.message_bytes, result.contention.wire_bytes) for own in members]
+            bytes_of = result.contention.wire_bytes
+            found += [traffic_of(*given, own, task.message_bytes, bytes_of, network.own_way) for own in members]
     kinds = {task.name: isinstance(task, CollectiveTask) for task in job.dag.tasks}
     names = [name for name in job.dag.part_names if kinds[name.split(" ")[0]]]
     return dict(zip(names, found, strict=True))

@@ -115,6 +115,14 @@ def estimate(
     iterations: Annotated[
         int, typer.Option(help="Of the job.", metavar="N", parser=whole, rich_help_panel=_RESULT)
     ] = 1000,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--groups",
+            help="Of the job: tensor, pipeline, data and expert traffic as collectives over groups of its workers.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the estimate as one JSON object.", rich_help_panel=_RESULT)
     ] = False,
@@ -131,6 +139,8 @@ def estimate(
         return
     if out is not None:
         raise InputError(f"--out {out}: belongs to --rows; expected --json or --job-out for a single estimate")
+    if groups and job_out is None:
+        raise InputError("--groups: belongs to --job-out; expected --job-out FILE.json beside it")
     if job_out is not None:
         _refuse_no_job_file(job_out)
     from ddlsched.performance.clusters import parse_cluster
@@ -160,7 +170,8 @@ def estimate(
     if job_out is not None:
         from ddlsched.performance.estimated_jobs import job_of
 
-        _write_job(job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model), job_out)
+        job = job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model, groups=groups)
+        _write_job(job, job_out)
     title = f"{model} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
     emit(
         json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)

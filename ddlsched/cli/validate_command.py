@@ -80,6 +80,7 @@ def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     gpus = np.array([job.num_gpus for job in workload])
     arrivals_s = np.array([job.arrival_s for job in workload])
     service_s = sum(job.service_ns for job in workload) / 1e9
+    grouped = sum(bool(job.dag.groups) for job in workload)
     return {
         "jobs": len(workload),
         "gpus_of_a_job": _quantiles(gpus),
@@ -89,7 +90,7 @@ def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
         "arrivals_s": [float(arrivals_s.min()), float(arrivals_s.max())],
         "gpu_hours_of_compute": round(service_s / 3600, 3),
         "jobs_that_never_fit": _misfits(workload, cluster or Cluster()),
-    }
+    } | ({"jobs_with_groups": grouped} if grouped else {})
 
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:

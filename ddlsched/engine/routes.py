@@ -50,10 +50,8 @@ class Routes:
         def way(source: Card, target: Card) -> Path:
             if (source, target) not in paths:
                 offered, route = self._offered(number, network.node(source), network.node(target))
-                links, cards = (
-                    [path.links for path in offered],
-                    () if network.inside is None else (source[1], target[1]),
-                )
+                links = [path.links for path in offered]
+                cards = () if network.inside is None else (source[1], target[1])
                 view = FlowView(len(paths), state.views[number], source[0], target[0], links, route, cards)
                 paths[source, target] = offered[self._asker.choose_path(view, loads)]
                 links_chosen.update(paths[source, target].links)

@@ -161,6 +161,7 @@ class Network:
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
+        self._own_ways: dict[tuple[Card, Card], Path] = {}
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
         self.cards = 1 if self.inside is None else self.inside.cards
         """Network cards of a server."""
@@ -312,8 +313,11 @@ class Network:
 
     def own_way(self, source: Card, target: Card) -> Path:
         """Return the topology's own route from one card to another."""
-        what = f"topology {self._name}: route"
-        return guarded(what, lambda: self.route(self.node(source), self.node(target)))
+        if (source, target) not in self._own_ways:
+            what = f"topology {self._name}: route"
+            path = guarded(what, lambda: self.route(self.node(source), self.node(target)))
+            self._own_ways[source, target] = path
+        return self._own_ways[source, target]
 
     def carry(
         self, hops: Mapping[tuple[Card, Card], float], way: Callable[[Card, Card], Path]

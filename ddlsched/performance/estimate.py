@@ -17,7 +17,7 @@ from ddlsched.performance.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, me
 from ddlsched.performance.models import Model, forward_flops_per_sample
 from ddlsched.performance.parallel_layout import Parallelism, refuse_broken
 
-__all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked"]
+__all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked", "reduction_rounds"]
 
 OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
 """Of a parameter in Adam: its states in and out, its gradient read twice (norm, update), its weight written."""
@@ -136,7 +136,7 @@ def estimate(
     memory = memory_per_gpu(layers, parallelism)
     costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
     schedule, optimiser_s = _schedule(layers, costs), _optimiser_s(layers, parallelism, machine)
-    rounds, gpu = _reduction_rounds(parallelism), machine.gpu
+    rounds, gpu = reduction_rounds(parallelism), machine.gpu
     reduced_bytes, reduced_expert_bytes = (rounds * part for part in _gradient_bytes(layers, parallelism))
     return Estimate(
         **vars(schedule),
@@ -282,11 +282,11 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
-    total_s = _reduction_rounds(plan) * costs.collectives_s(reductions)
+    total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
     return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)
 
 
-def _reduction_rounds(parallelism: Parallelism) -> Amount:
+def reduction_rounds(parallelism: Parallelism) -> Amount:
     """Return how many all-reduces of the gradients move as much as a step does.
 
     ZeRO 1 and 2 scatter gradients and gather weights, in all the bytes of an all-reduce; stage 2 scatters after every

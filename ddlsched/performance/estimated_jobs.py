@@ -11,8 +11,9 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.performance.clusters import Plan
 from ddlsched.performance.design_sweep import Sweep, design
-from ddlsched.performance.energy_costs import groups_of
+from ddlsched.performance.energy_costs import Costs, groups_of
 from ddlsched.performance.estimate import Estimate, estimate_checked
+from ddlsched.performance.grouped_steps import grouped_step
 from ddlsched.performance.hardware import Machine
 from ddlsched.performance.models import Model
 from ddlsched.performance.parallel_layout import Parallelism
@@ -37,6 +38,7 @@ def job_of(
     buckets: int = 8,
     label: str | None = None,
     user: str | None = None,
+    groups: bool = False,
 ) -> Job:
     """Return a job whose iteration is the estimated step.
 
@@ -50,6 +52,10 @@ def job_of(
         Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
     label
         The job's ``model``, for tables.
+    groups
+        Whether tensor, pipeline, data and expert traffic are collectives over groups of workers
+        (:mod:`.grouped_steps`), for a topology that states the inside of servers; by default all but the gradients
+        between servers is computation at the estimate's time.
 
     Raises
     ------
@@ -59,12 +65,17 @@ def job_of(
     found = estimate_checked(model, parallelism, machine)
     if not found.fits:
         raise InputError(f"job {job_id!r}: does not fit by {float(found.missing_bytes) / 1e9:.2f} GB a GPU")
+    if groups:
+        costs = Costs(parallelism=parallelism, machine=machine)
+        iteration = grouped_step(found, model.layers(parallelism), costs)
+    else:
+        iteration = step_dag(found, parallelism, machine, buckets=buckets)
     return Job(
         job_id=job_id,
         arrival_s=arrival_s,
         num_gpus=int(parallelism.num_gpus),
         iterations=iterations,
-        iteration=step_dag(found, parallelism, machine, buckets=buckets),
+        iteration=iteration,
         gpu_memory_mb=float(np.minimum(found.memory.total_bytes, machine.gpu.memory_bytes)) / 1e6,
         model=label,
         user=user,

@@ -215,6 +215,11 @@ def tiers_of_topology(
     from ddlsched.plugins.names import resolve
 
     plan = resolve("topology", topology)
+    if getattr(plan, "inside", None) is not None:
+        raise InputError(
+            f"topology {type(plan).__name__}: states the inside of servers, which here is that of the GPUs; "
+            "expected it without nvlink_gbps"
+        )
     network = Network(plan, num_servers)
     graph = plan.graph(num_servers)
     inside = Tier(size=gpus_per_server, bytes_per_s=gpu.link_bytes_per_s, latency_s=link_latency_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -77,6 +78,22 @@ def test_a_job_for_the_simulator() -> None:
     assert json.loads(done.stdout)["makespan_s"] > 0
 
 
+def test_a_job_with_groups_for_the_simulator() -> None:
+    given = ("estimate", "gpt3-350m", "--cluster", "h100", "--tensor", 2, "--data", 2, "--pipeline", 2)
+    result = run(*given, "--global-batch", 8, "--job-out", "job.json", "--groups", "--iterations", 5)
+    assert result.exit_code == 0
+    kinds = {task["kind"] for task in json.loads(Path("job.json").read_text())["jobs"][0]["tasks"]}
+    assert kinds == {"compute", "all-reduce", "send"}
+    network = ("--topology", "rail-optimised:nvlink_gbps=3600", "--contention", "max-min")
+    done = run(
+        "simulate", "job.json", "--servers", 1, "--gpus-per-server", 8, "--gpu-memory-mb", 80_000, *network, "--json"
+    )
+    assert json.loads(done.stdout)["makespan_s"] > 0
+    said = run("validate", "job.json").stdout
+    assert "valid (workload)" in said
+    assert re.search(r"jobs with groups +1\n", said)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -97,6 +114,8 @@ def test_a_job_for_the_simulator() -> None:
         ("estimate gpt3-175b --job-out job.json", "does not fit by"),
         ("estimate gpt3-6.7b --tensor 8 --job-out nowhere/job.json", "there is no folder nowhere"),
         ("estimate gpt3-350m --job-out job.txt", "job.txt: the suffix is '.txt'"),
+        ("estimate gpt3-350m --groups", "--groups: belongs to --job-out; expected --job-out FILE.json beside it"),
+        ("estimate resnet-50 --job-out job.json --groups", "the model has no blocks to deal out to stages"),
         ("estimate gpt3-350m --job-out job.csv", "which a table cannot hold; write it as .json"),
         ("estimate --rows none.csv", "none.csv: cannot be read"),
         ("estimate --rows rows.csv --json", "--json: has no effect on --rows"),

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from ddlsched.workload.recorded.alone import Card
     from ddlsched.workload.recorded.merging import RecordedIteration
 
-__all__ = ["import_training", "report"]
+__all__ = ["import_training", "refuse_no_json", "report"]
+
+_SHOWN = 12
+"""Of the collectives of a step."""
 
 
 def import_training(
@@ -69,12 +72,11 @@ def import_training(
     How ranks are merged and what is refused: docs/recorded_jobs.md.
     """
     from ddlsched.workload.job import Job
-    from ddlsched.workload.recorded.alone import Card
+    from ddlsched.workload.recorded.alone import checked_card
     from ddlsched.workload.recorded.reading import read_iteration
 
     refuse_no_json(out)
-    if not gbps > 0 or latency_us < 0:
-        raise InputError(f"--gbps {gbps:g} --latency-us {latency_us:g}: expected a speed above 0 and a latency from 0")
+    card = checked_card(gbps=gbps, latency_us=latency_us)
     recorded = read_iteration(files, num_ranks=gpus, groups=groups)
     job = Job(
         job_id=job_id,
@@ -84,7 +86,7 @@ def import_training(
         iteration=recorded.dag,
         gpu_memory_mb=gpu_memory_mb,
     )
-    report(recorded, job, out, Card(gbps=gbps, latency_us=latency_us), chart, as_json=as_json)
+    report(recorded, job, out, card, chart, as_json=as_json)
 
 
 def refuse_no_json(out: Path) -> None:
@@ -115,6 +117,10 @@ def report(recorded: RecordedIteration, job: Job, out: Path, card: Card, chart: 
     emit(json.dumps(found, indent=2) + "\n" if as_json else _text(found, card))
 
 
+def _spread(times: dict[str, float]) -> str:
+    return f"{times['mean']:>12.6f} s on average, 5 to 95 %: {times['p5']:.6f} to {times['p95']:.6f} s"
+
+
 def _text(found: dict[str, Any], card: Card) -> str:
     """Return the summary for a reader."""
     classes = f"in {len(found['classes'])} classes" if len(found["classes"]) > 1 else "all alike"
@@ -126,9 +132,13 @@ def _text(found: dict[str, Any], card: Card) -> str:
         name = f"{each['kind']}, {each['group']}"
         lines.append(f"  {name:<30}{each['count']:>12,}   {each['bytes'] / 1e6:,.3f} MB")
     lines.append(f"  {'computation':<30}{found['compute_s']:>12.6f} s")
-    if found["recorded_step_s"]:
-        least, middle, most = found["recorded_step_s"]
-        lines.append(f"  {'recorded step':<30}{middle:>12.6f} s median, {least:.6f} to {most:.6f} s")
+    if step_s := found["variation"]["step_s"]:
+        lines.append(f"  {'recorded step':<30}{_spread(step_s)}")
+        lines.append(f"  {'its computation':<30}{_spread(found['variation']['compute_s'])}")
+        lines += [
+            f"  {each['name'] + ' ready at':<30}{_spread(each['ready_s'])}, {each['input_bytes']:,} B"
+            for each in found["variation"]["collectives"][:_SHOWN]
+        ]
     lines += [
         f"alone, on cards of {card.gbps:g} Gbit/s, {card.latency_us:g} us a step:",
         f"  {'communication':<30}{found['communication_alone_s']:>12.6f} s",

@@ -44,7 +44,7 @@ def test_job_summary_and_picture_are_written(tmp_path: Path, trace: Path) -> Non
     ("arguments", "parts"),
     [
         (("--out", "job.csv"), ("the suffix is '.csv'", "expected .json")),
-        (("--out", "job.json", "--gbps", "0"), ("--gbps 0", "expected a speed above 0")),
+        (("--out", "job.json", "--gbps", "0"), ("gbps 0", "expected a speed above 0")),
         (("--out", "job.json"), ("does not tell how many ranks",)),
         (("--out", "job.json", "--gpus", "2", "--groups", "none.json"), ("none.json: no such file",)),
         (("--out", "no/where/job.json", "--gpus", "2"), ("there is no folder",)),

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddlsched.errors import InputError
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.recorded.merging import RecordedIteration
+from ddlsched.workload.recorded.variation import variation
 
-__all__ = ["AloneIteration", "Card", "summary", "timed_alone"]
+__all__ = ["AloneIteration", "Card", "checked_card", "summary", "timed_alone"]
 
 _BITS: Final = 8
 _RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
@@ -34,6 +36,19 @@ class Card:
         rings = _RINGS.get(task.kind)
         share, steps = (1.0, 1) if rings is None else (rings * (num_ranks - 1) / num_ranks, rings * (num_ranks - 1))
         return ns_from_s(share * task.message_bytes * _BITS / (self.gbps * 1e9) + steps * self.latency_us * 1e-6)
+
+
+def checked_card(*, gbps: float, latency_us: float) -> Card:
+    """Return a card.
+
+    Raises
+    ------
+    InputError
+        A value is out of range.
+    """
+    if not gbps > 0 or latency_us < 0:
+        raise InputError(f"gbps {gbps:g}, latency_us {latency_us:g}: expected a speed above 0 and a latency from 0")
+    return Card(gbps=gbps, latency_us=latency_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +126,6 @@ def summary(recorded: RecordedIteration, card: Card) -> dict[str, object]:
     on_way = [number for number in alone.critical if isinstance(dag.tasks[number], CollectiveTask)]
     exposed_ns = alone.iteration_ns - dag.compute_ns
     communication_ns = alone.length_ns(collectives)
-    walls_s = sorted(wall / 1e9 for wall in recorded.wall_ns)
     return {
         "ranks": ranks,
         "classes": [list(each) for each in recorded.classes],
@@ -127,7 +141,7 @@ def summary(recorded: RecordedIteration, card: Card) -> dict[str, object]:
         "critical_path_communication_s": alone.length_ns(on_way) / 1e9,
         "exposed_share_of_iteration": exposed_ns / alone.iteration_ns,
         "exposed_share_of_communication": exposed_ns / communication_ns if communication_ns else 0.0,
-        "recorded_step_s": [walls_s[0], walls_s[len(walls_s) // 2], walls_s[-1]] if walls_s else None,
+        "variation": variation(recorded),
         "left_out": dict(recorded.notes),
     }
 

@@ -17,7 +17,8 @@ from ddlsched.workload.recorded.kineto_calls import Call, calls_of
 from ddlsched.workload.recorded.kineto_events import Event, KinetoEvents, read_events
 from ddlsched.workload.recorded.kineto_gpu import GpuClock
 from ddlsched.workload.recorded.kineto_host import HostClock
-from ddlsched.workload.recorded.rank_steps import Communication, Mark, MarkKind, RankStep, RankTrace
+from ddlsched.workload.recorded.rank_steps import Communication, RankStep, RankTrace
+from ddlsched.workload.recorded.wall_time import WallTime
 
 __all__ = ["read_kineto"]
 
@@ -33,10 +34,11 @@ class Clock(Protocol):
         """Return when that which the host has asked for until ``at_ns`` is done."""
         ...
 
-    def wait(self, call: Call, step: Event) -> tuple[int, int] | None:
+    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when computation stands still for a collective; None if nothing waits for it.
 
-        Both are the same if it has ended by the time that it is needed.
+        Both are the same if it has ended by the time that it is needed. What backward calls is waited for together,
+        until ``buckets_end_ns``.
         """
         ...
 
@@ -79,19 +81,15 @@ def _whole(events: KinetoEvents) -> Event:
 
 def _step(events: KinetoEvents, clock: Clock, step: Event, calls: Sequence[Call]) -> RankStep:
     begin_ns, end_ns = clock.window(step)
-    places = [(at_ns, -1, MarkKind.PHASE, name) for name, at_ns in _phases(events, clock, step)]
-    stalls, communications = [], []
-    for number, call in enumerate(calls):
-        places.append((clock.reached_ns(call.begin_ns), number, MarkKind.STARTS, ""))
-        if (waited := clock.wait(call, step)) is not None and waited[1] < end_ns:
-            stalls.append(waited)
-            places.append((waited[1], number, MarkKind.WAITS, ""))
-        work = None if call.work is None else (call.work[0] - begin_ns, call.work[1] - begin_ns)
-        communications.append(Communication(call.kind, call.input_bytes, call.group, measured_ns=work))
-    line = _Line(begin_ns, end_ns, stalls)
-    places.sort(key=lambda place: (place[0], place[1], place[2] is MarkKind.WAITS))
-    marks = tuple(Mark(kind, name or number, line.computed_ns(at_ns)) for at_ns, number, kind, name in places)
-    return RankStep(line.computed_ns(end_ns), tuple(communications), marks, end_ns - begin_ns, tuple(line.stalls_ns))
+    stretch = WallTime(begin_ns, end_ns)
+    for name, at_ns in _phases(events, clock, step):
+        stretch.phase(name, at_ns)
+    buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
+    for call in calls:
+        waited = clock.wait(call, step, buckets_end_ns)
+        communication = Communication(call.kind, call.input_bytes, call.group)
+        stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
+    return stretch.step()
 
 
 def _phases(events: KinetoEvents, clock: Clock, step: Event) -> list[tuple[str, int]]:
@@ -102,27 +100,3 @@ def _phases(events: KinetoEvents, clock: Clock, step: Event) -> list[tuple[str, 
         if place < len(parts) and parts[place].begin_ns < step.end_ns:
             phases.append((name, clock.reached_ns(parts[place].begin_ns)))
     return phases
-
-
-class _Line:
-    """Wall time in a step, less the times when computation stood still."""
-
-    def __init__(self, begin_ns: int, end_ns: int, stalls: Sequence[tuple[int, int]]) -> None:
-        self._begin_ns, self._length_ns = begin_ns, end_ns - begin_ns
-        self.stalls_ns: list[tuple[int, int]] = []
-        """Apart from each other, in order, since the begin of the step."""
-        for stall_from, stall_to in sorted(stalls):
-            begin, end = self._since(stall_from), self._since(stall_to)
-            if self.stalls_ns and begin <= self.stalls_ns[-1][1]:
-                begin, last = self.stalls_ns.pop()
-                end = max(end, last)
-            if end > begin:
-                self.stalls_ns.append((begin, end))
-
-    def _since(self, at_ns: int) -> int:
-        return min(max(at_ns - self._begin_ns, 0), self._length_ns)
-
-    def computed_ns(self, at_ns: int) -> int:
-        """Return the compute time from the begin of the step to ``at_ns``."""
-        at = self._since(at_ns)
-        return at - sum(min(end, at) - begin for begin, end in self.stalls_ns if begin < at)

@@ -32,16 +32,17 @@ class GpuClock:
         place = bisect_left(self._launches, at_ns)
         return max(at_ns, self._ended[place - 1]) if place else at_ns
 
-    def wait(self, call: Call, step: Event) -> tuple[int, int] | None:
+    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when the next kernel after the wait stands still for a collective."""
         asked_ns = self._backward_end(step) if call.in_backward else call.waited_ns
         if asked_ns is None or call.work is None:
             return None
+        ended_ns = buckets_end_ns if call.in_backward else call.work[1]
         place = bisect_right(self._launches, asked_ns)
         if place == len(self._kernels):
             return None
         could_ns = max(self._launches[place], self._ended[place - 1] if place else 0)
-        return could_ns, max(could_ns, min(self._kernels[place].begin_ns, call.work[1]))
+        return could_ns, max(could_ns, min(self._kernels[place].begin_ns, ended_ns))
 
     def _backward_end(self, step: Event) -> int:
         last = bisect_left(self._backward, step.end_ns, key=lambda part: part.begin_ns)

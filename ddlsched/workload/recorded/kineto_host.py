@@ -32,17 +32,17 @@ class HostClock:
         """Return the same time."""
         return at_ns
 
-    def wait(self, call: Call, step: Event) -> tuple[int, int] | None:
+    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when the calling thread stands still for a collective."""
+        if call.in_backward:
+            backward_end_ns = self._backward_end(step)
+            return backward_end_ns, max(buckets_end_ns, backward_end_ns)
         if call.work is None:
             return None
         ended_ns = call.work[1]
         if call.at_once:
             return call.end_ns, max(call.end_ns, ended_ns)
         idle_from_ns = min(self._last_busy(call.thread, ended_ns), ended_ns)
-        if call.in_backward:
-            backward_end_ns = self._backward_end(step)
-            return max(idle_from_ns, backward_end_ns), max(ended_ns, backward_end_ns)
         return (idle_from_ns, ended_ns) if ended_ns - idle_from_ns >= _IDLE_NS else None
 
     def _backward_end(self, step: Event) -> int:

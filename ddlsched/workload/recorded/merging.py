@@ -40,6 +40,8 @@ class RecordedIteration:
         How many nodes or events of the traces are part of the steps.
     classes
         The ranks of each class.
+    moments_ns
+        Of the class of the first rank, compute time at its marks and at the end, an entry a step.
     last
         The last step of the first rank, as it was measured.
     notes
@@ -52,6 +54,7 @@ class RecordedIteration:
     wall_ns: tuple[int, ...]
     nodes: int
     classes: tuple[tuple[int, ...], ...]
+    moments_ns: tuple[tuple[int, ...], ...]
     last: RankStep
     notes: Counter[str]
 
@@ -75,7 +78,11 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
     groups = ranks_of_groups(traces, num_ranks)
     steps = common_steps(traces)
     agreed(groups, steps)
-    lines = [_line(ranks, [steps.by_rank[rank] for rank in ranks]) for ranks in _classes(steps.by_rank)]
+    classes = _classes(steps.by_rank)
+    by_class = [_moments_of_steps([steps.by_rank[rank] for rank in ranks]) for ranks in classes]
+    lines = [
+        _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)
+    ]
     dag = iteration_of(lines, groups)
     by_step = zip(*steps.by_rank.values(), strict=True)
     walls_ns = [[step.wall_ns for step in each if step.wall_ns is not None] for each in by_step]
@@ -86,6 +93,7 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
         wall_ns=tuple(max(each) for each in walls_ns if each),
         nodes=sum(trace.nodes for trace in traces),
         classes=tuple(line.ranks for line in lines) if not groups.one_for_all else (tuple(range(groups.num_ranks)),),
+        moments_ns=by_class[0],
         last=next(iter(steps.by_rank.values()))[-1],
         notes=steps.notes,
     )
@@ -99,12 +107,16 @@ def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for ranks in classes.values()]
 
 
-def _line(ranks: tuple[int, ...], steps: Sequence[Sequence[RankStep]]) -> Line:
-    """Return the line of a class; ``steps`` has those of each of its ranks."""
+def _moments_of_steps(steps: Sequence[Sequence[RankStep]]) -> tuple[tuple[int, ...], ...]:
+    """Return the moments of a class, an entry a step; ``steps`` has those of each of its ranks."""
     first = steps[0][0]
-    moments_ns = [_latest([_moments(step) for step in each], first) for each in zip(*steps, strict=True)]
-    mean_ns = [round(fmean(at)) for at in zip(*moments_ns, strict=True)]
-    return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), tuple(mean_ns))
+    return tuple(tuple(_latest([_moments(step) for step in each], first)) for each in zip(*steps, strict=True))
+
+
+def _line(ranks: tuple[int, ...], first: RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
+    """Return the line of a class: the mean over its steps."""
+    mean_ns = tuple(round(fmean(at)) for at in zip(*moments_ns, strict=True))
+    return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), mean_ns)
 
 
 def _moments(step: RankStep) -> list[int]:

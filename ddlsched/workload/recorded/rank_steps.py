@@ -89,6 +89,8 @@ class RankStep:
         Length of the step in the trace, nanoseconds, if it tells.
     stalls_ns
         From when until when the rank stood still for communication, nanoseconds since the step began.
+    begin_ns
+        When the step began, by a clock that ranks on one host share.
     """
 
     compute_ns: int
@@ -96,6 +98,7 @@ class RankStep:
     marks: tuple[Mark, ...]
     wall_ns: int | None = None
     stalls_ns: tuple[tuple[int, int], ...] = ()
+    begin_ns: int = 0
 
     def form(self) -> tuple[object, ...]:
         """Return what steps have in common that differ in times alone."""

@@ -12,6 +12,7 @@ from ddlsched.workload.recorded.kineto import read_kineto
 from ddlsched.workload.recorded.merging import RecordedIteration, merged
 from ddlsched.workload.recorded.process_groups import read_groups
 from ddlsched.workload.recorded.rank_steps import RankTrace
+from ddlsched.workload.recorded.recordings import SUFFIX, read_recording
 
 __all__ = ["read_iteration", "reader_of"]
 
@@ -24,7 +25,8 @@ def read_iteration(
     Parameters
     ----------
     paths
-        Chakra traces (``.et``) or Kineto traces (``.json``), also gzipped: of every rank, or of one for all.
+        Chakra traces (``.et``), Kineto traces (``.json``) or recordings (``.recording.json``), also gzipped: of every
+        rank, or of one for all.
     num_ranks
         Of the job, if one trace is given and does not tell.
     groups
@@ -57,6 +59,9 @@ def reader_of(path: Path) -> Callable[[Path], RankTrace]:
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".et"):
         return read_chakra
+    if name.endswith(SUFFIX):
+        return read_recording
     if name.endswith(".json"):
         return read_kineto
-    raise InputError(f"{path}: the suffix is of no format; expected .et (Chakra) or .json (Kineto), also with .gz")
+    expected = f"expected .et (Chakra), .json (Kineto) or {SUFFIX} (ddlsched record), also with .gz"
+    raise InputError(f"{path}: the suffix is of no format; {expected}")

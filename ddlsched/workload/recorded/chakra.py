@@ -6,13 +6,12 @@ take no time here: what is left is compute time, and the marks are where it meet
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.workload.recorded.chakra_graph import ChakraGraph, read_graph
+from ddlsched.workload.recorded.chakra_graph import ChakraGraph, read_chakra_file
 from ddlsched.workload.recorded.rank_steps import Communication, Mark, MarkKind, RankStep, RankTrace
 
 __all__ = ["read_chakra"]
@@ -24,15 +23,23 @@ def read_chakra(path: Path) -> RankTrace:
     Raises
     ------
     InputError
-        As :func:`~.chakra_graph.read_graph`; its dependencies form a cycle, no node takes time, or none communicates.
+        As :func:`~.chakra_graph.read_chakra_file`; its dependencies form a cycle, no node takes
+        time, or none communicates.
     """
-    graph = read_graph(path)
-    step = _Walk(graph).step()
+    file = read_chakra_file(path)
+    walk = _Walk(file.graph(with_control=True))
+    walk.run()
+    if not walk.has_ended:
+        # PyTorch's control dependencies are its call stack, which may contradict the order of execution.
+        walk = _Walk(file.graph(with_control=False))
+        walk.graph.notes["control dependencies contradict those of data: all of control left out"] += 1
+        walk.run()
+    step = walk.step()
     if step.compute_ns == 0:
         why = "no node takes time; expected duration_micros, which tells how long each computes"
         raise InputError(f"{path}, field duration_micros: {why}")
-    nodes = len(graph.node_ids)
-    trace = RankTrace(str(path), graph.rank, graph.group_size, graph.groups, {0: step}, nodes, Counter(graph.notes))
+    nodes = len(walk.graph.node_ids)
+    trace = RankTrace(str(path), file.rank, file.group_size, file.groups, {0: step}, nodes, walk.graph.notes)
     trace.refuse_no_communication()
     return trace
 
@@ -55,14 +62,25 @@ class _Walk:
         """By group, the last communication that the rank has waited for."""
         self._ended = 0
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all nodes have."""
+        return self._ended == len(self.graph.node_ids)
+
     def step(self) -> RankStep:
-        """Run all nodes.
+        """Return what has run.
 
         Raises
         ------
         InputError
-            Some are never ready.
+            Some nodes were never ready.
         """
+        if not self.has_ended:
+            self._refuse_cycle()
+        return RankStep(self.now_ns, tuple(self.communications), tuple(self.marks))
+
+    def run(self) -> None:
+        """Run all nodes that ever are ready."""
         self._end(self._release([node for node, count in enumerate(self._waiting) if count == 0]))
         durations_ns = self.graph.durations_ns
         running: list[tuple[int, int]] = []
@@ -77,9 +95,6 @@ class _Walk:
                 break
             self.now_ns, node = heappop(running)
             self._end([node])
-        if self._ended < len(durations_ns):
-            self._refuse_cycle()
-        return RankStep(self.now_ns, tuple(self.communications), tuple(self.marks))
 
     def _end(self, ending: list[int]) -> None:
         """End nodes, and the communications that start by that, which take no time here."""

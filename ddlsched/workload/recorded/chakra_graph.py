@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["NS_PER_US", "ChakraGraph", "rank_of_name", "read_graph"]
+__all__ = ["NS_PER_US", "ChakraFile", "ChakraGraph", "rank_of_name", "read_chakra_file"]
 
 NS_PER_US: Final = 1000
 _METADATA, _MEMORY_LOAD, _MEMORY_STORE, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = range(1, 8)
@@ -41,8 +42,8 @@ class ChakraGraph:
 
     Parameters
     ----------
-    path, rank
-        The file and the rank that its name tells.
+    path
+        The file.
     node_ids, durations_ns
         An entry a node.
     is_cpu
@@ -53,16 +54,11 @@ class ChakraGraph:
         Those of node i are ``successors[first[i]:first[i + 1]]``.
     waiting_for
         How many predecessors a node has, an entry a node.
-    groups
-        Ranks of the process groups that the trace defines.
-    group_size
-        Of the group of all ranks, None if the trace does not tell.
     notes
         What was left out, and how often.
     """
 
     path: Path
-    rank: int | None
     node_ids: list[int]
     durations_ns: list[int]
     is_cpu: bytearray
@@ -70,8 +66,6 @@ class ChakraGraph:
     first: npt.NDArray[np.int64]
     successors: npt.NDArray[np.int32]
     waiting_for: npt.NDArray[np.int32]
-    groups: dict[str, tuple[int, ...]]
-    group_size: int | None
     notes: Counter[str]
 
 
@@ -81,72 +75,73 @@ def rank_of_name(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def read_graph(path: Path) -> ChakraGraph:
+def read_chakra_file(path: Path) -> ChakraFile:
     """Read the trace of a rank.
 
     Raises
     ------
     InputError
-        With file, node and field: a node or collective of an unknown kind, a negative duration, a size that is missing,
-        an id that occurs twice.
+        With file, node and field: a node or collective of an unknown kind, a negative duration, a size that is missing.
     """
-    import numpy as np
-
-    reading = _Reading(path)
+    file = ChakraFile(path)
     for node in read_nodes(path):
-        reading.add(node)
-    ids = np.frombuffer(reading.node_ids, dtype=np.uint64)
-    order = np.argsort(ids, kind="stable")
-    ascending = ids[order]
-    twice = np.flatnonzero(ascending[1:] == ascending[:-1])
-    if len(twice):
-        raise InputError(f"{path}, node {ascending[twice[0]]}: its id occurs twice; expected an id a node")
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    first, successors, waiting_for, dangling = _edges(ids, place, ascending, reading)
-    if dangling:
-        reading.notes["dependencies on nodes that are not in the file, dropped"] += dangling
-    return ChakraGraph(
-        path=path,
-        rank=reading.rank,
-        node_ids=ascending.tolist(),
-        durations_ns=np.frombuffer(reading.durations_ns, dtype=np.int64)[order].tolist(),
-        is_cpu=bytearray(np.frombuffer(bytes(reading.is_cpu), dtype=np.uint8)[order].tobytes()),
-        communications={int(place[node]): each for node, each in reading.communications.items()},
-        first=first,
-        successors=successors,
-        waiting_for=waiting_for,
-        groups=reading.groups,
-        group_size=reading.group_size,
-        notes=reading.notes,
-    )
+        file.add(node)
+    return file
+
+
+class _Dependencies:
+    """Ids of the nodes that each node waits for, in the order of the file."""
+
+    def __init__(self) -> None:
+        self._counts, self._ids = array("q"), array("Q")
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Take those of the next node."""
+        self._counts.append(len(ids))
+        self._ids.extend(ids)
+
+    def pairs(
+        self, place: npt.NDArray[np.int64], ascending: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Return a number for each pair (node, node that waits for it), and how many name no node of the file."""
+        import numpy as np
+
+        wanted = np.frombuffer(self._ids, dtype=np.uint64)
+        node = np.repeat(place, np.frombuffer(self._counts, dtype=np.int64))
+        before = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+        there = ascending[before] == wanted
+        return before[there] << 32 | node[there], int(len(there) - there.sum())
 
 
 def _edges(
-    ids: npt.NDArray[np.uint64], place: npt.NDArray[np.int64], ascending: npt.NDArray[np.uint64], reading: _Reading
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-    """Return successors by node (where each one's begin, and which), numbers of predecessors, dangling dependencies."""
+    pairs: npt.NDArray[np.int64], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return successors by node (where each one's begin, and which) and numbers of predecessors."""
     import numpy as np
 
-    wanted = np.frombuffer(reading.dependencies, dtype=np.uint64)
-    node = np.repeat(place, np.frombuffer(reading.counts, dtype=np.int64))
-    before = np.minimum(np.searchsorted(ascending, wanted), len(ids) - 1)
-    there = ascending[before] == wanted
-    node, before = node[there].astype(np.int32), before[there].astype(np.int32)
-    pairs = np.unique(before.astype(np.int64) << 32 | node)  # one that is there by control and by data counts once
-    before, successors = (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32)
-    first = np.searchsorted(before, np.arange(len(ids) + 1))
-    waiting_for = np.bincount(successors, minlength=len(ids)).astype(np.int32)
-    return first, successors, waiting_for, int(len(there) - there.sum())
+    pairs = np.unique(pairs)  # one that is there by control and by data counts once
+    before, successors = pairs >> 32, (pairs & 0xFFFFFFFF).astype(np.int32)
+    first = np.searchsorted(before, np.arange(count + 1))
+    return first, successors, np.bincount(successors, minlength=count).astype(np.int32)
 
 
-class _Reading:
-    """The nodes read so far, in the order of the file."""
+def _is_call_on_host(node: Node) -> bool:
+    """Return whether a node is a host operator that launches a collective, which has a node of its own on the GPU.
+
+    PyTorch's converter of 2024 gave both the type of a collective, but sizes to the GPU's alone.
+    """
+    told = {"comm_type", "comm_size"} & set(node.attributes)
+    is_call = node.kind == _COLLECTIVE and node.name.startswith("c10d::")
+    return is_call and bool(node.attributes.get("is_cpu_op")) and not told
+
+
+class ChakraFile:
+    """The nodes of a file, in its order."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rank = path, rank_of_name(path)
         self.node_ids, self.durations_ns = array("Q"), array("q")
-        self.counts, self.dependencies = array("q"), array("Q")
+        self.control, self.data = _Dependencies(), _Dependencies()
         self.is_cpu = bytearray()
         self.communications: dict[int, Communication] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
@@ -168,7 +163,9 @@ class _Reading:
             signed = node.duration_us - (1 << 64) if node.duration_us >> 63 else node.duration_us
             raise self._bad(node, "duration_micros", signed, "microseconds from 0")
         duration_ns = node.duration_us * NS_PER_US
-        if kind in (_SEND, _RECEIVE, _COLLECTIVE):
+        if _is_call_on_host(node):
+            self.notes["host calls of collectives, whose own nodes tell their sizes, kept as host computation"] += 1
+        elif kind in (_SEND, _RECEIVE, _COLLECTIVE):
             self.communications[len(self.node_ids)] = self._communication(node)
             duration_ns = 0  # which is for the network to say
         elif kind == _METADATA:
@@ -179,8 +176,47 @@ class _Reading:
         self.node_ids.append(node.node_id)
         self.durations_ns.append(duration_ns)
         self.is_cpu.append(bool(node.attributes.get("is_cpu_op", False)))
-        self.counts.append(len(node.after))
-        self.dependencies.extend(node.after)
+        self.control.add(node.control)
+        self.data.add(node.data)
+
+    def graph(self, *, with_control: bool) -> ChakraGraph:
+        """Return the nodes as a graph, with dependencies of data, and of control if these are wanted.
+
+        Raises
+        ------
+        InputError
+            An id occurs twice.
+        """
+        import numpy as np
+
+        ids = np.frombuffer(self.node_ids, dtype=np.uint64)
+        order = np.argsort(ids, kind="stable")
+        ascending = ids[order]
+        twice = np.flatnonzero(ascending[1:] == ascending[:-1])
+        if len(twice):
+            raise InputError(f"{self.path}, node {ascending[twice[0]]}: its id occurs twice; expected an id a node")
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        pairs, dangling = [], 0
+        for dependencies in (self.data, self.control) if with_control else (self.data,):
+            own, missing = dependencies.pairs(place, ascending)
+            pairs.append(own)
+            dangling += missing
+        first, successors, waiting_for = _edges(np.concatenate(pairs), len(ids))
+        notes = Counter(self.notes)
+        if dangling:
+            notes["dependencies on nodes that are not in the file, dropped"] += dangling
+        return ChakraGraph(
+            path=self.path,
+            node_ids=ascending.tolist(),
+            durations_ns=np.frombuffer(self.durations_ns, dtype=np.int64)[order].tolist(),
+            is_cpu=bytearray(np.frombuffer(bytes(self.is_cpu), dtype=np.uint8)[order].tobytes()),
+            communications={int(place[node]): each for node, each in self.communications.items()},
+            first=first,
+            successors=successors,
+            waiting_for=waiting_for,
+            notes=notes,
+        )
 
     def _communication(self, node: Node) -> Communication:
         size = self._whole(node, "comm_size")

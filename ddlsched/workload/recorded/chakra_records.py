@@ -45,8 +45,8 @@ class Node:
         As other nodes name it.
     kind
         The number of its ``NodeType``.
-    after
-        Ids of the nodes that it waits for, by control or data.
+    control, data
+        Ids of the nodes that it waits for.
     duration_us
         Microseconds, 0 if none is given.
     input_values
@@ -59,7 +59,8 @@ class Node:
     node_id: int = 0
     name: str = ""
     kind: int = 0
-    after: list[int] = field(default_factory=list)
+    control: list[int] = field(default_factory=list)
+    data: list[int] = field(default_factory=list)
     duration_us: int = 0
     input_values: str = ""
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -191,8 +192,10 @@ def _node(number: int, body: bytes) -> Node:
     for field_number, wire, value in _fields(body):
         if field_number == _ATTRIBUTE:
             _take_attribute(node, value)
-        elif field_number in (_CONTROL, _DATA):
-            node.after += [value] if wire == _VARINT else _packed(value)
+        elif field_number == _CONTROL:
+            node.control += [value] if wire == _VARINT else _packed(value)
+        elif field_number == _DATA:
+            node.data += [value] if wire == _VARINT else _packed(value)
         elif field_number == _ID:
             node.node_id = _number(value, wire, "id")
         elif field_number == _DURATION:

@@ -193,6 +193,23 @@ def test_from_wait_to_wait_the_slowest_rank_counts(tmp_path: Path) -> None:
     assert [task[1] for task in short(read(tmp_path, *nodes).dag)] == [50_000, MIB, 30_000, MIB]
 
 
+def test_control_dependencies_that_contradict_data_are_left_out_and_counted(tmp_path: Path) -> None:
+    """A call stack in which the caller ends after what it calls, as in the trace among mlcommons/chakra's own tests."""
+    nodes = [compute(0, 10, control=[1]), compute(1, 20, 0), reduce(2, MIB, 1)]
+    recorded = read(tmp_path, nodes, num_ranks=2)
+    assert short(recorded.dag) == [("compute-1", 30_000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    assert recorded.notes == {"control dependencies contradict those of data: all of control left out": 1}
+
+
+def test_a_host_call_of_a_collective_is_computation_of_the_host(tmp_path: Path) -> None:
+    """As in the trace of ResNet-50 among mlcommons/chakra's own tests."""
+    call = chakra_node(1, COLLECTIVE, name="c10d::allreduce_(0)", duration_us=7, attributes={"is_cpu_op": True})
+    recorded = read(tmp_path, [call, reduce(2, MIB, 1)], num_ranks=2)
+    assert short(recorded.dag) == [("compute-1", 7000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    with pytest.raises(InputError, match=r"holds no collective"):
+        read(tmp_path, [call], num_ranks=2)
+
+
 def test_dangling_dependencies_are_dropped_and_counted(tmp_path: Path) -> None:
     recorded = read(tmp_path, [compute(0, 10, 77), reduce(1, MIB, 0, 88)], num_ranks=2)
     assert short(recorded.dag) == [("compute-1", 10_000, ()), ("all-reduce-1", MIB, ("compute-1",))]

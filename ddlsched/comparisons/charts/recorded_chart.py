@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style
@@ -85,14 +86,14 @@ def _draw_tasks(axes: Axes, alone: AloneIteration, rows: dict[str, int]) -> None
             linewidth=0.3,
         )
         places[task.name] = (begin, end, rows[name])
-    on_way = {tasks[number].name for number in alone.critical}
+    on_way = {(tasks[a].name, tasks[b].name) for a, b in pairwise(alone.critical)}
     arrows = [
         (before, task.name) for task in tasks for before in task.after if before in places and task.name in places
     ]
     for before, name in arrows[:_MOST_ARROWS]:
         _, end, row = places[before]
         begin, _, to_row = places[name]
-        is_critical = before in on_way and name in on_way
+        is_critical = (before, name) in on_way
         axes.plot(
             [end, begin], [row, to_row], color=INK if is_critical else MUTED, linewidth=0.8 if is_critical else 0.4
         )

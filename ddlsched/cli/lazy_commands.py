@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "checkpoint": "checkpoint_command:app",
     "list": "list_command:list_plugins",
     "live": "live_command:live",
+    "record": "record_command:record",
     "validate": "validate_command:validate",
 }
 """Where each command is, in the order of the help."""
@@ -48,11 +49,12 @@ class LazyCommands(ReportingGroup):
 
 
 def _made(name: str) -> Any:
-    module, _, attribute = _COMMANDS[name].partition(":")
-    found = getattr(importlib.import_module(f"ddlsched.cli.{module}"), attribute)
+    module_name, _, attribute = _COMMANDS[name].partition(":")
+    module = importlib.import_module(f"ddlsched.cli.{module_name}")
+    found = getattr(module, attribute)
     app = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name)
         return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    app.command(name, cls=Command)(found)
+    app.command(name, cls=Command, context_settings=getattr(module, "SETTINGS", None))(found)
     return typer.main.get_command(app)

@@ -42,6 +42,10 @@ DOORS = {
     "live jobs": ("jobs.csv", "live FILE --state FOLDER/state --trace FOLDER/idle.csv"),
     "checkpoint": ("checkpoint.json", "checkpoint inspect FOLDER"),
     "checkpoint to reshard": ("checkpoint.json", "reshard FOLDER FOLDER-new --to tp=1"),
+    "training trace, Chakra": ("job.0.et", "workload import-training FILE --gpus 2 --out FOLDER/job.json"),
+    "training trace, Kineto": ("trace.json", "workload import-training FILE --out FOLDER/job.json"),
+    "recording": ("0.recording.json", "workload import-training FILE --out FOLDER/job.json"),
+    "groups of ranks": ("groups.json", "workload import-training FOLDER/job.0.et --groups FILE --out FOLDER/job.json"),
     **{f"trace, {name}": ("trace", f"workload import {name} FILE") for name in FORMATS},
 }
 

@@ -6,8 +6,6 @@ import csv
 import gzip
 import io
 import itertools
-import json
-import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError
+from ddlsched.io.json_values import JsonScanner
 from ddlsched.io.reading import bounded, opened, refuse_irregular
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
@@ -25,9 +24,6 @@ __all__ = ["json_elements", "numbered_lines", "read_csv", "read_rows", "sources"
 _MOST_BYTES = 1 << 32
 """Of a trace, decompressed."""
 _LONGEST_LINE = 1 << 20
-_CHUNK = 1 << 20
-_LONGEST_ELEMENT = 1 << 26
-_SPACE = re.compile(r"\s*")
 
 
 def sources(path: Path, members: str) -> Iterator[Source]:
@@ -158,58 +154,7 @@ def json_elements(source: Source) -> Iterator[tuple[int, Any]]:
     InputError
         While iterating: the text is no JSON array.
     """
-    scanner = _Scanner(source)
-    if scanner.next_character() != "[":
-        scanner.refuse("expected a JSON array")
-    scanner.at += 1
-    while scanner.next_character() != "]":
-        line = scanner.line
-        yield line, scanner.value()
-        if scanner.next_character() == ",":
-            scanner.at += 1
-        elif scanner.next_character() != "]":
-            scanner.refuse("expected , or ] after an element of the array")
-    scanner.at += 1
+    scanner = JsonScanner(source.name, source.text)
+    yield from scanner.elements()
     if scanner.next_character():
         scanner.refuse("expected nothing after the array")
-
-
-class _Scanner:
-    """A window on a JSON text that moves on as its values are read."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.window, self.at, self.line = source, "", 0, 1
-        self.decoder = json.JSONDecoder()
-
-    def next_character(self) -> str:
-        """Return the next character that is no space, "" at the end."""
-        while True:
-            space = _SPACE.match(self.window, self.at)
-            self._move(space.end() if space else self.at)
-            if self.at < len(self.window):
-                return self.window[self.at]
-            if not self._refill():
-                return ""
-
-    def value(self) -> Any:
-        while True:
-            try:
-                value, end = self.decoder.raw_decode(self.window, self.at)
-            except (ValueError, RecursionError) as error:
-                if len(self.window) - self.at > _LONGEST_ELEMENT or not self._refill():
-                    self.refuse(f"is no JSON ({first_line(error)}); expected a JSON array")
-                continue
-            self._move(end)
-            return value
-
-    def refuse(self, why: str) -> None:
-        raise InputError(f"{self.source.name}, line {self.line}: {why}")
-
-    def _move(self, to: int) -> None:
-        self.line += self.window.count("\n", self.at, to)
-        self.at = to
-
-    def _refill(self) -> bool:
-        more = self.source.text.read(_CHUNK)
-        self.window, self.at = self.window[self.at :] + more, 0
-        return bool(more)

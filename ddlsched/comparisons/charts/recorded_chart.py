@@ -1,0 +1,125 @@
+"""A recorded iteration as a picture: its tasks and what they wait for, and above them what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style
+from ddlsched.workload.dag import CollectiveTask, ComputeTask
+from ddlsched.workload.recorded.alone import AloneIteration
+from ddlsched.workload.recorded.rank_steps import RankStep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["recorded_chart"]
+
+_COLOURS = {
+    "forward": PALETTE["sky"],
+    "backward": PALETTE["blue"],
+    "optimizer": PALETTE["teal"],
+    "compute": PALETTE["blue"],
+    "all-reduce": PALETTE["orange"],
+    "all-gather": PALETTE["green"],
+    "reduce-scatter": PALETTE["vermillion"],
+    "all-to-all": PALETTE["purple"],
+    "broadcast": PALETTE["olive"],
+    "send": PALETTE["rose"],
+}
+_MOST_ROWS = 24
+_MOST_ARROWS = 400
+_NS_PER_MS = 1e6
+
+
+@in_style()
+def recorded_chart(alone: AloneIteration, measured: RankStep | None = None) -> Figure:
+    """Return the tasks of an iteration on a line of time, a row for each class of ranks and each group.
+
+    Thin lines are what a task waits for; those of the critical path are dark. ``measured`` is a step of a rank as its
+    trace has it, for a second pair of axes on the same scale.
+    """
+    from matplotlib.figure import Figure
+
+    rows = _rows(alone)
+    has_measured = measured is not None and measured.wall_ns is not None
+    heights = [2.0, max(2, len(rows))] if has_measured else [max(2, len(rows))]
+    figure = Figure(figsize=(7.0, 0.9 + 0.32 * sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    if measured is not None and has_measured:
+        _draw_measured(panels[0], measured)
+    _draw_tasks(panels[-1], alone, rows)
+    panels[-1].set_xlabel("Time since the iteration began (ms)")
+    return figure
+
+
+def _rows(alone: AloneIteration) -> dict[str, int]:
+    """Return the row of each class and group, classes first, those beyond the last row left out."""
+    tasks = alone.dag.tasks
+    computes = [task.group or "compute" for task in tasks if isinstance(task, ComputeTask)]
+    groups = [_group(task) for task in tasks if isinstance(task, CollectiveTask)]
+    return {name: row for row, name in enumerate(dict.fromkeys([*computes, *groups])) if row < _MOST_ROWS}
+
+
+def _group(task: CollectiveTask) -> str:
+    return f"{task.group or 'all ranks'} (network)"
+
+
+def _draw_tasks(axes: Axes, alone: AloneIteration, rows: dict[str, int]) -> None:
+    places, tasks = {}, alone.dag.tasks
+    for number, task in enumerate(tasks):
+        is_compute = isinstance(task, ComputeTask)
+        name = (task.group or "compute") if isinstance(task, ComputeTask) else _group(task)
+        if name not in rows:
+            continue
+        kind = task.name.split("-")[0] if is_compute else task.kind  # type: ignore[union-attr]
+        begin, end = alone.begins_ns[number] / _NS_PER_MS, alone.ends_ns[number] / _NS_PER_MS
+        axes.barh(
+            rows[name],
+            end - begin,
+            left=begin,
+            height=0.6,
+            color=_COLOURS.get(kind, MUTED),
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        places[task.name] = (begin, end, rows[name])
+    on_way = {(tasks[a].name, tasks[b].name) for a, b in pairwise(alone.critical)}
+    arrows = [
+        (before, task.name) for task in tasks for before in task.after if before in places and task.name in places
+    ]
+    for before, name in arrows[:_MOST_ARROWS]:
+        _, end, row = places[before]
+        begin, _, to_row = places[name]
+        is_critical = (before, name) in on_way
+        axes.plot(
+            [end, begin], [row, to_row], color=INK if is_critical else MUTED, linewidth=0.8 if is_critical else 0.4
+        )
+    axes.set_yticks(list(rows.values()), list(rows))
+    axes.invert_yaxis()
+    _legend(axes, tasks)
+
+
+def _draw_measured(axes: Axes, measured: RankStep) -> None:
+    """Draw a step as the trace has it: computation without its waits, and each communication."""
+    at = 0
+    for begin, end in [*measured.stalls_ns, (measured.wall_ns or 0, 0)]:
+        axes.barh(0, (begin - at) / _NS_PER_MS, left=at / _NS_PER_MS, height=0.6, color=PALETTE["blue"], linewidth=0)
+        at = end
+    for each in measured.communications:
+        if each.measured_ns is not None:
+            begin, end = each.measured_ns
+            colour = _COLOURS.get(each.kind, MUTED)
+            axes.barh(1, (end - begin) / _NS_PER_MS, left=begin / _NS_PER_MS, height=0.6, color=colour, linewidth=0)
+    axes.set_yticks([0, 1], ["measured: compute", "measured: network"])
+    axes.invert_yaxis()
+
+
+def _legend(axes: Axes, tasks: Sequence[ComputeTask | CollectiveTask]) -> None:
+    from matplotlib.patches import Patch
+
+    kinds = [task.name.split("-")[0] if isinstance(task, ComputeTask) else task.kind for task in tasks]
+    patches = [Patch(color=_COLOURS.get(kind, MUTED), label=kind) for kind in dict.fromkeys(kinds)]
+    axes.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.0), labelcolor=INK)

@@ -1,0 +1,190 @@
+"""The collectives of ``torch.distributed``, wrapped so that a recorder sees each call, each wait and each end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import distributed
+
+from ddlsched.errors import InputError
+
+__all__ = ["Called", "Watcher", "watched"]
+
+_TENSORS: Final[dict[str, tuple[str, Sequence[str]]]] = {
+    "all_reduce": ("all-reduce", ("tensor",)),
+    "all_reduce_coalesced": ("all-reduce", ("tensors",)),
+    "all_gather": ("all-gather", ("tensor",)),
+    "all_gather_single": ("all-gather", ("input", "input_tensor")),
+    "all_gather_into_tensor": ("all-gather", ("input_tensor", "input")),
+    "_all_gather_base": ("all-gather", ("input_tensor", "input")),
+    "reduce_scatter": ("reduce-scatter", ("input_list",)),
+    "reduce_scatter_single": ("reduce-scatter", ("input", "input_tensor")),
+    "reduce_scatter_tensor": ("reduce-scatter", ("input", "input_tensor")),
+    "_reduce_scatter_base": ("reduce-scatter", ("input",)),
+    "all_to_all": ("all-to-all", ("input_tensor_list",)),
+    "all_to_all_single": ("all-to-all", ("input",)),
+    "broadcast": ("broadcast", ("tensor",)),
+    "_broadcast_coalesced": ("broadcast", ("tensors",)),
+    "barrier": ("barrier", ()),
+    "send": ("send", ("tensor",)),
+    "isend": ("send", ("tensor",)),
+    "recv": ("receive", ("tensor",)),
+    "irecv": ("receive", ("tensor",)),
+    "reduce": ("reduce", ()),
+    "gather": ("gather", ()),
+    "scatter": ("scatter", ()),
+}
+"""By function: the kind of its collective, and the parameter that holds what a rank brings."""
+
+_NO_TASK: Final = {"reduce", "gather", "scatter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call: its kind, the bytes that this rank brings, its group (None for all ranks) and, of a message, the peer."""
+
+    kind: str
+    input_bytes: int
+    group: Any = None
+    peer: int | None = None
+
+
+class Watcher:
+    """What is told of each call; the answer of ``calls`` is given back to the others."""
+
+    def calls(self, called: Called) -> Any:
+        """Take a call, and return what tells it from others."""
+        raise NotImplementedError
+
+    def returned(self, token: Any, *, at_once: bool) -> None:
+        """Take note that it has returned; if ``at_once``, the rank has waited for the collective's end."""
+        raise NotImplementedError
+
+    def waits(self, token: Any) -> None:
+        """Take note that the rank begins to wait for an asynchronous collective."""
+        raise NotImplementedError
+
+    def waited(self, token: Any) -> None:
+        """Take note that it has waited."""
+        raise NotImplementedError
+
+    def done(self, token: Any) -> None:
+        """Take note that an asynchronous collective has ended; any thread may tell."""
+        raise NotImplementedError
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Tell a watcher of every collective that this process calls by a function of ``torch.distributed``."""
+    wrapping = _Wrapping(watcher)
+    changed = [
+        (module, name, getattr(distributed, name))
+        for name in _TENSORS
+        if hasattr(distributed, name)
+        for module in _modules_with(name, getattr(distributed, name))
+    ]
+    for module, name, original in changed:
+        setattr(module, name, wrapping.collective(name, original))
+    work_class = distributed.Work
+    wait = work_class.wait
+    work_class.wait = wrapping.wait(wait)
+    try:
+        yield
+    finally:
+        work_class.wait = wait
+        for module, name, original in changed:
+            setattr(module, name, original)
+
+
+def _modules_with(name: str, function: Any) -> list[Any]:
+    """Return the modules of torch that know a function by its name."""
+    modules = [module for key, module in sys.modules.items() if key.startswith("torch.distributed")]
+    return [module for module in modules if getattr(module, "__dict__", {}).get(name) is function]
+
+
+class _Wrapping:
+    """Wraps functions; a collective that another one is made of is not told of."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._inside = threading.local()
+        self._works: dict[int, tuple[Any, Any]] = {}
+        """Works that may be waited for, kept alive so that no other gets the same id, and their tokens."""
+
+    def collective(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that does as the original and tells of it."""
+        kind, parameters = _TENSORS[name]
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "now", False):
+                return original(*args, **kwargs)
+            if kind in _NO_TASK:
+                raise InputError(
+                    f"torch.distributed.{name}: has no task in a job; expected an all-reduce or a broadcast"
+                )
+            given = _given(name, original, args, kwargs)
+            token = self._watcher.calls(_called(kind, parameters, given))
+            self._inside.now = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._inside.now = False
+            is_async = isinstance(result, distributed.Work)
+            self._watcher.returned(token, at_once=not is_async)
+            if is_async:
+                self._works[id(result)] = (result, token)
+                self._tell_end(result, token)
+            return result
+
+        return call
+
+    def _tell_end(self, work: Any, token: Any) -> None:
+        try:
+            future = work.get_future()
+        except RuntimeError:  # Messages between two ranks have none with gloo: their wait tells.
+            return
+        future.add_done_callback(lambda _: self._watcher.done(token))
+
+    def wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``Work.wait`` that tells of it."""
+
+        @functools.wraps(original)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            _, token = self._works.pop(id(work), (None, None))
+            if token is None:
+                return original(work, *args, **kwargs)
+            self._watcher.waits(token)
+            result = original(work, *args, **kwargs)
+            self._watcher.waited(token)
+            return result
+
+        return wait
+
+
+def _given(name: str, original: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names."""
+    if name == "_broadcast_coalesced":  # of C++, without a signature
+        return dict(zip(("group", "tensors", "buffer_bytes", "rank"), args, strict=False)) | kwargs
+    return dict(inspect.signature(original).bind(*args, **kwargs).arguments)
+
+
+def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> Called:
+    tensors = next((given[name] for name in parameters if name in given), ())
+    held = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in held)
+    group, peer = given.get("group"), None
+    if kind in ("send", "receive"):
+        role = "dst" if kind == "send" else "src"
+        peer = given.get(role)
+        if peer is None and f"group_{role}" in given:
+            peer = distributed.get_global_rank(group or distributed.group.WORLD, given[f"group_{role}"])
+    return Called(kind, size, group, peer)

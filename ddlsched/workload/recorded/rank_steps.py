@@ -1,0 +1,143 @@
+"""What every reader of recorded training gives: the steps of a rank, as compute time with marks in it.
+
+A rank's *compute time* is its own time in a step without what it stood still for communication. On that line lie
+marks, in the order of the program: here a communication starts, from here on a communication must have ended, here a
+phase begins. Everything between two marks is one piece of computation, whatever the trace holds there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ddlsched.errors import InputError
+
+__all__ = ["EVERYBODY", "Communication", "Mark", "MarkKind", "RankStep", "RankTrace"]
+
+EVERYBODY = ""
+"""The name of the group of all ranks."""
+
+
+class MarkKind(Enum):
+    """What lies at a mark."""
+
+    STARTS = "starts"
+    WAITS = "waits"
+    PHASE = "phase"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place on a rank's line of compute time.
+
+    Parameters
+    ----------
+    kind
+        Of the mark.
+    what
+        The number of the communication in its step; of a phase, its name.
+    at_ns
+        Compute time of the rank since the step began, nanoseconds.
+    """
+
+    kind: MarkKind
+    what: int | str
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective, or a message from one rank to another, in which a rank takes part.
+
+    Parameters
+    ----------
+    kind
+        ``all-reduce``, ``all-gather``, ``reduce-scatter``, ``all-to-all``, ``broadcast``, ``barrier`` or ``send``.
+    input_bytes
+        What this rank brings: the whole tensor of an all-reduce, a broadcast, a reduce-scatter or an all-to-all, the
+        rank's own share of an all-gather.
+    group
+        Name of the process group; :data:`EVERYBODY` for all ranks.
+    after
+        Numbers of communications of the step, of other groups, that must have ended before.
+    measured_ns
+        When the trace has it begin and end, nanoseconds of wall time since the step began.
+    """
+
+    kind: str
+    input_bytes: int
+    group: str = EVERYBODY
+    after: tuple[int, ...] = ()
+    measured_ns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """A step of a rank.
+
+    Parameters
+    ----------
+    compute_ns
+        Compute time of the whole step, nanoseconds.
+    communications
+        Numbered by their place, in the order in which the rank starts those of a group.
+    marks
+        In the order of the program; their times do not fall.
+    wall_ns
+        Length of the step in the trace, nanoseconds, if it tells.
+    stalls_ns
+        From when until when the rank stood still for communication, nanoseconds since the step began.
+    begin_ns
+        When the step began, by a clock that ranks on one host share.
+    """
+
+    compute_ns: int
+    communications: tuple[Communication, ...]
+    marks: tuple[Mark, ...]
+    wall_ns: int | None = None
+    stalls_ns: tuple[tuple[int, int], ...] = ()
+    begin_ns: int = 0
+
+    def form(self) -> tuple[object, ...]:
+        """Return what steps have in common that differ in times alone."""
+        return tuple((c.kind, c.input_bytes, c.group, c.after) for c in self.communications), tuple(
+            (mark.kind, mark.what) for mark in self.marks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """What the file of a rank holds.
+
+    Parameters
+    ----------
+    source
+        The file, for messages.
+    rank
+        None if the file does not tell.
+    num_ranks
+        Of the job, None if the file does not tell.
+    groups
+        Ranks of each process group by its name, ascending; none listed for all ranks.
+    steps
+        By number, in order.
+    nodes
+        How many nodes or events of the file are part of the steps.
+    notes
+        What was left out, and how often.
+    """
+
+    source: str
+    rank: int | None
+    num_ranks: int | None
+    groups: Mapping[str, tuple[int, ...]]
+    steps: Mapping[int, RankStep]
+    nodes: int
+    notes: Counter[str] = field(default_factory=Counter)
+
+    def refuse_no_communication(self) -> None:
+        """Raise InputError if no step communicates: a trace that was not understood looks like this."""
+        if not any(step.communications for step in self.steps.values()):
+            raise InputError(f"{self.source}: holds no collective; expected a trace of a job on several ranks")

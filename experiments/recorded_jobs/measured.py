@@ -1,0 +1,102 @@
+"""The recordings, and the network that they tell: how long each collective took once all ranks were there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ddlsched.workload.recorded.merging import merged
+from ddlsched.workload.recorded.rank_steps import Mark, MarkKind, RankStep, RankTrace
+from ddlsched.workload.recorded.recordings import read_recording
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+class Line(NamedTuple):
+    """Time of a collective between two ranks: ``latency_s + bytes * per_byte_s``."""
+
+    latency_s: float
+    per_byte_s: float
+
+
+def traces(name: str) -> list[RankTrace]:
+    """Return the recordings of a job, a rank each."""
+    return [read_recording(path) for path in sorted((RECORDINGS / name).glob("*.recording.json*"))]
+
+
+def part(ranks: Sequence[RankTrace], *, odd: bool) -> list[RankTrace]:
+    """Return every second step of each rank."""
+    return [
+        replace(rank, steps={number: step for number, step in rank.steps.items() if number % 2 == odd})
+        for rank in ranks
+    ]
+
+
+def step_s(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return the measured length of each step, the longest of its ranks, seconds."""
+    walls = [[step.wall_ns for step in rank.steps.values()] for rank in ranks]
+    return np.max(np.array(walls, dtype=float), axis=0) / 1e9
+
+
+def collective_s(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return how long each collective of each step took, seconds, a row a step.
+
+    From when the last rank is there, and the one before has ended, until the last rank is done.
+    """
+    return (
+        np.array([_collectives_ns(steps) for steps in zip(*(rank.steps.values() for rank in ranks), strict=True)]) / 1e9
+    )
+
+
+def _collectives_ns(steps: Sequence[RankStep]) -> list[int]:
+    before, took = 0, []
+    for each in zip(*(step.communications for step in steps), strict=True):
+        spans = [(step.begin_ns, own.measured_ns) for step, own in zip(steps, each, strict=True) if own.measured_ns]
+        begin = max([before, *(since + span[0] for since, span in spans)])
+        end = max(since + span[1] for since, span in spans)
+        took.append(max(end - begin, 0))
+        before = max(before, end)
+    return took
+
+
+def fitted(ranks: Sequence[RankTrace]) -> Line:
+    """Fit latency and time of a byte, neither below 0, to the times of a job's collectives."""
+    from scipy.optimize import nnls
+
+    times = collective_s(ranks)
+    first = next(iter(ranks[0].steps.values()))
+    sizes = np.tile([each.input_bytes for each in first.communications], len(times))
+    scale = sizes.max()
+    (latency_s, whole_s), _ = nnls(np.column_stack([np.ones(len(sizes)), sizes / scale]), times.ravel())
+    return Line(float(latency_s), float(whole_s / scale))
+
+
+def replayed_s(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return the length of each step by the rules of the job, its collectives as long as they took in it, seconds."""
+    recorded = merged(ranks)
+    marks = recorded.last.marks
+    return (
+        np.array(
+            [
+                _played_ns(marks, moments_ns, 1e9 * times)
+                for moments_ns, times in zip(recorded.moments_ns, collective_s(ranks), strict=True)
+            ]
+        )
+        / 1e9
+    )
+
+
+def _played_ns(marks: Sequence[Mark], moments_ns: Sequence[int], took_ns: np.ndarray) -> float:
+    """Return the end of a step in which each collective starts after the one before and computation waits at waits."""
+    stood_still = ended = 0.0
+    ends: dict[object, float] = {}
+    for mark, at_ns in zip(marks, moments_ns, strict=False):
+        if mark.kind is MarkKind.STARTS:
+            ended = ends[mark.what] = max(at_ns + stood_still, ended) + took_ns[int(mark.what)]
+        elif mark.kind is MarkKind.WAITS:
+            stood_still = max(stood_still, ends[mark.what] - at_ns)
+    return max(moments_ns[-1] + stood_still, ended)

@@ -1,0 +1,151 @@
+"""Simulates recorded jobs alone and compares with what was measured: ``run.py [--out DIR]``.
+
+Prints three tables: iterations of jobs recorded here, the bucket size of the GPT swept, and Chakra traces beside
+ASTRA-sim. With ``--out`` the tables are written as CSV, and a picture of each job's tasks beside its measured step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import astra_sim
+from measured import Line, fitted, part, replayed_s, step_s, traces
+from rebucketed import rebucketed
+
+import ddlsched
+from ddlsched.network.contention import MaxMin
+from ddlsched.workload.dag import IterationDag
+from ddlsched.workload.recorded.merging import merged
+
+JOBS = ("cnn", "gpt", "recommender")
+SWEPT_MB = (0.5, 1, 4, 25)
+ITERATIONS = 20
+SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "training_traces" / "chakra_synthetic"
+MIB = 1 << 20
+
+
+def simulated_s(dag: IterationDag, network: Line) -> float:
+    """Return the time of an iteration of two ranks alone, seconds."""
+    job = ddlsched.Job(job_id="a", arrival_s=0, num_gpus=2, iterations=ITERATIONS, iteration=dag, gpu_memory_mb=1)
+    contention = MaxMin(latency_s=network.latency_s, per_byte_s=max(network.per_byte_s, 1e-15))
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=1)
+    result = ddlsched.simulate(ddlsched.Workload.of([job]), cluster, placement="first-fit", contention=contention)
+    return float(result.summary()["makespan_s"]) / ITERATIONS
+
+
+def alone() -> list[dict[str, object]]:
+    """Return a row a job.
+
+    Simulated from all of its steps; from every second one, against the others; and replayed step by step, each
+    collective as long as it took in that step, which leaves the rules of the job as the only difference.
+    """
+    rows: list[dict[str, object]] = []
+    for name in JOBS:
+        ranks = traces(name)
+        recorded, network, measured_s = merged(ranks), fitted(ranks), step_s(ranks)
+        here_s = simulated_s(recorded.dag, network)
+        odd, even = part(ranks, odd=True), part(ranks, odd=False)
+        apart = simulated_s(merged(odd).dag, fitted(odd)) / step_s(even).mean() - 1
+        rows.append(
+            {
+                "job": name,
+                "steps": recorded.steps,
+                "tasks": len(recorded.dag.tasks),
+                "measured_ms": 1e3 * measured_s.mean(),
+                "standard_deviation_ms": 1e3 * measured_s.std(),
+                "computing_ms": recorded.dag.compute_ns / 1e6,
+                "simulated_ms": 1e3 * here_s,
+                "off_percent": 100 * (here_s / measured_s.mean() - 1),
+                "off_from_other_steps_percent": 100 * apart,
+                "replayed_ms": 1e3 * replayed_s(ranks).mean(),
+                "replayed_off_percent": 100 * (replayed_s(ranks).mean() / measured_s.mean() - 1),
+                "latency_ms": 1e3 * network.latency_s,
+                "ns_per_byte": 1e9 * network.per_byte_s,
+            }
+        )
+    return rows
+
+
+def swept() -> list[dict[str, object]]:
+    """Return a row a bucket size: measured, simulated from its own recording, and from that with the smallest."""
+    rows: list[dict[str, object]] = []
+    finest = traces(f"gpt-{SWEPT_MB[0]:g}mb")
+    fine, network = merged(finest), fitted(finest)
+    for size_mb in SWEPT_MB:
+        ranks = traces(f"gpt-{size_mb:g}mb")
+        recorded, measured_s = merged(ranks), step_s(ranks)
+        here_s = simulated_s(recorded.dag, fitted(ranks))
+        coarse = rebucketed(fine.dag, size_mb * MIB)
+        rows.append(
+            {
+                "bucket_mb": size_mb,
+                "buckets": len(recorded.last.communications),
+                "measured_ms": 1e3 * measured_s.mean(),
+                "standard_deviation_ms": 1e3 * measured_s.std(),
+                "simulated_ms": 1e3 * here_s,
+                "off_percent": 100 * (here_s / measured_s.mean() - 1),
+                "foretold_ms": 1e3 * simulated_s(coarse, network),
+            }
+        )
+    return rows
+
+
+def beside_astra_sim() -> list[dict[str, object]]:
+    """Return a row a trace, where its files are, and a row a kind of collective."""
+    found = [*(astra_sim.traces(SAMPLES) if SAMPLES.is_dir() else []), *astra_sim.collectives()]
+    return [
+        {
+            "what": row.what,
+            "simulated_ms": row.simulated_ms,
+            "astra_sim_ms": row.astra_sim_ms,
+            "off_percent": 100 * row.off,
+        }
+        for row in found
+    ]
+
+
+def main() -> None:
+    """Print the tables and, if asked for, write them and the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="folder for tables and pictures")
+    out: Path | None = parser.parse_args().out
+    tables = {"alone": alone(), "buckets": swept(), "astra_sim": beside_astra_sim()}
+    for name, rows in tables.items():
+        print(f"{name}\n{_text(rows)}\n")
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            with (out / f"{name}.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
+    if out is not None:
+        _draw(out)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _text(rows: Sequence[dict[str, object]]) -> str:
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+
+
+def _draw(out: Path) -> None:
+    from ddlsched.comparisons.charts.recorded_chart import recorded_chart
+    from ddlsched.comparisons.charts.style import save
+    from ddlsched.workload.recorded.alone import Card, timed_alone
+
+    for name in JOBS:
+        ranks = traces(name)
+        recorded, network = merged(ranks), fitted(ranks)
+        card = Card(gbps=8e-9 / max(network.per_byte_s, 1e-15), latency_us=1e6 * network.latency_s / 2)
+        save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last), out / name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""``ddlsched workload import-training``: a job, a summary and a picture, or a line that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from chakra_files import COLLECTIVE, COMPUTE, chakra_node, write_chakra
+from command_line import refused, run
+
+from ddlsched.workload.workload_files import read_workload
+
+NODES = [
+    chakra_node(0, COMPUTE, duration_us=400),
+    chakra_node(1, COMPUTE, after=[0], duration_us=900),
+    chakra_node(2, COLLECTIVE, after=[1], attributes={"comm_type": 0, "comm_size": 48 << 20}),
+]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write_chakra(tmp_path / "job.0.et", NODES)
+
+
+def test_job_summary_and_picture_are_written(tmp_path: Path, trace: Path) -> None:
+    out, chart = tmp_path / "job.json", tmp_path / "picture"
+    arguments = ("--gpus", 4, "--iterations", 7, "--gbps", 8, "--chart", chart, "--out", out)
+    done = run("workload", "import-training", trace, *arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["collectives"] == [{"kind": "all-reduce", "group": "all ranks", "count": 1, "bytes": 48 << 20}]
+    assert found["iteration_alone_s"] == pytest.approx(0.0013 + 1.5 * (48 << 20) / 1e9)
+    (job,) = read_workload(out)
+    assert (job.num_gpus, job.iterations, job.compute_ns) == (4, 7, 1_300_000)
+    assert chart.with_suffix(".png").stat().st_size > 5000
+    assert chart.with_suffix(".svg").exists()
+    text = run("workload", "import-training", trace, *arguments)
+    assert "exposed communication                 98.3 % of the iteration" in text.stdout
+    assert run("validate", out).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--out", "job.csv"), ("the suffix is '.csv'", "expected .json")),
+        (("--out", "job.json", "--gbps", "0"), ("gbps 0", "expected a speed above 0")),
+        (("--out", "job.json"), ("does not tell how many ranks",)),
+        (("--out", "job.json", "--gpus", "2", "--groups", "none.json"), ("none.json: no such file",)),
+        (("--out", "no/where/job.json", "--gpus", "2"), ("there is no folder",)),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_line(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(trace.parent)
+    refused(run("workload", "import-training", trace, *arguments), *parts)

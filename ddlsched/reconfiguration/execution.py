@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks, is_contiguous, span
@@ -98,7 +98,14 @@ class _Job(NamedTuple):
 
 @contextmanager
 def copied(
-    arrays: Sequence[NewArray], files: OpenFiles, journal: Journal, *, chunk_bytes: int, threads: int, watch: Watch
+    arrays: Sequence[NewArray],
+    files: OpenFiles,
+    journal: Journal,
+    *,
+    chunk_bytes: int,
+    threads: int,
+    watch: Watch,
+    finished: Callable[[Sequence[str]], None],
 ) -> Iterator[int]:
     """Fill the files; yields the bytes that an earlier run had written, and waits at the end until all is on disk.
 
@@ -110,10 +117,13 @@ def copied(
         Most bytes that a thread copies at a time; it holds at most twice as many of what it reads.
     watch
         Told of each batch.
+    finished
+        Told which tensors are whole in the new files after a batch, each once.
     """
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
     buffers = [Buffers(2 * chunk_bytes) for _ in range(threads)]
     done = resumed = 0
+    unfinished = dict.fromkeys(array.tensor for array in arrays)
     with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
         for number, batch in enumerate(_batches(arrays, chunk_bytes)):
             done += sum(job.num_bytes for jobs in batch for job in jobs)
@@ -124,11 +134,21 @@ def copied(
             for _ in pool.map(lambda own, left=left: _carry_out(left, files, own), buffers):
                 pass
             flusher.begin(number + 1)
+            finished(_taken(unfinished, before=batch[-1][-1].array.tensor))
             watch("copying", min(done, total), total)
+        finished(list(unfinished))
         watch("copying", total, total)
         yield resumed
         flusher.wait()
         files.flush()  # Also of files without a batch.
+
+
+def _taken(names: dict[str, None], before: str) -> list[str]:
+    """Return the names before one, which are taken out."""
+    found = list(takewhile(lambda name: name != before, names))
+    for name in found:
+        del names[name]
+    return found
 
 
 class _Flusher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import groupby, takewhile
@@ -16,6 +16,7 @@ from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target
 from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.reconfiguration.partial_folder import Journal, explained
 from ddlsched.reconfiguration.plan import TensorPlan
+from ddlsched.reconfiguration.read_ahead import read_soon
 from ddlsched.reconfiguration.reading import Source, Watch
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
@@ -125,13 +126,15 @@ def copied(
     done = resumed = 0
     unfinished = dict.fromkeys(array.tensor for array in arrays)
     with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
-        for number, batch in enumerate(_batches(arrays, chunk_bytes)):
+        for number, (batch, following) in enumerate(_with_next(_batches(arrays, chunk_bytes))):
             done += sum(job.num_bytes for jobs in batch for job in jobs)
             if number < journal.done:
                 resumed = done
                 continue
             left = iter(batch)  # Threads take from it one by one.
-            for _ in pool.map(lambda own, left=left: _carry_out(left, files, own), buffers):
+            running = pool.map(lambda own, left=left: _carry_out(left, files, own), buffers)
+            read_soon(_ranges(following))
+            for _ in running:
                 pass
             flusher.begin(number + 1)
             finished(_taken(unfinished, before=batch[-1][-1].array.tensor))
@@ -141,6 +144,31 @@ def copied(
         yield resumed
         flusher.wait()
         files.flush()  # Also of files without a batch.
+
+
+def _with_next(batches: Iterator[list[_Jobs]]) -> Iterator[tuple[list[_Jobs], list[_Jobs]]]:
+    """Yield each batch with the next one; the last with an empty one."""
+    before: list[_Jobs] = next(batches, [])
+    for batch in batches:
+        yield before, batch
+        before = batch
+    if before:
+        yield before, []
+
+
+def _ranges(batch: Iterable[_Jobs]) -> Iterator[tuple[int, int, int]]:
+    """Yield what a batch reads of local files: for each array, from its first to its last byte."""
+    found: dict[Source, tuple[int, int]] = {}
+    for array, chunk in (job for jobs in batch for job in jobs):
+        for copy in chunk.copies:
+            source = array.sources[copy.source]
+            low, high = source.byte_range(copy.read)
+            before = found.get(source, (low, high))
+            found[source] = min(low, before[0]), max(high, before[1])
+    for source, (low, high) in found.items():
+        descriptor = source.place.descriptor(source.file)
+        if descriptor is not None:
+            yield descriptor, low, high
 
 
 def _taken(names: dict[str, None], before: str) -> list[str]:

@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 __all__ = ["begin_reading", "read_soon"]
 
@@ -21,14 +22,14 @@ def begin_reading(folder: str) -> None:
 
 def _read_begins(folder: str) -> None:
     with suppress(OSError):
-        names = os.listdir(folder)
-        for name in sorted(names):
-            _read_begin(os.path.join(folder, name), _FIRST_BYTES // len(names))
+        files = sorted(Path(folder).iterdir())
+        for file in files:
+            _read_begin(file, _FIRST_BYTES // len(files))
 
 
-def _read_begin(path: str, num_bytes: int) -> None:
+def _read_begin(file: Path, num_bytes: int) -> None:
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.posix_fadvise(descriptor, 0, num_bytes, os.POSIX_FADV_WILLNEED)

@@ -140,7 +140,7 @@ def reshard(
         ):
             copy_s = clock.lap_s()
             if verification is not None:  # While the last batches are on their way to the disk.
-                new = dataclasses.replace(new, **{digest: _hashes(verification, folder, watch)})
+                new = _with_hashes(new, digest, _hashes(verification, folder, watch))
             verify_s = clock.lap_s()
         folder.begin_descriptions()
         folder.finish(final, form.describe(new, held, partial))
@@ -344,6 +344,10 @@ def _hashes(verification: Verification, folder: PartialFolder, watch: Watch) -> 
     except InputError:
         folder.remove()
         raise
+
+
+def _with_hashes(new: Checkpoint, digest: Digest, hashes: Mapping[str, str]) -> Checkpoint:
+    return dataclasses.replace(new, xxh3=hashes) if digest == "xxh3" else dataclasses.replace(new, sha256=hashes)
 
 
 @contextmanager

@@ -74,9 +74,7 @@ class Verification:
         self.begin(tensor.name for tensor in tensors if tensor.name not in self._begun)
         found: dict[str, str] = {}
         faults = [
-            other_content(self._new, name, "", text)
-            for name, text in self._recorded.items()
-            if name not in self._begun
+            other_content(self._new, name, "", text) for name, text in self._recorded.items() if name not in self._begun
         ]
         done, total = 0, total_bytes(tensors)
         for tensor in tensors:

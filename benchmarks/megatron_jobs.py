@@ -6,6 +6,7 @@ What a rank runs takes its number and a task.
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from megatron.core.dist_checkpointing.optimizer import (  # noqa: E402
 )
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 
 HIDDEN, INNER, HEADS, GROUPS, LAYERS, WORDS = 16, 24, 4, 2, 4, 40
@@ -77,6 +79,54 @@ def load_gpt(_rank: int, folder: str) -> dict[str, Any]:
     keys = {name: value.key for name, value in wanted.items()}
     found = dist_checkpointing.load(wanted, folder)
     return {key: found[name].numpy() for name, key in keys.items()}
+
+
+class Llama(NamedTuple):
+    """A Llama's sizes, and a checkpoint of it."""
+
+    folder: str
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    groups: int
+    words: int
+
+
+def logits(_rank: int, llama: Llama) -> Any:
+    """Load a Llama as one rank, and return what it makes of the words 0, 7, 14, ...: an array (words, vocabulary)."""
+    parallel_state.initialize_model_parallel(1, 1)
+    # Without dropout nothing is drawn, yet Megatron-core would set a GPU's generator.
+    CudaRNGStatesTracker.fork = lambda *_args, **_known: nullcontext()  # type: ignore[method-assign]
+    config = TransformerConfig(
+        num_layers=llama.layers,
+        hidden_size=llama.hidden,
+        ffn_hidden_size=llama.inner,
+        num_attention_heads=llama.heads,
+        num_query_groups=llama.groups,
+        use_cpu_initialization=True,
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=False,
+        normalization="RMSNorm",
+        layernorm_epsilon=1e-6,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
+    model = GPTModel(
+        config,
+        get_gpt_layer_local_spec(normalization="RMSNorm"),
+        vocab_size=llama.words,
+        max_sequence_length=64,
+        share_embeddings_and_output_weights=False,
+        position_embedding_type="rope",
+    ).eval()
+    state = model.sharded_state_dict(metadata={"non_homogeneous_layers": False})
+    wanted = {name: value for name, value in state.items() if "_extra_state" not in name}
+    model.load_state_dict(dist_checkpointing.load(wanted, llama.folder), strict=False)
+    words, places = torch.arange(20)[None] * 7 % llama.words, torch.arange(20)[None]
+    with torch.no_grad():
+        return model(words, places, torch.ones(1, 1, 20, 20).triu(1).bool())[0].numpy()
 
 
 def _job(task: Task, seed: int) -> tuple[GPTModel, torch.optim.AdamW]:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmark_tables import Table, say
-from resharding_processes import made, process_tables, transformer_tensors
+from resharding_processes import Measured, made, process_tables, summary, transformer_tensors
 
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import DIGESTS, content_hashes
@@ -103,13 +103,17 @@ def main() -> None:
     torch_python = asked.torch_python or (sys.executable if find_spec("torch") else None)
     if asked.only in (None, "a"):
         print(planning(asked.repeats), "\n")
+    measured: list[Measured] = []
     for gb in asked.gb or [1.2, 4.0]:
         with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
             if asked.only in (None, "b"):
-                for table in process_tables(Path(folder), gb, asked.repeats, torch_python):
-                    print(table, "\n")
+                for table, found in process_tables(Path(folder), gb, asked.repeats, torch_python):
+                    print(table, "\n", flush=True)
+                    measured.append(found)
             if asked.only in (None, "c"):
                 print(hashing(Path(folder), gb), "\n")
+    if measured:
+        print(summary(measured), "\n")
 
 
 if __name__ == "__main__":

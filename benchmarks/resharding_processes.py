@@ -29,9 +29,11 @@ from ddlsched.reconfiguration.parallelism import Parallelism, parse_parallelism
 from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.reconfiguration.tensors import Cut, Tensor
 
-__all__ = ["made", "process_tables", "strided_tensors", "transformer_tensors"]
+__all__ = ["Measured", "made", "process_tables", "strided_tensors", "summary", "transformer_tensors"]
 
 PROGRAM = "from ddlsched.cli import main; main()"
+COPY, PLAIN, VERIFY = "cp --reflink=never, sync", "reshard", "reshard --verify"
+TORCH_FORM, TORCH = "reshard --format torch", "PyTorch distributed checkpoint"
 COLUMNS = ("", "GB written", "time, s", "CPU, s", "anonymous MB", "time: this / cp", "GB/s: this / cp")
 
 
@@ -181,9 +183,38 @@ CHANGES = (
 )
 
 
-def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | None) -> Iterator[Table]:
+LARGE_GB = 2
+"""From here on only the first change and the last are run, which takes a few minutes less."""
+
+
+class Measured(NamedTuple):
+    """A change in one state of the page cache: the runs of each rival, in the order of rounds."""
+
+    title: str
+    state: str
+    runs: dict[str, list[Run]]
+
+    def speed(self, rival: str) -> float | None:
+        """Return the median over rounds of how fast a rival writes beside cp; None if it had no part."""
+        if rival not in self.runs:
+            return None
+        pairs = zip(self.runs[rival], self.runs[COPY], strict=False)  # PyTorch's runs once.
+        rates = [run.written_bytes / run.wall_s * cp.wall_s / cp.written_bytes for run, cp in pairs]
+        return statistics.median(rates)
+
+    def time(self, rival: str, beside: str) -> float | None:
+        """Return the median over rounds of the time of a rival beside another's."""
+        if rival not in self.runs:
+            return None
+        pairs = zip(self.runs[rival], self.runs[beside], strict=False)
+        return statistics.median(run.wall_s / other.wall_s for run, other in pairs)
+
+
+def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | None) -> Iterator[tuple[Table, Measured]]:
     """Yield a table for each change and each state of the page cache; PyTorch has a part in the first change."""
     for number, (title, make, after) in enumerate(CHANGES):
+        if gb >= LARGE_GB and 0 < number < len(CHANGES) - 1:
+            continue
         here = folder / str(number)
         here.mkdir()
         tensors = make(gb)
@@ -196,12 +227,24 @@ def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | No
         shutil.rmtree(here)
 
 
+def summary(measured: Sequence[Measured]) -> Table:
+    """Return what is to be reached beside what was, a row for each change."""
+    rows = []
+    for found in measured:
+        extra, torch_time = found.time(VERIFY, PLAIN), found.time(TORCH, PLAIN)
+        cells = [found.speed(PLAIN), found.speed(TORCH_FORM), torch_time, extra and 100 * (extra - 1)]
+        rows.append((found.title, found.state, *cells))
+    columns = ("", "sources", "speed / cp", "torch format: speed / cp", "PyTorch: time / ours", "--verify, % more")
+    note = "To reach: 0.95, 0.8, 3, 30 %. Speed is bytes written a second, whole processes."
+    return Table(title="(b) all changes", columns=columns, rows=rows, notes=[note])
+
+
 def plain_rivals(here: Path, after: str) -> Rivals:
     source, target = here / "source", here / "target"
     return {
-        "cp --reflink=never, sync": (source, lambda: copied(source, target)),
-        "reshard": (source, lambda: resharded(source, target, after)),
-        "reshard --verify": (source, lambda: resharded(source, target, after, "--verify")),
+        COPY: (source, lambda: copied(source, target)),
+        PLAIN: (source, lambda: resharded(source, target, after)),
+        VERIFY: (source, lambda: resharded(source, target, after, "--verify")),
     }
 
 
@@ -210,38 +253,33 @@ def torch_rivals(here: Path, tensors: Sequence[Tensor], after: str, torch_python
     source, own, target, to = here / "source", here / "torch", here / "target", parse_parallelism(after)
     through_torch(torch_python, here / "none", own, Parallelism(tp=2), tensors, keep=True)
     return {
-        "reshard --format torch": (source, lambda: resharded(source, target, after, "--format", "torch")),
-        "PyTorch distributed checkpoint": (own, lambda: through_torch(torch_python, own, target, to, tensors)),
+        TORCH_FORM: (source, lambda: resharded(source, target, after, "--format", "torch")),
+        TORCH: (own, lambda: through_torch(torch_python, own, target, to, tensors)),
     }
 
 
-def _table(title: str, state: Callable[[Path], None], rivals: Rivals, repeats: int) -> Table:
+def _table(title: str, state: Callable[[Path], None], rivals: Rivals, repeats: int) -> tuple[Table, Measured]:
     runs: dict[str, list[Run]] = {name: [] for name in rivals}
     loads = []
     for repeat in range(repeats):
         for name, (read, run) in rivals.items():
+            if repeat and name == TORCH:
+                continue  # So many times slower that one run tells.
             say(f"{title}, {state.__name__} {repeat + 1}: {name}")
             os.sync()
             state(read)
             loads.append(os.getloadavg()[0])
             runs[name].append(run())
-    first = runs["cp --reflink=never, sync"]
-    rows = [(name, *_row(own, first)) for name, own in runs.items()]
-    extra = [own.wall_s / plain.wall_s for own, plain in zip(runs["reshard --verify"], runs["reshard"], strict=True)]
-    notes = [f"--verify takes {statistics.median(extra) - 1:.0%} longer. To reach: 30 %."]
-    if "PyTorch distributed checkpoint" in runs:
-        torch_s = runs["PyTorch distributed checkpoint"]
-        ratios = [other.wall_s / plain.wall_s for other, plain in zip(torch_s, runs["reshard"], strict=True)]
-        notes.append(f"PyTorch's takes {statistics.median(ratios):.2f} times as long as reshard. To reach: 3.")
-    notes.append(f"Load averages of the machine before the runs: {min(loads):.1f} to {max(loads):.1f}.")
-    return Table(
+    measured = Measured(title, state.__name__, runs)
+    rows = [(name, *_row(own, measured, name)) for name, own in runs.items()]
+    notes = [f"Load averages of the machine before the runs: {min(loads):.1f} to {max(loads):.1f}."]
+    table = Table(
         title=f"(b) {title}, {state.__name__} sources: medians of {repeats}", columns=COLUMNS, rows=rows, notes=notes
     )
+    return table, measured
 
 
-def _row(own: list[Run], first: list[Run]) -> tuple[float, ...]:
+def _row(own: list[Run], measured: Measured, name: str) -> tuple[float, ...]:
     median = [statistics.median(values) for values in zip(*own, strict=True)]
-    wall = [run.wall_s / cp.wall_s for run, cp in zip(own, first, strict=True)]
-    rate = [run.written_bytes / run.wall_s * cp.wall_s / cp.written_bytes for run, cp in zip(own, first, strict=True)]
     written, anonymous = median[2] / 1e9, median[3] / 1e6
-    return (written, median[0], median[1], anonymous, statistics.median(wall), statistics.median(rate))
+    return (written, median[0], median[1], anonymous, measured.time(name, COPY) or 0, measured.speed(name) or 0)

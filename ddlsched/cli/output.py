@@ -41,8 +41,15 @@ class _Stdout:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(text))
+        self._try(lambda: self._written_as_far_as_possible(text))
         return len(text)
+
+    def _written_as_far_as_possible(self, text: str) -> None:
+        """Write text, with question marks for what the locale's encoding lacks."""
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:
+            self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
 
     def flush(self) -> None:
         self._try(lambda: self._stream.flush())

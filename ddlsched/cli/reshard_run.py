@@ -46,7 +46,7 @@ def run_reshard(
     from ddlsched.cli import reshard_output as output
     from ddlsched.io.progress import bytes_bar
     from ddlsched.reconfiguration import resharding
-    from ddlsched.reconfiguration.formats import form_of, reading_for
+    from ddlsched.reconfiguration.formats import form_of, num_left_out, reading_for
     from ddlsched.reconfiguration.parallelism import parse_parallelism
 
     if buffer_mb < 1:
@@ -56,7 +56,8 @@ def run_reshard(
     found = _opened(source, like, lost_ranks, dict(map(_peer, peers)), gpus_per_host)
     origin = reading_for(write, found)
     wanted = degrees or origin.job.parallelism
-    _tell_what_is_left_out(found, origin)
+    if left := num_left_out(write, found):
+        notice(f"left out what is no weight of the model: {left} tensors, objects or files")
     if dry_run:
         plan = resharding.planned(origin, wanted, gpus_per_host=gpus_per_host, stages=map_of_stages)
         emit(json.dumps(output.numbers(plan), indent=2) + "\n" if as_json else output.text(plan))
@@ -94,12 +95,6 @@ def _opened(source: str, like: str | None, lost: list[int], peers: dict[int, str
         option = "--lost" if lost else "--peer"
         raise InputError(f"{source}: has no files of ranks, which {option} names; expected none for this format")
     return foreign
-
-
-def _tell_what_is_left_out(found: Reading, origin: Reading) -> None:
-    left = len(found.job.tensors) - len(origin.job.tensors)
-    if left:
-        notice(f"left out what is no weight of the model: {left} tensors, objects or files")
 
 
 def _numbers(option: str, text: str) -> list[int]:

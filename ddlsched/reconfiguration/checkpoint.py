@@ -18,6 +18,7 @@ from ddlsched.io.files import replacing
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.plain_values import plain_value
 from ddlsched.reconfiguration.safetensors_files import Entry, read_header
 from ddlsched.reconfiguration.tensors import Tensor
 
@@ -225,6 +226,9 @@ def _adapter() -> TypeAdapter[_File]:
 
 
 def _parsed(text: bytes, where: str) -> _File:
+    plain = plain_value(_File, text)
+    if plain is not None:
+        return plain
     import pydantic
 
     try:

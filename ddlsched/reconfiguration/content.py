@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -17,7 +17,16 @@ from ddlsched.reconfiguration.reading import Reading, Source, Watch, no_watch
 from ddlsched.reconfiguration.shards import Layout, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
 
-__all__ = ["DIGESTS", "Digest", "content_hashes", "refuse_diverged", "refuse_other_content"]
+__all__ = [
+    "DIGESTS",
+    "Digest",
+    "as_many_threads_as_processors",
+    "content_hash",
+    "content_hashes",
+    "divergences",
+    "other_content",
+    "refuse_other_content",
+]
 
 Digest: TypeAlias = Literal["xxh3", "sha256"]
 """XXH3 of 128 bits finds what goes wrong by accident, as fast as memory is read; SHA-256 what somebody makes of it."""
@@ -47,20 +56,27 @@ def content_hashes(reading: Reading, digest: Digest = "sha256", *, watch: Watch 
     done = 0
     # The longest first: so no thread is left with one at the end.
     ordered = sorted(tensors, key=lambda tensor: -tensor.num_bytes)
-    with _pool() as pool:
-        for tensor, found in zip(ordered, pool.map(partial(_content_hash, reading, digest), ordered), strict=True):
+    with as_many_threads_as_processors() as pool:
+        for tensor, found in zip(ordered, pool.map(partial(content_hash, reading, digest), ordered), strict=True):
             hashes[tensor.name] = found
             done += tensor.num_bytes
             watch("hashing", done, total)
     return {tensor.name: hashes[tensor.name] for tensor in tensors}
 
 
-def _pool() -> ThreadPoolExecutor:
+def as_many_threads_as_processors() -> ThreadPoolExecutor:
     """Return as many threads as there are processors: digests and reads leave the interpreter to each other."""
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
 
-def _content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
+def content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
+    """Return the digest of a whole tensor, read from the first replica of each part; the files have been looked at.
+
+    Raises
+    ------
+    InputError
+        A file has changed, or a part of the tensor is nowhere.
+    """
     array = _whole(reading, tensor)
     return _hashed(array, chunks(array.copies, GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]), digest)
 
@@ -101,27 +117,19 @@ def refuse_other_content(
     """
     found = content_hashes(reading, digest, watch=watch)
     faults = [
-        _other(reading, name, found.get(name, ""), text) for name, text in expected.items() if found.get(name) != text
+        other_content(reading, name, found.get(name, ""), text)
+        for name, text in expected.items()
+        if found.get(name) != text
     ]
-    faults += _divergences(reading)
+    with as_many_threads_as_processors() as pool:
+        for diverged in pool.map(partial(divergences, reading), reading.checkpoint.collection.tensors):
+            faults += diverged
     if faults:
         raise FaultyInputError(faults)
 
 
-def refuse_diverged(reading: Reading) -> None:
-    """Check each replica against the first.
-
-    Raises
-    ------
-    FaultyInputError
-        Two files that should hold the same do not; all such tensors are named.
-    """
-    faults = list(_divergences(reading))
-    if faults:
-        raise FaultyInputError(faults)
-
-
-def _other(reading: Reading, name: str, found: str, expected: str) -> str:
+def other_content(reading: Reading, name: str, found: str, expected: str) -> str:
+    """Return the message about a tensor with another digest than expected."""
     tensor = reading.checkpoint.collection.by_name.get(name)
     if tensor is None:
         return f"{reading.place.name_of('')}: tensor {name} has a content hash, but is not there; expected it"
@@ -131,13 +139,7 @@ def _other(reading: Reading, name: str, found: str, expected: str) -> str:
     return f"{text}; expected {expected[:12]}: its contents are not those that were saved"
 
 
-def _divergences(reading: Reading) -> Iterator[str]:
-    with _pool() as pool:
-        for faults in pool.map(partial(_diverged, reading), reading.checkpoint.collection.tensors):
-            yield from faults
-
-
-def _diverged(reading: Reading, tensor: Tensor) -> list[str]:
+def divergences(reading: Reading, tensor: Tensor) -> list[str]:
     """Return a line for each replica of a part of a tensor that differs from the first in an element."""
     faults = []
     for layout, sources in reading.replicas(tensor):

@@ -15,7 +15,7 @@ from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.distributed_files import METADATA, Metadata, read_metadata
 from ddlsched.reconfiguration.division import Box
 from ddlsched.reconfiguration.division_rules import found_division, place_by_name
-from ddlsched.reconfiguration.files_beside import MEGATRON_FILES, files_beside, has_file
+from ddlsched.reconfiguration.files_beside import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file
 from ddlsched.reconfiguration.locations import Location, location_of
 from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.stored_parts import PartsReading, StoredPart, stored_part, whole_parts
@@ -57,7 +57,7 @@ def read_distributed(directory: Path | str, like: Path | str | None = None) -> R
     """
     place = location_of(directory)
     stored = read_metadata(place)
-    beside = files_beside(place, MEGATRON_FILES)
+    beside = files_beside(place, (*MEGATRON_FILES, *HUGGING_FACE_FILES))
     parts = dict(_parts(place, stored)) | {
         name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()
     }

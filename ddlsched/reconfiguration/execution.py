@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks, is_contiguous, span
@@ -16,6 +16,7 @@ from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target
 from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
 from ddlsched.reconfiguration.partial_folder import Journal, explained
 from ddlsched.reconfiguration.plan import TensorPlan
+from ddlsched.reconfiguration.read_ahead import read_soon
 from ddlsched.reconfiguration.reading import Source, Watch
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
@@ -98,7 +99,14 @@ class _Job(NamedTuple):
 
 @contextmanager
 def copied(
-    arrays: Sequence[NewArray], files: OpenFiles, journal: Journal, *, chunk_bytes: int, threads: int, watch: Watch
+    arrays: Sequence[NewArray],
+    files: OpenFiles,
+    journal: Journal,
+    *,
+    chunk_bytes: int,
+    threads: int,
+    watch: Watch,
+    finished: Callable[[Sequence[str]], None],
 ) -> Iterator[int]:
     """Fill the files; yields the bytes that an earlier run had written, and waits at the end until all is on disk.
 
@@ -110,25 +118,65 @@ def copied(
         Most bytes that a thread copies at a time; it holds at most twice as many of what it reads.
     watch
         Told of each batch.
+    finished
+        Told which tensors are whole in the new files after a batch, each once.
     """
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
     buffers = [Buffers(2 * chunk_bytes) for _ in range(threads)]
     done = resumed = 0
+    unfinished = dict.fromkeys(array.tensor for array in arrays)
     with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
-        for number, batch in enumerate(_batches(arrays, chunk_bytes)):
+        for number, (batch, following) in enumerate(_with_next(_batches(arrays, chunk_bytes))):
             done += sum(job.num_bytes for jobs in batch for job in jobs)
             if number < journal.done:
                 resumed = done
                 continue
             left = iter(batch)  # Threads take from it one by one.
-            for _ in pool.map(lambda own, left=left: _carry_out(left, files, own), buffers):
+            running = pool.map(lambda own, left=left: _carry_out(left, files, own), buffers)
+            read_soon(_ranges(following))
+            for _ in running:
                 pass
             flusher.begin(number + 1)
+            finished(_taken(unfinished, before=batch[-1][-1].array.tensor))
             watch("copying", min(done, total), total)
+        finished(list(unfinished))
         watch("copying", total, total)
         yield resumed
         flusher.wait()
         files.flush()  # Also of files without a batch.
+
+
+def _with_next(batches: Iterator[list[_Jobs]]) -> Iterator[tuple[list[_Jobs], list[_Jobs]]]:
+    """Yield each batch with the next one; the last with an empty one."""
+    before: list[_Jobs] = next(batches, [])
+    for batch in batches:
+        yield before, batch
+        before = batch
+    if before:
+        yield before, []
+
+
+def _ranges(batch: Iterable[_Jobs]) -> Iterator[tuple[int, int, int]]:
+    """Yield what a batch reads of local files: for each array, from its first to its last byte."""
+    found: dict[Source, tuple[int, int]] = {}
+    for array, chunk in (job for jobs in batch for job in jobs):
+        for copy in chunk.copies:
+            source = array.sources[copy.source]
+            low, high = source.byte_range(copy.read)
+            before = found.get(source, (low, high))
+            found[source] = min(low, before[0]), max(high, before[1])
+    for source, (low, high) in found.items():
+        descriptor = source.place.descriptor(source.file)
+        if descriptor is not None:
+            yield descriptor, low, high
+
+
+def _taken(names: dict[str, None], before: str) -> list[str]:
+    """Return the names before one, which are taken out."""
+    found = list(takewhile(lambda name: name != before, names))
+    for name in found:
+        del names[name]
+    return found
 
 
 class _Flusher:

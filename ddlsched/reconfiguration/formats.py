@@ -9,7 +9,7 @@ from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm
 from ddlsched.reconfiguration.format_names import Format
 from ddlsched.reconfiguration.reading import Reading
 
-__all__ = ["foreign_reading", "form_of", "reading_for"]
+__all__ = ["foreign_reading", "form_of", "num_left_out", "reading_for"]
 
 
 def foreign_reading(source: Path | str, like: Path | str | None = None) -> Reading | None:
@@ -40,13 +40,24 @@ def reading_for(form: Format, reading: Reading) -> Reading:
     """Return what of a checkpoint a format can hold."""
     if form is Format.huggingface:
         from ddlsched.reconfiguration.hugging_face import weights_of
+        from ddlsched.reconfiguration.translation import with_hugging_face_names
 
-        return weights_of(reading)
+        return with_hugging_face_names(weights_of(reading))
     if form is Format.megatron:
         from ddlsched.reconfiguration.megatron import stacked
+        from ddlsched.reconfiguration.translation import with_megatron_names
 
-        return stacked(reading)
+        return stacked(with_megatron_names(reading))
     return reading
+
+
+def num_left_out(form: Format, reading: Reading) -> int:
+    """Return how many tensors, objects and files of a checkpoint a format cannot hold."""
+    if form is not Format.huggingface:
+        return 0
+    from ddlsched.reconfiguration.hugging_face import weights_of
+
+    return len(reading.job.tensors) - len(weights_of(reading).job.tensors)
 
 
 def form_of(form: Format) -> FileForm:

@@ -98,21 +98,31 @@ class PartialFolder:
     def finish(self, final: Path, descriptions: Sequence[Path]) -> None:
         """Give the folder its name once the descriptions, the last of its files, are on disk.
 
+        The journal goes last: without it a run that was killed right before could not be gone on with.
+
         Raises
         ------
         InputError
-            The system refuses.
+            The system refuses, or another folder has this one's place.
         """
         try:
             for path in descriptions:
                 _sync(path)
+            os.fsync(self.directory)
+            self._refuse_another()
+            self.path.rename(final)
             os.unlink(_JOURNAL, dir_fd=self.directory)
             os.fsync(self.directory)
-            self.path.rename(final)
             _sync(final.parent)
         except OSError as error:
             why = error.strerror
             raise InputError(f"{final}: cannot be made of {self.path} ({why}); expected a new folder") from None
+
+    def _refuse_another(self) -> None:
+        """Raise InputError if the folder was moved away, so that its name means another one or none."""
+        if not self.path.exists() or not os.path.samestat(self.path.lstat(), os.fstat(self.directory)):
+            text = "has been moved or replaced while it was written"
+            raise InputError(f"{self.path}: {text}; expected a folder that nobody else touches: nothing was made of it")
 
     def remove(self) -> None:
         """Remove it with all that is in it: what it holds must not be used."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.content import Digest, content_hashes, refuse_diverged, refuse_other_content
+from ddlsched.reconfiguration.content import Digest
 from ddlsched.reconfiguration.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.reconfiguration.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.reconfiguration.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
@@ -25,6 +25,7 @@ from ddlsched.reconfiguration.partial_folder import PartialFolder, claimed, expl
 from ddlsched.reconfiguration.plan import Plan, TensorPlan, plan
 from ddlsched.reconfiguration.reading import Reading, Watch, no_watch
 from ddlsched.reconfiguration.tensors import Tensor, total_bytes
+from ddlsched.reconfiguration.verification import Verification
 
 __all__ = ["Outcome", "planned", "refuse_destination", "reshard"]
 
@@ -42,7 +43,8 @@ class Outcome:
     resumed_bytes
         Of them, those that an earlier run, which was stopped, had written.
     plan_s, copy_s, verify_s
-        Wall time of planning (reading descriptions included), of copying (until all is on disk), of checking hashes.
+        Wall time of planning (reading descriptions included), of copying (until all is on disk), of checking hashes
+        once all is copied; most are checked before.
     """
 
     plan: Plan
@@ -132,12 +134,13 @@ def reshard(
     with claimed(partial, writing.fingerprint(), writing.sizes) as folder:
         with (
             _unless_changed(reading, folder),
-            writing.copied_to(folder, threads or num_threads(), watch) as resumed_bytes,
+            writing.opened(folder) as files,
+            _verification(writing, new, folder, digest if verify else None) as verification,
+            writing.copied(files, folder, threads or num_threads(), watch, verification) as resumed_bytes,
         ):
             copy_s = clock.lap_s()
-            if verify:  # While the last batches are on their way to the disk.
-                folder.begin_descriptions()
-                new = _verified(reading, new, form.reading(new, held, partial), folder, digest, watch)
+            if verification is not None:  # While the last batches are on their way to the disk.
+                new = _with_hashes(new, digest, _hashes(verification, folder, watch))
             verify_s = clock.lap_s()
         folder.begin_descriptions()
         folder.finish(final, form.describe(new, held, partial))
@@ -261,13 +264,22 @@ class _Writing:
         refuse_full_disk(partial.parent, sum(self.sizes.values()) - _allocated_bytes(partial))
 
     @contextmanager
-    def copied_to(self, folder: PartialFolder, threads: int, watch: Watch) -> Iterator[int]:
-        """Fill the temporary folder; yields the bytes that an earlier run had written, and waits for the disk."""
-        settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
+    def opened(self, folder: PartialFolder) -> Iterator[OpenFiles]:
+        """Yield the files in the temporary folder, with all that is between the arrays."""
         with closing(OpenFiles(folder.path, folder.directory, self.sizes)) as files:
             self._write_pieces(files)
-            with copied(self._arrays(), files, folder.journal, **settings, watch=watch) as resumed_bytes:
-                yield resumed_bytes
+            yield files
+
+    @contextmanager
+    def copied(
+        self, files: OpenFiles, folder: PartialFolder, threads: int, watch: Watch, verification: Verification | None
+    ) -> Iterator[int]:
+        """Fill the files; yields the bytes that an earlier run had written, and waits for the disk."""
+        settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
+        finished = verification.begin if verification is not None else _ignored
+        arrays = self._arrays()
+        with copied(arrays, files, folder.journal, **settings, watch=watch, finished=finished) as resumed_bytes:
+            yield resumed_bytes
 
     def _write_pieces(self, files: OpenFiles) -> None:
         """Write what is between the arrays."""
@@ -308,22 +320,34 @@ def _allocated_bytes(folder: Path) -> int:
     return sum(file.lstat().st_blocks * 512 for file in folder.iterdir())
 
 
-def _verified(
-    reading: Reading, new: Checkpoint, written: Reading, folder: PartialFolder, digest: Digest, watch: Watch
-) -> Checkpoint:
-    """Return the new description, with all hashes, if the new files hold what the old ones were saved with."""
-    expected = dict(getattr(reading.checkpoint, digest))
-    if set(expected) != set(new.collection.by_name):
-        expected = content_hashes(reading, digest, watch=watch) | expected
+def _ignored(_names: Sequence[str]) -> None:
+    """Take no note."""
+
+
+@contextmanager
+def _verification(
+    writing: _Writing, new: Checkpoint, folder: PartialFolder, digest: Digest | None
+) -> Iterator[Verification | None]:
+    """Yield what checks the new files as they are filled; None without a digest."""
+    if digest is None:
+        yield None
+        return
+    folder.begin_descriptions()
+    with Verification(writing.reading, writing.form.reading(new, writing.new, folder.path), digest) as verification:
+        yield verification
+
+
+def _hashes(verification: Verification, folder: PartialFolder, watch: Watch) -> dict[str, str]:
+    """Return all content hashes, if the new files hold what the old ones were saved with."""
     try:
-        refuse_diverged(reading)
-        refuse_other_content(written, expected, digest, watch=watch)
+        return verification.hashes(watch)
     except InputError:
         folder.remove()
         raise
-    if digest == "xxh3":
-        return dataclasses.replace(new, xxh3=expected)
-    return dataclasses.replace(new, sha256=expected)
+
+
+def _with_hashes(new: Checkpoint, digest: Digest, hashes: Mapping[str, str]) -> Checkpoint:
+    return dataclasses.replace(new, xxh3=hashes) if digest == "xxh3" else dataclasses.replace(new, sha256=hashes)
 
 
 @contextmanager

@@ -115,3 +115,17 @@ def test_memory_that_does_not_suffice_is_one_line(monkeypatch: pytest.MonkeyPatc
     done = run("list")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert "the memory does not suffice" in done.stderr
+
+
+def test_what_the_locale_cannot_write_becomes_a_question_mark(tmp_path: Path) -> None:
+    made = run("checkpoint", "make", tmp_path / "a", "--layers", "1", "--hidden", "8", "--vocabulary", "8")
+    assert made.exit_code == 0, made.stderr
+    command = [sys.executable, "-c", "from ddlsched.cli import main; main()", "reshard", str(tmp_path / "a")]
+    done = subprocess.run(
+        [*command, str(tmp_path / "b"), "--to", "tp=2"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1), done.stderr
+    assert b"?" in done.stdout

@@ -224,6 +224,33 @@ def test_a_run_that_ended_between_its_last_file_and_its_name_goes_on(
     ]
 
 
+def test_a_run_that_was_killed_right_before_the_name_is_given_goes_on(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = stored(source.parent / "same", JOB)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stop)
+        with pytest.raises(StoppedError):
+            reshard(source, source.parent / "b", to=TO)
+    assert reshard(source, source.parent / "b", to=TO).resumed_bytes > 0
+    assert_holds(source.parent / "b", wholes)
+
+
+@pytest.mark.parametrize("replaced_by_another", [True, False])
+def test_a_temporary_folder_that_is_moved_away_meanwhile_is_missed(source: Path, replaced_by_another: bool) -> None:
+    partial = source.parent / ".b.partial"
+
+    def move(_what: str, done: int, total: int) -> None:
+        if done == total and not (source.parent / "stolen").exists():
+            partial.rename(source.parent / "stolen")
+            if replaced_by_another:
+                partial.mkdir()
+
+    with pytest.raises(InputError, match=r"\.b\.partial.*(moved or replaced while it was written|cannot be written)"):
+        reshard(source, source.parent / "b", to=TO, watch=move)
+    assert not (source.parent / "b").exists()
+
+
 def test_what_is_left_before_the_first_batch_is_begun_anew(source: Path) -> None:
     wholes = stored(source.parent / "same", JOB)
     partial = stopped_run(source)

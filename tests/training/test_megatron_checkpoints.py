@@ -47,3 +47,31 @@ def test_megatron_loads_a_model_of_ours(world: World, tmp_path: Path) -> None:
     assert found.keys() == weights.keys()
     for name, tensor in weights.items():
         np.testing.assert_array_equal(found[name], made_tensor(tensor, 0, ITERATION))
+
+
+def test_megatron_computes_with_a_llama_of_transformers_what_transformers_does(tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core")
+    transformers = pytest.importorskip("transformers")
+    import megatron_jobs
+    import processes
+    import torch
+
+    torch.manual_seed(0)
+    llama = megatron_jobs.Llama(str(tmp_path / "megatron"), 3, 48, 80, 6, 2, 96)
+    sizes = {"num_hidden_layers": 3, "hidden_size": 48, "intermediate_size": 80, "vocab_size": 96}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=6, num_key_value_heads=2)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "saved")
+    for source, target, *flags in (
+        ("saved", "megatron", "--to", "tp=2", "--format", "megatron"),
+        ("megatron", "back", "--format", "huggingface"),
+    ):
+        done = run("reshard", tmp_path / source, tmp_path / target, *flags, "--verify")
+        assert done.exit_code == 0, done.stderr
+    (found,) = processes.on_ranks(1, megatron_jobs.logits, llama)
+    with torch.no_grad():
+        expected = model(torch.arange(20)[None] * 7 % 96).logits[0].numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").state_dict()
+    assert back.keys() == model.state_dict().keys()
+    assert all(torch.equal(back[name], value) for name, value in model.state_dict().items())

@@ -1,0 +1,108 @@
+"""What ``--verify`` finds, and that it looks while other tensors are still copied."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_jobs import GPT, stored
+
+from ddlsched.errors import InputError
+from ddlsched.reconfiguration import execution, verification
+from ddlsched.reconfiguration.checkpoint import Checkpoint
+from ddlsched.reconfiguration.collection import TensorCollection
+from ddlsched.reconfiguration.files_in_parts import OpenFiles
+from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.reconfiguration.read_ahead import begin_reading
+from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
+
+JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2))
+NAMES = [tensor.name for tensor in JOB.tensors]
+
+
+def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copying of the last tensor waits until the first one is checked: it would wait for ever otherwise."""
+    stored(folder / "a", JOB)
+    checked = threading.Event()
+    found, write = verification.content_hash, OpenFiles.write
+
+    def content_hash(reading: Any, digest: Any, tensor: Any) -> str:
+        digest_of = found(reading, digest, tensor)
+        if tensor.name == NAMES[0]:
+            checked.set()
+        return digest_of
+
+    def waiting_write(self: OpenFiles, targets: Any, offset: int, parts: Any, tensor: str) -> None:
+        if tensor == NAMES[-1]:
+            assert checked.wait(60)
+        write(self, targets, offset, parts, tensor)
+
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
+    monkeypatch.setattr(verification, "content_hash", content_hash)
+    monkeypatch.setattr(OpenFiles, "write", waiting_write)
+    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    assert set(Checkpoint.read(folder / "b").xxh3) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]])
+def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    stored(folder / "a", JOB)
+    write = OpenFiles.write
+
+    def wrong_write(self: OpenFiles, targets: Any, offset: int, parts: Sequence[memoryview], tensor: str) -> None:
+        whole = bytearray(b"".join(parts))
+        whole[0] ^= tensor == name
+        write(self, targets, offset, [memoryview(whole)], tensor)
+
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
+    monkeypatch.setattr(OpenFiles, "write", wrong_write)
+    with pytest.raises(InputError, match=rf"tensor {name} has content hash"):
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    assert {path.name for path in folder.iterdir()} == {"a"}
+
+
+def test_a_run_that_was_stopped_checks_what_it_does_not_copy_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(folder / "a", JOB)
+    monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
+    write = OpenFiles.write
+
+    def failing_write(self: OpenFiles, targets: Any, offset: int, parts: Any, tensor: str) -> None:
+        if tensor == NAMES[-1]:
+            raise InputError("stopped")
+        write(self, targets, offset, parts, tensor)
+
+    monkeypatch.setattr(OpenFiles, "write", failing_write)
+    with pytest.raises(InputError, match="stopped"):
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    monkeypatch.setattr(OpenFiles, "write", write)
+    file = folder / ".b.partial" / "rank_00000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[8 + int.from_bytes(content[:8], "little")] ^= 1  # The first byte behind the header.
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="has content hash"):
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_reading_ahead_of_what_cannot_be_read_does_nothing(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("/dev/zero")
+    before = open_files()
+    for where in (str(folder), str(folder / "none"), "http://host/folder", "/dev/null"):
+        begin_reading(where)
+    for thread in threading.enumerate():
+        if "_read_begins" in thread.name:
+            thread.join(60)
+    assert open_files() == before

@@ -47,7 +47,7 @@ def simulate(
     capacity: CapacityTrace | str | None = None,
     warmup_s: float = 0.0,
     until_s: float | None = None,
-    timeline: bool | tuple[float, float] = False,
+    timeline: bool | tuple[float, float] | Window = False,
 ) -> Result:
     """Simulate a workload on a cluster to the end of its last job.
 
@@ -87,7 +87,8 @@ def simulate(
     until_s
         Cut the run off after this instant, seconds; jobs that are not finished are counted apart.
     timeline
-        Record tasks and transfers: all of them, or those of a window (from, to) in seconds.
+        Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
+        :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
 
     Returns
     -------
@@ -170,7 +171,9 @@ def warm_up() -> None:
     simulate(Workload.of([job]))
 
 
-def _window(timeline: bool | tuple[float, float]) -> Window | None:
+def _window(timeline: bool | tuple[float, float] | Window) -> Window | None:
+    if isinstance(timeline, Window):
+        return timeline
     if isinstance(timeline, bool):
         return Window() if timeline else None
     if not isinstance(timeline, tuple) or len(timeline) != 2:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.loop.codes import JobState
-from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
@@ -75,10 +74,7 @@ class Result:
         UnknownNameError
             No job has this id.
         """
-        for number, job in enumerate(self.workload):
-            if job.job_id == job_id:
-                return number
-        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
+        return self.workload.number_of(job_id)
 
     @cached_property
     def jobs(self) -> pd.DataFrame:

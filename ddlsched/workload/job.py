@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.groups import workers_of
@@ -187,6 +187,19 @@ class Workload:
     def where(self, number: int) -> str:
         """Return where job ``number`` stands: its file, if it came from one, and its row (the first job is row 1)."""
         return f"{self.source or 'workload'}, row {number + 1}"
+
+    def number_of(self, job_id: str) -> int:
+        """Return a job's number, from 0.
+
+        Raises
+        ------
+        UnknownNameError
+            No job has this id.
+        """
+        for number, job in enumerate(self.jobs):
+            if job.job_id == job_id:
+                return number
+        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (job.job_id for job in self.jobs))}")
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Workload:

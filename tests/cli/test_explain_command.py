@@ -11,6 +11,7 @@ from command_line import run
 
 import ddlsched
 from ddlsched.comparisons.sweeps.repeat import repeat
+from ddlsched.engine.outcome import Window
 from ddlsched.simulation import warm_up
 
 
@@ -100,3 +101,15 @@ def test_bad_input_is_one_line(args: tuple[str, str], fault: str) -> None:
     done = run("explain", *args)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert fault in done.stderr
+
+
+def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = stored()
+    job_id = jobs["network_wait_s"].idxmax()
+    windows: list[object] = []
+    monkeypatch.setattr(
+        "ddlsched.comparisons.sweeps.repeat.repeat",
+        lambda path, *, timeline: windows.append(timeline) or repeat(path, timeline=timeline),
+    )
+    assert run("explain", "run.parquet", job_id).exit_code == 0
+    assert windows == [Window(jobs.loc[job_id, "start_s"], jobs.loc[job_id, "finish_s"], job_id)]

@@ -21,6 +21,7 @@ from ddlsched.workload.workload_specs import workload_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlsched.engine.outcome import Window
     from ddlsched.results.result import Result
 
 __all__ = ["repeat"]
@@ -32,7 +33,7 @@ _REBUILT = {
 """The classes whose instances a run's file may describe; nothing else is made from what a file says."""
 
 
-def repeat(path: Path, *, timeline: bool | tuple[float, float]) -> Result:
+def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window) -> Result:
     """Simulate a run's file again, with a timeline.
 
     Relative names in it are relative to the current folder, as they were when the run was made.

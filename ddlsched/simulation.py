@@ -11,6 +11,7 @@ from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
@@ -48,6 +49,7 @@ def simulate(
     warmup_s: float = 0.0,
     until_s: float | None = None,
     timeline: bool | tuple[float, float] | Window = False,
+    watch: RunWatcher | None = None,
 ) -> Result:
     """Simulate a workload on a cluster to the end of its last job.
 
@@ -89,6 +91,8 @@ def simulate(
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
+    watch
+        Called at most twice a second with a :class:`~ddlsched.engine.run_progress.RunProgress`: how far the run is.
 
     Returns
     -------
@@ -149,6 +153,7 @@ def simulate(
         seed=seed,
         span=_span(warmup_s, until_s),
         window=window,
+        watch=watch,
     )
     return Result(workload, cluster, run_simulation(workload, settings))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.output import emit, status
+from ddlsched.cli.output import emit, run_status
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def explain(
     from ddlsched.results.result import PHASES
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
-    with status(f"simulating {run} again, with a timeline"):
-        result = repeat(run, timeline=_window(row, job))
+    with run_status(f"simulating {run} again, with a timeline") as watch:
+        result = repeat(run, timeline=_window(row, job), watch=watch)
         blockers = blockers_of(result, job)
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}

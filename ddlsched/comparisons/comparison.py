@@ -140,13 +140,22 @@ class Comparison:
         if len(seeds) < LEAST_SEEDS:
             notes.append(f"{len(seeds)} seeds: no verdict is given with fewer than {LEAST_SEEDS}.")
         alone = dict.fromkeys(table[table["seeds"] == 1]["workload"]) if len(seeds) > 1 else {}
-        if alone:
-            what = "neither the jobs nor the policy draw random numbers, so all seeds are one run"
-            notes.append(f"{', '.join(alone)}: {what}, which has no interval and no verdict.")
+        notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
         clusters = self.asked["clusters"].items()
         return [*notes, *self._sharing(), *(f"{name}: {has['remark']}" for name, has in clusters if has.get("remark"))]
+
+    def _why_one_run(self, workload: str) -> str:
+        """Return why the seeds of a workload count as one run: nothing drew, or what was drawn changed no metric."""
+        runs = self.runs
+        files = runs[runs["workload"] == workload].groupby(["policy", "cluster"])["file"].nunique()
+        if (files > 1).any():
+            return "all seeds came out the same, which leaves no spread for an interval or a verdict"
+        return (
+            "neither the jobs nor the policy draw random numbers, so all seeds are one run, without an interval or a "
+            "verdict (jobs that differ by seed: docs/traces.md#a-trace-with-seeds)"
+        )
 
     def _sharing(self) -> list[str]:
         """Return that jobs shared GPUs, if they did; tables of an older version do not say."""

@@ -144,7 +144,7 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, "scheduler", "contention", "seed", "timeline"}
+GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, "scheduler", "contention", "seed", "timeline", "watch"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel

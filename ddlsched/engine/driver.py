@@ -25,6 +25,7 @@ from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes
+from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages
 from ddlsched.engine.settings import RunSettings
@@ -161,9 +162,12 @@ class Simulation:
             Question.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
+        teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
         while (question := advance(state.arrays)) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
+            if teller is not None:
+                teller.tell()
         engine_s = time.perf_counter() - begin
         if question == Question.POLICY_FAILED:
             raise _CompiledFormError(DOORS[Door(self._state.run.failed_door)], self._state.now_s)

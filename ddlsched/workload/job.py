@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
-from ddlsched.workload.dag import DataParallelIteration, IterationDag
+from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.groups import workers_of
 
 __all__ = ["Job", "Workload"]
@@ -148,6 +148,11 @@ def _check(job: Job, name: str, value: object, good: bool, expected: str) -> Non
         raise InputError(f"job {job.job_id!r}: {name} is {value}; expected {expected}")
 
 
+def _ends_an_iteration(job: Job) -> int:
+    transfers = 1 if job.num_gpus > 1 else 0  # one worker has nobody to reduce with
+    return sum(job.num_gpus if isinstance(task, ComputeTask) else transfers for task in job.dag.tasks)
+
+
 @dataclass(frozen=True)
 class Workload:
     """Jobs in the order of their file; a job's number is its place here.
@@ -187,6 +192,14 @@ class Workload:
     def where(self, number: int) -> str:
         """Return where job ``number`` stands: its file, if it came from one, and its row (the first job is row 1)."""
         return f"{self.source or 'workload'}, row {number + 1}"
+
+    @property
+    def task_ends(self) -> int:
+        """How often a task or a transfer ends until all jobs are done, each on several servers.
+
+        On one server an all-reduce takes no time and does not count. Elastic jobs count as on their most GPUs.
+        """
+        return sum(job.iterations * _ends_an_iteration(job) for job in self.jobs)
 
     def number_of(self, job_id: str) -> int:
         """Return a job's number, from 0.

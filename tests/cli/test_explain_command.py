@@ -109,7 +109,7 @@ def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) 
     windows: list[object] = []
     monkeypatch.setattr(
         "ddlsched.comparisons.sweeps.repeat.repeat",
-        lambda path, *, timeline: windows.append(timeline) or repeat(path, timeline=timeline),
+        lambda path, *, timeline, watch: windows.append(timeline) or repeat(path, timeline=timeline, watch=watch),
     )
     assert run("explain", "run.parquet", job_id).exit_code == 0
     assert windows == [Window(jobs.loc[job_id, "start_s"], jobs.loc[job_id, "finish_s"], job_id)]

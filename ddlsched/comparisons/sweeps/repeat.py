@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ddlsched.engine.outcome import Window
+    from ddlsched.engine.run_progress import RunWatcher
     from ddlsched.results.result import Result
 
 __all__ = ["repeat"]
@@ -33,8 +34,8 @@ _REBUILT = {
 """The classes whose instances a run's file may describe; nothing else is made from what a file says."""
 
 
-def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window) -> Result:
-    """Simulate a run's file again, with a timeline.
+def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window, watch: RunWatcher | None = None) -> Result:
+    """Simulate a run's file again, with a timeline; ``watch`` is told how far it is.
 
     Relative names in it are relative to the current folder, as they were when the run was made.
 
@@ -51,7 +52,7 @@ def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window) -> Resu
     seed = inputs["seed"] or 0  # of a run in which nothing is random, none is kept
     where = f"{path}, whose relative names are those of the folder in which it was made"
     workload = located(where, lambda: workload_of(inputs["workload"], seed))
-    result = located(where, lambda: simulate(workload, seed=seed, **options | {"timeline": timeline}))
+    result = located(where, lambda: simulate(workload, seed=seed, watch=watch, **options | {"timeline": timeline}))
     _refuse_another_outcome(path, result.jobs, read_jobs(path))
     return result
 

@@ -19,6 +19,7 @@ from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
+from ddlsched.results.plausibility import refuse_faster_than_links
 from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
@@ -155,7 +156,9 @@ def simulate(
         window=window,
         watch=watch,
     )
-    return Result(workload, cluster, run_simulation(workload, settings))
+    result = Result(workload, cluster, run_simulation(workload, settings))
+    refuse_faster_than_links(result)
+    return result
 
 
 def _span(warmup_s: float, until_s: float | None) -> Span:

@@ -71,9 +71,20 @@ def test_a_run_of_a_comparison_is_explained() -> None:
     assert run("explain", file, "5").stdout.startswith("job 5, ")
 
 
-def test_a_run_that_can_no_longer_be_repeated_is_refused() -> None:
+def test_a_run_holds_its_workload() -> None:
     stored()
+    before = run("explain", "run.parquet", "5").stdout
     ddlsched.write_workload(ddlsched.microsoft_160(seed=2, scale=0.002), "jobs.csv")
+    assert run("explain", "run.parquet", "5").stdout == before
+    Path("jobs.csv").unlink()
+    assert run("explain", "run.parquet", "5").stdout == before
+
+
+def test_a_run_whose_policy_has_changed_is_refused() -> None:
+    mine = "class Mine:\n    def key(self, job, now_s):\n        return {}job.arrival_s\n"
+    Path("mine.py").write_text(mine.format(""))
+    stored("--order", "mine.py:Mine", "--exclusive")
+    Path("mine.py").write_text(mine.format("-"))
     done = run("explain", "run.parquet", "5")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "the same inputs now have another outcome" in done.stderr

@@ -231,7 +231,8 @@ def test_jobs_that_differ_by_seed_are_not_said_to_draw_nothing():
         "import ddlsched\n"
         "def drawn(*, seed):\n"
         "    work = ddlsched.DataParallelIteration(forward_s=1.0, backward_s=1.0, message_bytes=1e6 * seed)\n"
-        "    job = ddlsched.Job(job_id='a', arrival_s=0.0, num_gpus=1, iterations=3, iteration=work, gpu_memory_mb=1.0)\n"
+        "    job = ddlsched.Job(\n"
+        "        job_id='a', arrival_s=0.0, num_gpus=1, iterations=3, iteration=work, gpu_memory_mb=1.0)\n"
         "    return ddlsched.Workload.of([job])\n"
     )
     comparison = compare(workloads="gen.py:drawn", seeds=6)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata
+from ddlsched.comparisons.sweeps.stored_runs import kept_workload, read_jobs, read_metadata
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
@@ -37,7 +38,8 @@ _REBUILT = {
 def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window, watch: RunWatcher | None = None) -> Result:
     """Simulate a run's file again, with a timeline; ``watch`` is told how far it is.
 
-    Relative names in it are relative to the current folder, as they were when the run was made.
+    A workload that the file holds is taken from there. Relative names are relative to the current folder, as they were
+    when the run was made.
 
     Raises
     ------
@@ -51,7 +53,10 @@ def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window, watch: 
     options = {name: _rebuilt(path, name, value) for name, value in inputs["options"].items()}
     seed = inputs["seed"] or 0  # of a run in which nothing is random, none is kept
     where = f"{path}, whose relative names are those of the folder in which it was made"
-    workload = located(where, lambda: workload_of(inputs["workload"], seed))
+    with TemporaryDirectory() as folder:
+        kept = kept_workload(path, Path(folder))
+        named = inputs["workload"] if kept is None else str(kept)
+        workload = located(where, lambda: workload_of(named, seed))
     result = located(where, lambda: simulate(workload, seed=seed, watch=watch, **options | {"timeline": timeline}))
     _refuse_another_outcome(path, result.jobs, read_jobs(path))
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparisons.comparison_tables import compare_everywhere
+from ddlsched.comparisons.comparison_tables import SETTING, compare_everywhere
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.results.charts_above import ChartsAbove
 from ddlsched.results.classes import class_metrics, compare_classes
+from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "begin", "finish"]
 
+_SHOWN = ["mean", "low", "high", "change", "change_low", "change_high", "verdict"]
 _ASKED = ("policies", "workloads", "seeds", "clusters", "options", "baseline", "timeline")
 """What makes a comparison another."""
 
@@ -34,7 +38,13 @@ class Comparison:
         Where everything is; :meth:`open` reads it back.
     asked
         What was compared: the content of comparison.json.
+    plot
+        Charts: ``comparison.plot.average_jct()``, ``changes()``, ``jct()``, ``jct_by_size()``, ``network()``,
+        ``placements(policy)``, ``utilisation()``
+        (:class:`ddlsched.comparisons.report.comparison_charts.ComparisonCharts`).
     """
+
+    plot = ChartsAbove("ddlsched.comparisons.report.comparison_charts", "ComparisonCharts")
 
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.folder = folder
@@ -43,6 +53,17 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<comparison: {len(self.runs)} runs of {len(self.asked['policies'])} policies in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        table = self.table()
+        parts = [f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>"]
+        for (workload, cluster), rows in table[table["metric"].isin(METRICS)].groupby(SETTING, sort=False):
+            shown = rows.drop(columns=SETTING).set_index(["metric", "policy"])[_SHOWN]
+            parts += [
+                f"<p>{html.escape(f'{workload} on {cluster}')}</p>",
+                shown.to_html(border=0, float_format="{:.4g}".format),
+            ]
+        return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     @classmethod
     def open(cls, folder: Path | str) -> Comparison:

@@ -144,7 +144,8 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, "scheduler", "contention", "seed", "timeline", "watch"}
+_CLUSTER = {"servers", "gpus_per_server", "gpu_memory_mb", "server_table", "topology", "exclusive"}
+GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, *_CLUSTER, "scheduler", "contention", "seed", "timeline", "watch"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel

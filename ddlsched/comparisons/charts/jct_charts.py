@@ -22,6 +22,7 @@ from ddlsched.comparisons.charts.style import (
     new_panels,
     short,
     short_labels,
+    shown_figure,
     unbroken,
     wrapped,
 )
@@ -287,9 +288,7 @@ def _stacked(height_inches: float, panels: int) -> tuple[Figure, list[Axes]]:
     if panels == 1:
         figure, axes = new_figure(height_inches)
         return figure, [axes]
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(COLUMN_INCHES, height_inches + 1.0), layout="constrained")
+    figure = shown_figure(COLUMN_INCHES, height_inches + 1.0)
     return figure, list(figure.subplots(2, 1, sharex=True, height_ratios=[3, 2]))
 
 

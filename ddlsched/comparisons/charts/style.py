@@ -5,7 +5,9 @@ Figures are made without pyplot, so that drawing changes no global state and nee
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import re
 import textwrap
 import zlib
@@ -35,6 +37,7 @@ __all__ = [
     "save",
     "short",
     "short_labels",
+    "shown_figure",
     "unbroken",
     "wrapped",
 ]
@@ -259,6 +262,24 @@ def in_style() -> Iterator[None]:
         yield
 
 
+def shown_figure(width_inches: float, height_inches: float) -> Figure:
+    """Return an empty figure that notebooks show without pyplot."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        """A figure that is a picture where HTML is shown."""
+
+        def _repr_html_(self) -> str:
+            with in_style():
+                sink = io.BytesIO()
+                self.savefig(sink, format="png", dpi=150, metadata={"Software": None})
+            width = round(100 * self.get_figwidth())
+            source = f"data:image/png;base64,{base64.b64encode(sink.getvalue()).decode()}"
+            return f'<img alt="chart" width="{width}" src="{source}">'
+
+    return Shown(figsize=(width_inches, height_inches), layout="constrained")
+
+
 def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, Axes]:
     """Return an empty figure with one pair of axes."""
     figure, (axes,) = new_panels(height_inches, 1, width_inches=width_inches)
@@ -267,9 +288,7 @@ def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> 
 
 def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with several pairs of axes side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    figure = shown_figure(width_inches, height_inches)
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 

@@ -23,7 +23,6 @@ from ddlsched.workload.elastic_job import ElasticJob
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.engine.loop.layout import Records
     from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 

@@ -27,6 +27,8 @@ _COMMANDS: Final = {
     "checkpoint": "checkpoint_command:app",
     "list": "list_command:list_plugins",
     "live": "live_command:live",
+    "tune": "tune_command:tune",
+    "doctor": "doctor_command:doctor",
     "validate": "validate_command:validate",
 }
 """Where each command is, in the order of the help."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.errors import InputError
+from ddlsched.io.tables import located
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
 from ddlsched.workload.workload_specs import workload_of
@@ -111,6 +112,11 @@ def _seeds(given: Any) -> list[int]:
     if len(set(given)) < len(given):
         raise InputError("a seed is there twice; expected each once")
     return list(given)
+
+
+def seeds_of(text: str, where: str) -> list[int]:
+    """Return the seeds of a text such as ``12``, ``0-19`` or ``1,5,9``; ``where`` begins what is said of any other."""
+    return located(where, lambda: _seeds(text))
 
 
 def _seeds_of_text(text: str) -> Any:

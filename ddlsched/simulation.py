@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +11,39 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
+from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
-from ddlsched.network.topology import Network
+from ddlsched.network.topology import Network, Topology
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
+from ddlsched.results.plausibility import refuse_faster_than_links
 from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, RescaleCost
+from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["simulate", "warm_up"]
 
 
 def simulate(
-    workload: Workload,
+    workload: Workload | str | Path,
     cluster: Cluster | None = None,
     *,
+    servers: int | None = None,
+    gpus_per_server: int | None = None,
+    gpu_memory_mb: float | None = None,
+    server_table: str | Path | None = None,
+    topology: Topology | str | None = None,
+    exclusive: bool | None = None,
     scheduler: str | None = None,
     placement: PlacementPolicy | str | None = None,
     order: OrderingPolicy | str | None = None,
@@ -47,16 +59,22 @@ def simulate(
     capacity: CapacityTrace | str | None = None,
     warmup_s: float = 0.0,
     until_s: float | None = None,
-    timeline: bool | tuple[float, float] = False,
+    timeline: bool | tuple[float, float] | Window = False,
+    watch: RunWatcher | None = None,
 ) -> Result:
     """Simulate a workload on a cluster to the end of its last job.
 
     Parameters
     ----------
     workload
-        The jobs.
+        The jobs; a file, or a generator such as ``"microsoft-160:scale=0.01"``, whose jobs ``seed`` makes.
     cluster
         By default the 64-GPU experiment's: 16 servers of 4 GPUs on a star.
+    servers, gpus_per_server, gpu_memory_mb, server_table
+        The cluster's servers, in place of ``cluster``: counts, and MB a GPU; or a file of
+        :func:`ddlsched.read_cluster`.
+    topology, exclusive
+        Of the cluster, in place of its own: a network between the servers; whether a GPU has one job at a time.
     scheduler
         A bundle of placement, order and communication, by default ``"ada-srsf"``.
     placement, order, communication
@@ -87,7 +105,10 @@ def simulate(
     until_s
         Cut the run off after this instant, seconds; jobs that are not finished are counted apart.
     timeline
-        Record tasks and transfers: all of them, or those of a window (from, to) in seconds.
+        Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
+        :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
+    watch
+        Called at most twice a second with a :class:`~ddlsched.engine.run_progress.RunProgress`: how far the run is.
 
     Returns
     -------
@@ -105,13 +126,24 @@ def simulate(
     SimulationError
         Jobs remain that nothing will ever let finish.
     """
-    if not isinstance(workload, Workload):
-        raise InputError(f"workload is {workload!r}; expected a Workload, such as ddlsched.read_workload(path)")
-    cluster = cluster or Cluster()
-    if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
-        raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
     if not is_whole(seed, 0):
         raise InputError(f"seed is {seed!r}; expected a whole number >= 0")
+    if isinstance(workload, str | Path):
+        workload = workload_of(str(workload), seed)
+    if not isinstance(workload, Workload):
+        raise InputError(f"workload is {workload!r}; expected a Workload, or a file or generator such as 'jobs.csv'")
+    cluster = _cluster(
+        cluster,
+        {
+            "num_servers": servers,
+            "gpus_per_server": gpus_per_server,
+            "gpu_memory_mb": gpu_memory_mb,
+            "server_table": server_table,
+        },
+        {"topology": topology, "exclusive": exclusive},
+    )
+    if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
+        raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
     if disturbances is not None and not isinstance(disturbances, Disturbances):
         raise InputError(f"disturbances is {disturbances!r}; expected ddlsched.Disturbances(...)")
     if any(isinstance(job, ElasticJob) for job in workload) != (allocation is not None):
@@ -148,8 +180,28 @@ def simulate(
         seed=seed,
         span=_span(warmup_s, until_s),
         window=window,
+        watch=watch,
     )
-    return Result(workload, cluster, run_simulation(workload, settings))
+    result = Result(workload, cluster, run_simulation(workload, settings))
+    refuse_faster_than_links(result)
+    return result
+
+
+def _cluster(cluster: Cluster | None, servers: Mapping[str, Any], other: Mapping[str, Any]) -> Cluster:
+    """Return the cluster that is given, or one of the given servers; ``other`` fields replace its own."""
+    given = {name: value for name, value in servers.items() if value is not None}
+    fields = {name: value for name, value in other.items() if value is not None}
+    if cluster is not None:
+        if not isinstance(cluster, Cluster):
+            raise InputError(f"cluster is {cluster!r}; expected ddlsched.Cluster(...)")
+        if given:
+            raise InputError(f"{', '.join(given)} and cluster= both say what the servers are; expected one of the two")
+        return replace(cluster, **fields)
+    if "server_table" not in given:
+        return Cluster(**given, **fields)
+    if len(given) > 1:
+        raise InputError("server_table= and counts both say what the servers are; expected one of the two")
+    return replace(read_cluster(given["server_table"]), **fields)
 
 
 def _span(warmup_s: float, until_s: float | None) -> Span:
@@ -170,7 +222,9 @@ def warm_up() -> None:
     simulate(Workload.of([job]))
 
 
-def _window(timeline: bool | tuple[float, float]) -> Window | None:
+def _window(timeline: bool | tuple[float, float] | Window) -> Window | None:
+    if isinstance(timeline, Window):
+        return timeline
     if isinstance(timeline, bool):
         return Window() if timeline else None
     if not isinstance(timeline, tuple) or len(timeline) != 2:

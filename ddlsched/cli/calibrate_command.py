@@ -192,6 +192,11 @@ def _table(source: str, rows: Measurements, fits: list[Fit]) -> str:
             lines.append(f"{head}{_NAMES[name]:16}{_constant(name, constant)}")
             head = " " * 54
     lines += ["", "The nearest on rows not fitted (of equals the simplest):", f"  --contention {fits[0].preset}"]
+    if rows.all_alone:
+        lines.append(
+            "Every all-reduce was alone, so the penalty of sharing was not measured: the linear model keeps its own, "
+            "scaled to the topology's card. Measure with --jobs 1,2,4 to fit it."
+        )
     if fits[0].tested_error.value > _POOR:
         lines.append(f"No model is near: more than {100 * _POOR:.0f} % off on average. See docs/calibration.md.")
     return "".join(f"{line}\n" for line in lines)

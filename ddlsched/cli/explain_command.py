@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.output import emit, status
+from ddlsched.cli.output import emit, run_status
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ddlsched.engine.outcome import Window
 
 __all__ = ["explain"]
 
@@ -36,7 +38,8 @@ def explain(
 ) -> None:
     """Say what a job waited for, and which jobs held that.
 
-    The run is simulated again and recorded; where several jobs held it at once, they share the time equally.
+    The run is simulated again, and what touches the job is recorded; where several jobs held it at once, they share
+    the time equally.
     """
     from ddlsched.comparisons.sweeps.repeat import repeat
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs
@@ -44,8 +47,8 @@ def explain(
     from ddlsched.results.result import PHASES
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
-    with status(f"simulating {run} again, with a timeline"):
-        result = repeat(run, timeline=_window(row))
+    with run_status(f"simulating {run} again, with a timeline") as watch:
+        result = repeat(run, timeline=_window(row, job), watch=watch)
         blockers = blockers_of(result, job)
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
@@ -64,14 +67,16 @@ def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
     return row
 
 
-def _window(row: pd.Series) -> bool | tuple[float, float]:
-    """Return the part of the run that has to be recorded: from the job's first placement to its end."""
+def _window(row: pd.Series, job: str) -> Window:
+    """Return the part of the run that has to be recorded: the job's, from its first placement to its end."""
+    from ddlsched.engine.outcome import Window
+
     start_s, finish_s = float(row["start_s"]), float(row["finish_s"])
-    if start_s != start_s:  # never placed
-        return True
+    if start_s != start_s:  # never placed: what it waited for in the queue needs no record
+        return Window(0.0, 1e-9, job)
     if finish_s != finish_s:
-        return start_s, float("inf")
-    return start_s, max(finish_s, start_s + 1e-9)
+        return Window(start_s, job_id=job)
+    return Window(start_s, max(finish_s, start_s + 1e-9), job)
 
 
 def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:

@@ -28,6 +28,8 @@ _COMMANDS: Final = {
     "list": "list_command:list_plugins",
     "live": "live_command:live",
     "record": "record_command:record",
+    "tune": "tune_command:tune",
+    "doctor": "doctor_command:doctor",
     "validate": "validate_command:validate",
 }
 """Where each command is, in the order of the help."""

@@ -7,11 +7,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ddlsched.errors import InputError
 
-__all__ = ["checked_streams", "emit", "notice", "status", "without_nan"]
+if TYPE_CHECKING:
+    from ddlsched.engine.run_progress import RunProgress
+
+__all__ = ["checked_streams", "emit", "notice", "run_status", "status", "without_nan"]
 
 
 def emit(text: str) -> None:
@@ -89,6 +92,13 @@ def status(text: str) -> AbstractContextManager[Any]:
 
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def run_status(text: str) -> Iterator[Callable[[RunProgress], None]]:
+    """As :func:`status`; yields what takes how far a run is, and shows it."""
+    with status(text) as shown:
+        yield lambda progress: None if shown is None else shown.update(f"{text}: {progress.text()}")
 
 
 def notice(text: str) -> None:

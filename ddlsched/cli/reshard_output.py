@@ -21,6 +21,7 @@ _WAYS: dict[Way, str] = {
     "relayed": "handed on within the host",
 }
 _MOST_RANKS = 32
+_NAMED = 8
 _SHADES = "·░▒▓█"
 
 
@@ -117,6 +118,22 @@ def _picture(plan: Plan) -> list[str]:
     lines = [f"  from old {what} (down) to new {what} (across); {legend}"]
     lines.append("  " + " " * 6 + "".join(f"{column:>4}" for column in columns))
     lines += [f"  {row:>6}" + "".join(_cell(row, column, sizes, kept, most) for column in columns) for row in rows]
+    return lines + _left_out(plan, by_rank, rows, columns)
+
+
+def _left_out(plan: Plan, by_rank: bool, rows: Sequence[int], columns: Sequence[int]) -> list[str]:
+    """Return a line on the old ranks or hosts that are no rows, and one on the new ones that are no columns."""
+    kind = "rank" if by_rank else "host"
+    lines = []
+    for collection, shown, does in (
+        (plan.old, rows, "old {}s are no rows, as they send nothing: others hold the same bytes"),
+        (plan.new, columns, "new {}s are no columns, as they receive nothing"),
+    ):
+        numbers = range(collection.num_ranks) if by_rank else collection.allocation.hosts
+        missing = sorted(set(numbers) - set(shown))
+        if missing:
+            names = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+            lines.append(f"  {len(missing)} {does.format(kind)} ({names})")
     return lines
 
 

@@ -139,7 +139,7 @@ class OutputOptions:
     )
     run_out: Path | None = option(
         None,
-        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, and its inputs.",
+        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, the workload, and the flags.",
         metavar="FILE.parquet",
     )
     timeline: Path | None = option(

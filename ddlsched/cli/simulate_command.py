@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.output import emit, notice, status
+from ddlsched.cli.output import emit, notice, run_status
 from ddlsched.cli.run_options import (
     ClusterOptions,
     ElasticOptions,
@@ -54,6 +54,7 @@ def simulate(
     _refuse_ineffective(context)
     _refuse_outputs(jobs, {"--jobs-out": out.jobs_out, "--run-out": out.run_out, "--timeline": out.timeline})
     from ddlsched.comparisons.sweeps.run import Run
+    from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run
     from ddlsched.workload.workload_files import read_workload
 
@@ -61,8 +62,10 @@ def simulate(
     options: dict[str, Any] = {"cluster": cluster.made().cluster(), "disturbances": disturbances.made()}
     options |= policies.values | elastic.values | network.values | span.values
     seed = options.pop("seed")
-    with status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs"):
-        result = run(workload, seed=seed, timeline=window, **options)
+    if remark := long_run_remark(workload.task_ends):
+        notice(remark)
+    with run_status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs") as watch:
+        result = run(workload, seed=seed, timeline=window, watch=watch, **options)
     if out.run_out is not None:
         write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), out.run_out)
     write_files(result, out.jobs_out, out.timeline)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddlsched.cli.output import notice, without_nan
 from ddlsched.io.files import replacing
+from ddlsched.io.reading import MOST_BYTES
 
 if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.run import Run
@@ -41,8 +42,13 @@ def write_run(result: Result, run: Run, path: Path) -> None:
     from ddlsched.comparisons.sweeps.stored_runs import run_bytes
 
     with replacing(path, "--run-out") as file:
-        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}))
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(run.workload))))
     notice(f"wrote the run to {path}")
+
+
+def _kept(workload: Path) -> Path | None:
+    """Return the workload's file if the run's file can hold it: no pipe, and not too large to be read back."""
+    return workload if workload.is_file() and workload.stat().st_size <= MOST_BYTES else None
 
 
 def _write_jobs(result: Result, path: Path) -> None:

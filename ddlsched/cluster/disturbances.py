@@ -212,10 +212,10 @@ def jitter_factors(cv: float) -> np.ndarray:
     quantile, so its CV is a little below ``cv`` (at 0.1: 0.09998, at 0.5: 0.4995).
     """
     import numpy as np
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
     sigma = log(1 + cv * cv) ** 0.5
-    factors = np.exp(sigma * norm.ppf((np.arange(JITTER_VALUES) + 0.5) / JITTER_VALUES))
+    factors = np.exp(sigma * ndtri((np.arange(JITTER_VALUES) + 0.5) / JITTER_VALUES))
     scaled: np.ndarray = factors / factors.mean()
     return scaled
 

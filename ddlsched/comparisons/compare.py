@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.comparison import Comparison, begin, finish
 from ddlsched.comparisons.run_plan import Plan
 from ddlsched.comparisons.settings import Location, Where, checked_settings
+from ddlsched.comparisons.sweeps.run_watch import under_way
 from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.engine.run_progress import long_run_remark
 from ddlsched.io.progress import progress_bar
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 
@@ -133,8 +136,11 @@ def carry_out(
         say(f"{folder} held another comparison; its tables are replaced, and its runs used where they fit")
     runs = plan.runs()
     say(f"{len(runs)} runs: {_sizes(asked)}")
-    with progress_bar("simulating") as watch:
-        done = sweep(runs, folder / "runs", processes=processes, dask=dask, watch=watch)
+    for name, ends in plan.task_ends.items():
+        if remark := long_run_remark(ends):
+            say(f"{name}: {remark}")
+    with TemporaryDirectory() as progress, progress_bar("simulating", lambda: under_way(Path(progress))) as watch:
+        done = sweep(runs, folder / "runs", processes=processes, dask=dask, watch=watch, progress=Path(progress))
     comparison = Comparison(folder, asked)
     finish(comparison, done)
     return comparison

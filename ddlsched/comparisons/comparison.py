@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddlsched.comparisons.comparison_tables import compare_everywhere
+from ddlsched.comparisons.comparison_tables import SETTING, compare_everywhere
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.results.charts_above import ChartsAbove
 from ddlsched.results.classes import class_metrics, compare_classes
+from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "begin", "finish"]
 
+_SHOWN = ["mean", "low", "high", "change", "change_low", "change_high", "verdict"]
 _ASKED = ("policies", "workloads", "seeds", "clusters", "options", "baseline", "timeline")
 """What makes a comparison another."""
 
@@ -34,7 +38,13 @@ class Comparison:
         Where everything is; :meth:`open` reads it back.
     asked
         What was compared: the content of comparison.json.
+    plot
+        Charts: ``comparison.plot.average_jct()``, ``changes()``, ``jct()``, ``jct_by_size()``, ``network()``,
+        ``placements(policy)``, ``utilisation()``
+        (:class:`ddlsched.comparisons.report.comparison_charts.ComparisonCharts`).
     """
+
+    plot = ChartsAbove("ddlsched.comparisons.report.comparison_charts", "ComparisonCharts")
 
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.folder = folder
@@ -43,6 +53,17 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<comparison: {len(self.runs)} runs of {len(self.asked['policies'])} policies in {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        table = self.table()
+        parts = [f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>"]
+        for (workload, cluster), rows in table[table["metric"].isin(METRICS)].groupby(SETTING, sort=False):
+            shown = rows.drop(columns=SETTING).set_index(["metric", "policy"])[_SHOWN]
+            parts += [
+                f"<p>{html.escape(f'{workload} on {cluster}')}</p>",
+                shown.to_html(border=0, float_format="{:.4g}".format),
+            ]
+        return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     @classmethod
     def open(cls, folder: Path | str) -> Comparison:
@@ -140,13 +161,22 @@ class Comparison:
         if len(seeds) < LEAST_SEEDS:
             notes.append(f"{len(seeds)} seeds: no verdict is given with fewer than {LEAST_SEEDS}.")
         alone = dict.fromkeys(table[table["seeds"] == 1]["workload"]) if len(seeds) > 1 else {}
-        if alone:
-            what = "neither the jobs nor the policy draw random numbers, so all seeds are one run"
-            notes.append(f"{', '.join(alone)}: {what}, which has no interval and no verdict.")
+        notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
         clusters = self.asked["clusters"].items()
         return [*notes, *self._sharing(), *(f"{name}: {has['remark']}" for name, has in clusters if has.get("remark"))]
+
+    def _why_one_run(self, workload: str) -> str:
+        """Return why the seeds of a workload count as one run: nothing drew, or what was drawn changed no metric."""
+        runs = self.runs
+        files = runs[runs["workload"] == workload].groupby(["policy", "cluster"])["file"].nunique()
+        if (files > 1).any():
+            return "all seeds came out the same, which leaves no spread for an interval or a verdict"
+        return (
+            "neither the jobs nor the policy draw random numbers, so all seeds are one run, without an interval or a "
+            "verdict (jobs that differ by seed: docs/traces.md#a-trace-with-seeds)"
+        )
 
     def _sharing(self) -> list[str]:
         """Return that jobs shared GPUs, if they did; tables of an older version do not say."""

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ddlsched.cluster.server_tables import read_cluster
 from ddlsched.errors import InputError
+from ddlsched.io.tables import located
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.simulation import simulate
 from ddlsched.workload.workload_specs import workload_of
@@ -113,6 +114,11 @@ def _seeds(given: Any) -> list[int]:
     return list(given)
 
 
+def seeds_of(text: str, where: str) -> list[int]:
+    """Return the seeds of a text such as ``12``, ``0-19`` or ``1,5,9``; ``where`` begins what is said of any other."""
+    return located(where, lambda: _seeds(text))
+
+
 def _seeds_of_text(text: str) -> Any:
     """Return a number, or the numbers that a text such as ``0-19`` or ``1,5-8`` lists; None if it is neither."""
     if text.isdecimal():
@@ -144,7 +150,8 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, "scheduler", "contention", "seed", "timeline"}
+_CLUSTER = {"servers", "gpus_per_server", "gpu_memory_mb", "server_table", "topology", "exclusive"}
+GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, *_CLUSTER, "scheduler", "contention", "seed", "timeline", "watch"}
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel

@@ -113,6 +113,15 @@ class Plan:
             for policy in self.policies
         ]
 
+    @cached_property
+    def task_ends(self) -> dict[str, int]:
+        """How often tasks and transfers end in a run of each workload, with the first seed."""
+        return {name: self._jobs_of[name].task_ends for name in self.workloads}
+
+    @cached_property
+    def _jobs_of(self) -> dict[str, Workload]:
+        return {name: workload_of(text, self.settings.seeds[0]) for name, text in self.workloads.items()}
+
     def _run(self, policy: str, workload: str, name: str, seed: int, seeded: bool) -> Run:
         place, settings = self.places[name], self.settings
         first = (workload, name, seed) == (next(iter(self.workloads)), next(iter(self.places)), settings.seeds[0])
@@ -160,8 +169,8 @@ class Plan:
                 raise InputError(f"{where(('options', faulty[0]) if len(faulty) == 1 else ())}: {refusal}")
 
     def _match_allocations(self, where: Where) -> None:
-        for name, text in self.workloads.items():
-            elastic = any(isinstance(job, ElasticJob) for job in workload_of(text, self.settings.seeds[0]))
+        for name in self.workloads:
+            elastic = any(isinstance(job, ElasticJob) for job in self._jobs_of[name])
             for policy, doors in self.policies.items():
                 if elastic and "allocation" not in doors:
                     what = "has no allocation, which elastic jobs need; expected one (allocation:, or --allocation)"

@@ -170,7 +170,7 @@ class CheckedPolicies:
         about = f", job {transfer.job.job_id!r}"
         question = lambda: self.communication.admit(transfer, network)  # noqa: E731
         answer = self._ask("communication", about, network.now_s, question)
-        if answer is not True and answer is not False and not isinstance(answer, np.bool_):
+        if not isinstance(answer, bool | np.bool_) and not is_whole(answer, 0, 1):
             raise self._nonsense(
                 "communication", about, network.now_s, f"admit answered {answer!r}; expected True or False"
             )

@@ -19,11 +19,13 @@ from ddlsched.engine.loop.advance import advance, most_slices
 from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
 from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, sort_queue, take_sample, take_samples
-from ddlsched.engine.loop.layout import Records, make_records
+from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
+from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes
+from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages
 from ddlsched.engine.settings import RunSettings
@@ -120,7 +122,8 @@ class Simulation:
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
-        self._flushed: list[Records] = []
+        self._kept = KeptSlices()
+        self._recorded_job = _number_of(workload, settings.window)
         self._idle = 0
 
     def _configure(self, window: Window | None) -> None:
@@ -169,9 +172,12 @@ class Simulation:
             Question.HEAR_SIGNALS: lambda: None,
         }
         begin = time.perf_counter()
+        teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
         while (question := advance(state.arrays)) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
+            if teller is not None:
+                teller.tell()
         engine_s = time.perf_counter() - begin
         if question == Question.POLICY_FAILED:
             raise _CompiledFormError(DOORS[Door(self._state.run.failed_door)], self._state.now_s)
@@ -232,7 +238,7 @@ class Simulation:
             network=state.network,
             contention=self._settings.contention,
             stays=tuple(state.stays),
-            slices=np.concatenate(self._flushed),
+            slices=self._kept.all(),
             rescales=tuple(self._resizing.rescales),
             reservations=tuple(self._placing.reservations),
             departures=() if self._moving is None else tuple(self._moving.departures),
@@ -241,6 +247,7 @@ class Simulation:
             warmup_ns=min(self._settings.span.warmup_ns, now_ns),
             end_ns=now_ns,
             engine_s=engine_s,
+            recorded_job_id=None if self._settings.window is None else self._settings.window.job_id,
         )
 
     # --- answers to the event loop's questions
@@ -295,7 +302,10 @@ class Simulation:
 
     def _flush(self) -> None:
         state, run = self._state, self._state.run
-        self._flushed.append(state.arrays.slices[: run.num_slices].copy())
+        slices = state.arrays.slices[: run.num_slices]
+        if self._recorded_job is not None:
+            slices = touching(slices, self._recorded_job, state.stays, state.jobs.first_worker)
+        self._kept.append(slices)
         run.num_slices = 0
         most = 1024 + int(most_slices(run))
         if run.record and len(state.arrays.slices) < 2 * most:
@@ -347,6 +357,13 @@ _METHODS = {
     "allocation": ("allocate",),
     "path": ("path",),
 }
+
+
+def _number_of(workload: Workload, window: Window | None) -> int | None:
+    """Return the number of the one job that is recorded, if it is one."""
+    if window is None or window.job_id is None:
+        return None
+    return workload.number_of(window.job_id)
 
 
 def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:

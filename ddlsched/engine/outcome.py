@@ -21,10 +21,11 @@ __all__ = ["Departure", "Finished", "Residency", "Span", "Window"]
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a run to record, seconds."""
+    """The part of a run to record, seconds; with ``job_id`` only what touches that job's GPUs and links."""
 
     from_s: float = 0.0
     to_s: float = math.inf
+    job_id: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_s < self.to_s or self.from_s >= MAX_NS / NS_PER_S:
@@ -94,7 +95,9 @@ class Finished:
     stays
         Every job's stays on GPUs, in the order of placement; slices name them by number.
     slices
-        What was recorded of the timeline.
+        What was recorded of the timeline, in the order in which it ended.
+    recorded_job_id
+        The only job that was recorded, if it is one.
     rescales
         Job, change and its cost (nanoseconds) of every change of an elastic job, in order of time.
     departures
@@ -124,6 +127,7 @@ class Finished:
     warmup_ns: int
     end_ns: int
     engine_s: float
+    recorded_job_id: str | None = None
 
     @cached_property
     def gpus(self) -> dict[int, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network
 from ddlsched.workload.rescale import RescaleCost
@@ -37,3 +38,4 @@ class RunSettings:
     seed: int
     span: Span
     window: Window | None
+    watch: RunWatcher | None = None

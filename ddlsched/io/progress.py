@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["Told", "bytes_bar", "progress_bar"]
 
@@ -19,16 +22,27 @@ class Told(Protocol):
 
 
 @contextlib.contextmanager
-def progress_bar(title: str) -> Iterator[Told]:
-    """Show the bar; yields what is to be told of each piece of work that ends, as a sweep tells it."""
+def progress_bar(title: str, under_way: Callable[[], list[str]] = list) -> Iterator[Told]:
+    """Show the bar, and under it the lines of ``under_way``, asked twice a second.
+
+    Yields what is to be told of each piece of work that ends, as a sweep tells it.
+    """
     from rich import progress as bars
     from rich.console import Console
+    from rich.text import Text
+
+    class _Bar(bars.Progress):
+        """The bar, and under it a line a piece of work that goes on."""
+
+        def get_renderables(self) -> Iterable[RenderableType]:
+            yield from super().get_renderables()
+            yield from (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in under_way())
 
     console = Console(stderr=True)
     columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn()
     times = bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn()
     # The time left is told from the runs of the last ten minutes: those of one seed differ too much.
-    with bars.Progress(*columns, *times, console=console, speed_estimate_period=600.0) as progress:
+    with _Bar(*columns, *times, console=console, speed_estimate_period=600.0, refresh_per_second=2) as progress:
         task = progress.add_task(title, total=None)
 
         def watch(done: int, total: int, failure: object | None) -> None:

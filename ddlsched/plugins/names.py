@@ -128,11 +128,19 @@ def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
     return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
 
 
+def _elsewhere(kind: Kind, name: str) -> str:
+    """Return under which other flags a name is known: somebody who writes ``--scheduler tiresias`` means an order."""
+    others = [other for other in KINDS if other not in (kind, "workload") and name in _registered(other)]
+    flags = " or ".join(f"--{'scheduler' if other == 'bundle' else other} {name}" for other in others)
+    return f" Did you mean {flags}?" if flags else ""
+
+
 def resolve_bundle(name: str) -> dict[str, str]:
     """Return the placement, order and communication that a bundle such as ``ada-srsf`` stands for."""
     point = _registered("bundle").get(name)
     if point is None:
-        raise UnknownNameError(f"no bundle is named {name!r}.{did_you_mean(name, names('bundle'))}")
+        hint = _elsewhere("bundle", name) or did_you_mean(name, names("bundle"))
+        raise UnknownNameError(f"no bundle is named {name!r}.{hint}")
     bundle: dict[str, str] = dict(_load("bundle", point))
     return bundle
 
@@ -170,9 +178,9 @@ def _refuse_other_kind(kind: Kind, label: str, plugin: object) -> None:
     # What ``begin`` returns is asked instead, and an attribute made on demand is seen only when asked for.
     begins = kind in ("placement", "order", "communication", "allocation", "path") and _has(plugin, "begin")
     if kind in _METHODS and not (begins or _has(plugin, "__getattr__")):
-        for needed in _METHODS[kind]:
-            if not any(_has(plugin, name) for name in needed.split(" or ")):
-                raise InputError(f"{kind} {label}: has no {needed}, which every {kind} plug-in must have")
+        missing = [needed for needed in _METHODS[kind] if not any(_has(plugin, name) for name in needed.split(" or "))]
+        if missing:
+            raise InputError(f"{kind} {label}: has no {', no '.join(missing)}, which every {kind} plug-in must have")
 
 
 def _has(plugin: object, name: str) -> bool:
@@ -187,7 +195,7 @@ def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
     name, _, parameters = given.partition(":")
     point = _registered(kind).get(name)
     if point is None:
-        hint = did_you_mean(name, names(kind))
+        hint = _elsewhere(kind, name) or did_you_mean(name, names(kind))
         if "=" in name:
             hint = " Parameters follow a colon: name:parameter=value."
         raise UnknownNameError(f"no {kind} is named {name!r}.{hint} A class of your own: path/to/file.py:ClassName")

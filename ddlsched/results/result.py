@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import asdict, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.loop.codes import JobState
-from ddlsched.errors import UnknownNameError, did_you_mean
+from ddlsched.results.charts_above import ChartsAbove
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
@@ -47,7 +48,25 @@ class Result:
         What was simulated.
     finished
         The run's records, for :mod:`ddlsched.results.timeline`.
+    plot
+        Charts: ``result.plot.jct()``, ``phases()``, ``placements()``, ``utilisation()``
+        (:class:`ddlsched.comparisons.charts.run_charts.RunCharts`).
+
+    Its tables are pandas DataFrames; names end in their unit (``_s`` seconds, ``_bytes``).
+
+    ================  ================================  =====================================================
+    table             a row is                          columns
+    ================  ================================  =====================================================
+    ``jobs``          a job, in workload order          times, phases of its JCT, GPUs, servers, state
+    ``gpus``          a GPU                             server, jobs, busy_s, utilisation (0 to 1)
+    ``links``         a link                            bandwidth_bytes_per_s, bytes, busy_s, utilisation
+    ``samples``       a time, at most 257 of them       busy and allocated GPUs, queued jobs, transfers
+    ``placements``    a GPU of a job and a stay on it   job_id, gpu, server, from_s, to_s
+    ``rescales``      a change of an elastic job        GPUs before and after, time_s, cost_s
+    ================  ================================  =====================================================
     """
+
+    plot = ChartsAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
 
     def __init__(self, workload: Workload, cluster: Cluster, finished: Finished) -> None:
         self.workload = workload
@@ -57,6 +76,13 @@ class Result:
     def __repr__(self) -> str:
         average_jct_s = self.summary()["average_jct_s"]
         return f"<result: {len(self.workload)} jobs on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        rows = [(name, f"{value:,.6g}") for name, value in self.summary().items()]
+        summary = pd.DataFrame(rows, columns=["metric", "value"]).to_html(index=False, border=0)
+        return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{summary}{self.jobs.head().to_html(border=0)}"
 
     @property
     def contention(self) -> ContentionModel:
@@ -75,10 +101,7 @@ class Result:
         UnknownNameError
             No job has this id.
         """
-        for number, job in enumerate(self.workload):
-            if job.job_id == job_id:
-                return number
-        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (j.job_id for j in self.workload))}")
+        return self.workload.number_of(job_id)
 
     @cached_property
     def jobs(self) -> pd.DataFrame:

@@ -6,12 +6,13 @@ Of a window, everything that intersects it is there, whole. Iterations are count
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ddlsched.engine.loop.codes import SliceKind
+from ddlsched.engine.recording import gpus_of_workers
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ __all__ = [
     "compute_slices",
     "computing",
     "crossed",
-    "gpus_of_workers",
-    "ragged",
     "repeated",
     "rows_of",
     "sending",
@@ -116,7 +115,7 @@ def computing(result: Result) -> Slices:
     # A job in lockstep is recorded once, for its first worker; the others have the numbers after it.
     sizes = np.array([len(stay.gpus) for stay in result.finished.stays], np.int64)
     place, nth = repeated(np.where(slices["kind"] == SliceKind.LOCKSTEP, sizes[slices["stay"]], 1))
-    gpu = gpus_of_workers(result, slices[place], nth)
+    gpu = gpus_of_workers(result.finished.stays, state.jobs.first_worker, slices[place], nth)
     order = np.lexsort((slices["start_ns"][place], gpu))
     place = place[order]
     slices["sharing"] = slices["kind"] == SliceKind.CUT
@@ -147,23 +146,6 @@ def repeated(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return places 0, 1, ... each as often as ``counts`` says, and for each repetition which one it is."""
     place = np.repeat(np.arange(len(counts)), counts)
     return place, np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def gpus_of_workers(result: Result, slices: Records, nth: np.ndarray | int = 0) -> np.ndarray:
-    """Return the GPU of each worker's slice, or of the ``nth`` worker after it."""
-    stays = result.finished.stays
-    first, gpus = ragged([stay.gpus for stay in stays])
-    jobs = np.array([stay.job for stay in stays], np.int64)[slices["stay"]]
-    found: np.ndarray = gpus[
-        first[slices["stay"]] + slices["owner"] - result.finished.state.jobs.first_worker[jobs] + nth
-    ]
-    return found
-
-
-def ragged(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each row begins in all rows' numbers one behind the other, and those."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    return np.cumsum(lengths) - lengths, np.array([number for row in rows for number in row], np.int64)
 
 
 def _named(result: Result, slices: Slices) -> dict[str, Any]:

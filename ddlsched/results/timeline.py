@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ddlsched.engine.recording import ragged
 from ddlsched.io.files import replacing
-from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, ragged, repeated, rows_of, sending
+from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, repeated, rows_of, sending
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
-from ddlsched.workload.dag import DataParallelIteration, IterationDag
+from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.groups import workers_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Job", "Workload"]
 
@@ -139,6 +144,8 @@ class Job:
         return self.iteration.all_compute_ns(self.num_gpus) * self.iterations
 
 
+_COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
+_SHOWN_JOBS = 5
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that break lines, tables or encodings."""
 
@@ -148,7 +155,31 @@ def _check(job: Job, name: str, value: object, good: bool, expected: str) -> Non
         raise InputError(f"job {job.job_id!r}: {name} is {value}; expected {expected}")
 
 
-@dataclass(frozen=True)
+def _job_of_row(row: Mapping[str, Any]) -> Job:
+    limits = {name: row[name] for name in ("model", "user", "time_limit_s") if name in row}
+    iteration = DataParallelIteration(
+        forward_s=row["forward_s"],
+        backward_s=row["backward_s"],
+        message_bytes=row["message_bytes"],
+        buckets=row.get("buckets", 1),
+    )
+    return Job(
+        job_id=str(row["job_id"]),
+        arrival_s=row["arrival_s"],
+        num_gpus=row["gpus"],
+        iterations=row["iterations"],
+        iteration=iteration,
+        gpu_memory_mb=row["gpu_memory_mb"],
+        **limits,
+    )
+
+
+def _ends_an_iteration(job: Job) -> int:
+    transfers = 1 if job.num_gpus > 1 else 0  # one worker has nobody to reduce with
+    return sum(job.num_gpus if isinstance(task, ComputeTask) else transfers for task in job.dag.tasks)
+
+
+@dataclass(frozen=True, repr=False)
 class Workload:
     """Jobs in the order of their file; a job's number is its place here.
 
@@ -175,6 +206,23 @@ class Workload:
                 )
             seen[job.job_id] = number
 
+    def __repr__(self) -> str:
+        gpus = [job.num_gpus for job in self.jobs]
+        arrivals_s = [job.arrival_s for job in self.jobs]
+        sizes = f"{min(gpus)}" if min(gpus) == max(gpus) else f"{min(gpus)} to {max(gpus)}"
+        count = "1 job" if len(self) == 1 else f"{len(self):,} jobs"
+        source = "" if self.source is None else f", from {self.source}"
+        return f"<workload: {count} of {sizes} GPUs, arriving {min(arrivals_s):g} to {max(arrivals_s):g} s{source}>"
+
+    def _repr_html_(self) -> str:
+        names = ("job_id", "arrival_s", "num_gpus", "iterations", "gpu_memory_mb", "model", "user")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        rows = [[html.escape(str(getattr(job, name))) for name in names] for job in self.jobs[:_SHOWN_JOBS]]
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        more = f"<p>and {len(self) - _SHOWN_JOBS:,} more</p>" if len(self) > _SHOWN_JOBS else ""
+        title = html.escape(repr(self)[1:-1])
+        return f"<p><b>{title}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
     def __len__(self) -> int:
         return len(self.jobs)
 
@@ -187,6 +235,56 @@ class Workload:
     def where(self, number: int) -> str:
         """Return where job ``number`` stands: its file, if it came from one, and its row (the first job is row 1)."""
         return f"{self.source or 'workload'}, row {number + 1}"
+
+    @property
+    def task_ends(self) -> int:
+        """How often a task or a transfer ends until all jobs are done, each on several servers.
+
+        On one server an all-reduce takes no time and does not count. Elastic jobs count as on their most GPUs.
+        """
+        return sum(job.iterations * _ends_an_iteration(job) for job in self.jobs)
+
+    def number_of(self, job_id: str) -> int:
+        """Return a job's number, from 0.
+
+        Raises
+        ------
+        UnknownNameError
+            No job has this id.
+        """
+        for number, job in enumerate(self.jobs):
+            if job.job_id == job_id:
+                return number
+        raise UnknownNameError(f"no job is named {job_id!r}.{did_you_mean(job_id, (job.job_id for job in self.jobs))}")
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> Workload:
+        """Build from a table in the columns of a workload file, a row a job (docs/workloads.md).
+
+        Parameters
+        ----------
+        frame
+            Columns ``job_id``, ``arrival_s`` (s), ``gpus``, ``iterations``, ``forward_s`` (s), ``backward_s`` (s),
+            ``message_bytes``, ``gpu_memory_mb`` (MB), and optionally ``model``, ``user``, ``buckets``,
+            ``time_limit_s`` (s). Further columns are not read.
+
+        Raises
+        ------
+        InputError
+            A column is missing, or a row holds what no job can have.
+        """
+        missing = [name for name in _COLUMNS if name not in frame]
+        if missing:
+            raise InputError(f"table: has no column {', '.join(missing)}; expected {', '.join(_COLUMNS)}")
+        jobs = []
+        for number, row in enumerate(frame.to_dict("records")):
+            known = {str(name): value for name, value in row.items() if value is not None and value == value}
+            try:
+                jobs.append(_job_of_row(known))
+            except (InputError, KeyError, TypeError, ValueError) as error:
+                why = f"{error.args[0]} is empty" if isinstance(error, KeyError) else str(error)
+                raise InputError(f"table, row {number + 1}: {why}") from None
+        return cls(tuple(jobs))
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Workload:

@@ -16,10 +16,27 @@ from typing import Any
 import pytest
 from comparison_folders import NASTY, POLICIES, PREEMPTIVE, nasty_comparison
 
+import ddlsched
 from ddlsched.comparisons.charts.style import colours, on_dark
 from ddlsched.comparisons.report.html_report import report
 
 pytestmark = pytest.mark.browser
+
+WIDE = """
+import ddlsched
+
+
+def wide(*, seed):
+    return ddlsched.Workload.of([one(number, 1 + int(10 ** (number / 9))) for number in range(60)])
+
+
+def one(number, iterations):
+    work = ddlsched.DataParallelIteration(forward_s=0.4, backward_s=0.6, message_bytes=1e8)
+    return ddlsched.Job(
+        job_id=str(number), arrival_s=number, num_gpus=1 + number % 9, iterations=iterations, iteration=work,
+        gpu_memory_mb=4000.0, model="one",
+    )
+"""
 
 CHARTS = [f"chart-0-{number}" for number in range(6)]
 CHANGES, AVERAGE, BY_SIZE, DISTRIBUTION, NETWORK, UTILISATION = CHARTS
@@ -30,6 +47,17 @@ BARS, LINES = ".barlayer .point path", ".scatterlayer .js-line"
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report(nasty_comparison(tmp_path_factory.mktemp("browser") / "comparison"))
+
+
+@pytest.fixture(scope="module")
+def wide_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of jobs from a second to months, as in traces of datacentres, under policies of long names."""
+    folder = tmp_path_factory.mktemp("wide")
+    (folder / "gen.py").write_text(WIDE)
+    policies = ["ada-srsf", {"placement": "lwf:kappa=1", "order": "srsf", "communication": "bounded-overlap:limit=3"}]
+    workload = f"{folder / 'gen.py'}:wide"
+    ddlsched.compare(workload, policies, seeds=1, servers=32, folder=folder / "comparison", processes=1)
+    return report(folder / "comparison")
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +340,63 @@ def test_on_a_narrow_screen_only_tables_scroll_sideways(page):
     assert page.execute_script(widths) == [360, 360]
     wide = "return [...document.querySelectorAll('.plot')].filter((plot) => plot.scrollWidth > plot.clientWidth).length"
     assert page.execute_script(wide) == 0
+
+
+# Slanted ticks are left out: their boxes overlap where they do not.
+OVERLAPS = """
+const clipped = (element) => {
+    const box = element.getBoundingClientRect(), outer = element.closest(".plot").getBoundingClientRect();
+    return box.left < outer.left - 1 || box.right > outer.right + 1;
+};
+const faults = [];
+for (const plot of document.querySelectorAll(".plot")) {
+    for (const axis of plot.querySelectorAll(".xaxislayer-above > g, .xaxislayer-above")) {
+        const boxes = [...axis.querySelectorAll(":scope > .xtick text, :scope > g.xtick text")]
+            .filter((text) => !/rotate\\((?!0[,)])/.test(text.getAttribute("transform") || ""))
+            .map((text) => [text.textContent, text.getBoundingClientRect()]).sort((a, b) => a[1].left - b[1].left);
+        for (let place = 1; place < boxes.length; place++) {
+            const [[before, left], [after, right]] = [boxes[place - 1], boxes[place]];
+            if (right.left < left.right - 0.5 && right.top < left.bottom - 0.5 && left.top < right.bottom - 0.5) {
+                faults.push(`${plot.id}: ${before} and ${after} overlap`);
+            }
+        }
+    }
+    for (const text of plot.querySelectorAll(".xtick text, .ytick text, .legendtext")) {
+        if (clipped(text)) faults.push(`${plot.id}: ${text.textContent} is cut`);
+    }
+}
+for (const label of document.querySelectorAll(".toggles .policy, h1, h2, h3, .lead, nav a")) {
+    const inside = label.scrollWidth <= label.clientWidth + 1 || getComputedStyle(label).display === "inline";
+    if (!inside) faults.push(`${label.textContent} is cut`);
+    const box = label.getBoundingClientRect();
+    if (box.right > document.documentElement.clientWidth + 1) faults.push(`${label.textContent} leaves the page`);
+}
+return faults;
+"""
+
+
+@pytest.mark.parametrize("width", [420, 768, 1200, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_text_is_cut_and_no_ticks_overlap_at_any_width(page, wide_report, width, scheme):
+    set_width(page, width)
+    prefer(page, scheme)
+    page.get(wide_report.as_uri())
+    draw_all(page)
+    assert page.execute_script(OVERLAPS) == []
+    assert page.execute_script("return document.querySelectorAll('.plot .xtick text').length") > 15
+    beyond = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.execute_script(beyond) == 0
+
+
+def test_a_table_that_is_cut_says_that_there_is_more(page):
+    set_width(page, 420)
+    page.refresh()
+    draw_all(page)
+    script = """
+        return [...document.querySelectorAll(".scroll")].filter((box) => box.scrollWidth > box.clientWidth)
+            .filter((box) => !getComputedStyle(box).backgroundImage.includes("gradient")).length
+    """
+    assert page.execute_script(script) == 0
 
 
 def test_it_prints_as_wide_as_paper_and_comes_back(page):

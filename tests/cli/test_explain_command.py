@@ -11,6 +11,7 @@ from command_line import run
 
 import ddlsched
 from ddlsched.comparisons.sweeps.repeat import repeat
+from ddlsched.engine.outcome import Window
 from ddlsched.simulation import warm_up
 
 
@@ -70,9 +71,20 @@ def test_a_run_of_a_comparison_is_explained() -> None:
     assert run("explain", file, "5").stdout.startswith("job 5, ")
 
 
-def test_a_run_that_can_no_longer_be_repeated_is_refused() -> None:
+def test_a_run_holds_its_workload() -> None:
     stored()
+    before = run("explain", "run.parquet", "5").stdout
     ddlsched.write_workload(ddlsched.microsoft_160(seed=2, scale=0.002), "jobs.csv")
+    assert run("explain", "run.parquet", "5").stdout == before
+    Path("jobs.csv").unlink()
+    assert run("explain", "run.parquet", "5").stdout == before
+
+
+def test_a_run_whose_policy_has_changed_is_refused() -> None:
+    mine = "class Mine:\n    def key(self, job, now_s):\n        return {}job.arrival_s\n"
+    Path("mine.py").write_text(mine.format(""))
+    stored("--order", "mine.py:Mine", "--exclusive")
+    Path("mine.py").write_text(mine.format("-"))
     done = run("explain", "run.parquet", "5")
     assert (done.exit_code, done.stdout) == (2, "")
     assert "the same inputs now have another outcome" in done.stderr
@@ -100,3 +112,15 @@ def test_bad_input_is_one_line(args: tuple[str, str], fault: str) -> None:
     done = run("explain", *args)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert fault in done.stderr
+
+
+def test_only_what_touches_the_job_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = stored()
+    job_id = jobs["network_wait_s"].idxmax()
+    windows: list[object] = []
+    monkeypatch.setattr(
+        "ddlsched.comparisons.sweeps.repeat.repeat",
+        lambda path, *, timeline, watch: windows.append(timeline) or repeat(path, timeline=timeline, watch=watch),
+    )
+    assert run("explain", "run.parquet", job_id).exit_code == 0
+    assert windows == [Window(jobs.loc[job_id, "start_s"], jobs.loc[job_id, "finish_s"], job_id)]

@@ -56,6 +56,15 @@ def test_many_ranks_are_shown_by_host(folder: Path) -> None:
     assert "from old host (down) to new host (across)" in text
 
 
+def test_ranks_without_a_row_are_named(folder: Path) -> None:
+    stored(folder / "a", JOB)
+    text = run("reshard", folder / "a", folder / "b", "--to", "tp=2,dp=1", "--dry-run").stdout
+    assert "  2 old ranks are no rows, as they send nothing: others hold the same bytes (2, 3)" in text
+    same = run("reshard", folder / "a", folder / "c", "--to", "tp=2,dp=2", "--dry-run").stdout
+    assert "no rows" not in same
+    assert "no columns" not in same
+
+
 def test_lost_ranks(folder: Path) -> None:
     wholes = stored(folder / "a", JOB)
     (folder / "a" / "rank_00003.safetensors").unlink()

@@ -225,6 +225,21 @@ def test_a_generator_that_ignores_its_seed_is_found_out():
     assert set(comparison.table()["verdict"]) == {"undecided", "not judged"}
 
 
+def test_jobs_that_differ_by_seed_are_not_said_to_draw_nothing():
+    # Models that the seed draws change what the jobs are, and here no metric: on one GPU nothing contends.
+    Path("gen.py").write_text(
+        "import ddlsched\n"
+        "def drawn(*, seed):\n"
+        "    work = ddlsched.DataParallelIteration(forward_s=1.0, backward_s=1.0, message_bytes=1e6 * seed)\n"
+        "    job = ddlsched.Job(\n"
+        "        job_id='a', arrival_s=0.0, num_gpus=1, iterations=3, iteration=work, gpu_memory_mb=1.0)\n"
+        "    return ddlsched.Workload.of([job])\n"
+    )
+    comparison = compare(workloads="gen.py:drawn", seeds=6)
+    said = [note for note in comparison.notes() if note.startswith("gen.py:drawn: ")]
+    assert said == ["gen.py:drawn: all seeds came out the same, which leaves no spread for an interval or a verdict."]
+
+
 def test_few_seeds_are_said_to_be_few(six_seeds):
     assert compare("srsf-1", seeds=5).notes()[0] == "5 seeds: no verdict is given with fewer than 6."
     assert not any("seeds" in note for note in six_seeds.notes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import inspect
 import os
 import re
@@ -21,6 +22,7 @@ from ddlsched.policies import doors
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, JobView, NetworkView, TransferView
+from ddlsched.workload.workload_specs import workload_of
 
 ROOT = Path(__file__).parents[2]
 POLICIES = (ROOT / "docs" / "writing_policies.md").read_text(encoding="utf-8")
@@ -156,3 +158,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), path
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_the_generator_of_the_page_on_traces_draws_models_by_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    sample = (ROOT / "tests" / "workload" / "traces" / "samples" / "philly-csv.csv").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    Path("gen.py").write_text(files(page)["gen.py"], encoding="utf-8")
+    Path("philly.csv.gz").write_bytes(gzip.compress(sample))
+    models = {tuple(job.model for job in workload_of("gen.py:philly:scale=0.5", seed)) for seed in range(8)}
+    assert len(models) > 1

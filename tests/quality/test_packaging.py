@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,3 +70,28 @@ def test_installed_wheel_runs_from_any_folder(distributions: Path, tmp_path: Pat
     *files, ran = done.stdout.split()
     assert all(Path(file).is_relative_to(site) for file in files)
     assert ran == "True"
+
+
+def test_a_package_index_takes_the_distributions(distributions: Path) -> None:
+    pytest.importorskip("twine")
+    files = [str(path) for path in distributions.iterdir()]
+    done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == len(files) == 2
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert citation["version"] == setup["metadata"]["version"]
+    assert citation["license"] == setup["metadata"]["license"]
+    assert citation["title"].startswith("ddlsched")
+
+
+def test_the_workflow_runs_commands_that_are_there() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    own = [command for command in commands if not command.startswith("python ")]
+    assert own == [".ci/run", "docs/build"]
+    assert all(os.access(ROOT / command, os.X_OK) for command in own)

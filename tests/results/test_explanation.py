@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -13,6 +14,7 @@ from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
+from ddlsched.engine.outcome import Window
 from ddlsched.results.explanation import explain
 from ddlsched.results.result import Result
 
@@ -108,3 +110,39 @@ def test_an_unknown_job_and_a_run_without_a_timeline_are_refused() -> None:
     plain = ddlsched.simulate(ddlsched.Workload.of([job("a", gpus=1)]))
     with pytest.raises(ddlsched.InputError, match="timeline does not hold its whole life"):
         explain(plain, "a")
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(20))
+def test_a_record_of_one_job_alone_explains_it_as_a_whole_record_does(setting: Setting) -> None:
+    plugins = {kind: getattr(setting, kind) for kind in ("placement", "order", "communication", "contention")}
+    run = functools.partial(
+        ddlsched.simulate,
+        setting.workload,
+        dataclasses.replace(setting.cluster, topology=setting.topology),
+        disturbances=setting.disturbances,
+        seed=setting.seed,
+        until_s=setting.until_s,
+        **plugins,
+    )
+    whole = run(timeline=True)
+    for job_id in whole.jobs["job_id"]:
+        alone = run(timeline=Window(job_id=job_id))
+        assert len(alone.finished.slices) <= len(whole.finished.slices)
+        pd.testing.assert_frame_equal(explain(alone, job_id), explain(whole, job_id))
+
+
+def test_two_buckets_of_a_job_on_a_link_hold_it_once() -> None:
+    jobs = [job("a", gpus=2, memory_mb=1, buckets=4), job("b", gpus=2, memory_mb=1, forward_s=0.5)]
+    result = simulated(jobs, servers=2, communication="bounded-overlap:limit=1")
+    waited_s = explain(result, "b").groupby("phase")["seconds"].sum()
+    assert waited_s["network_wait"] == pytest.approx(result.jobs.loc[1, "network_wait_s"])
+
+
+def test_a_record_of_one_job_explains_no_other() -> None:
+    jobs = ddlsched.Workload.of([job("a", gpus=1), job("b", gpus=1)])
+    result = ddlsched.simulate(jobs, timeline=Window(job_id="a"))
+    with pytest.raises(ddlsched.InputError, match="'b': the run's timeline does not hold its whole life"):
+        explain(result, "b")
+    with pytest.raises(ddlsched.UnknownNameError, match="no job is named 'c'"):
+        ddlsched.simulate(jobs, timeline=Window(job_id="c"))

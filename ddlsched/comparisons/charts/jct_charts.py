@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.comparisons.charts.style import (
+    COLUMN_INCHES,
     DASHES,
     IDLE,
     INK,
@@ -20,6 +21,9 @@ from ddlsched.comparisons.charts.style import (
     new_figure,
     new_panels,
     short,
+    short_labels,
+    shown_figure,
+    unbroken,
     wrapped,
 )
 
@@ -46,6 +50,8 @@ __all__ = [
 ]
 
 _MOST_POINTS = 1001
+_COINCIDE = 0.05
+"""Curves of distributions that are nearer than this everywhere lie on each other; their differences are drawn too."""
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
@@ -66,7 +72,7 @@ def bars(
     colour
         Of some labels, in place of the style's own.
     """
-    labels = [wrapped(label) for label in intervals]
+    labels = [wrapped(label) for label in short_labels(list(intervals)).values()]
     figure, axes = new_figure(0.75 + sum(_row_inches(label) for label in labels))
     shade = colours(list(intervals), colour)
     widest = max(interval.high for interval in intervals.values())
@@ -103,13 +109,13 @@ def grouped_bars(
         Of some policies, in place of the style's own.
     """
     policies = list(dict.fromkeys(policy for group in groups.values() for policy in group))
-    shade = colours(policies, colour)
-    lines = legend_lines(policies)
+    shade, called = colours(policies, colour), short_labels(policies)
+    lines = legend_lines(called.values())
     figure, panels = new_panels(1.9 + 0.15 * lines, len(groups))
     for axes, (name, group) in zip(panels, groups.items(), strict=True):
         for place, policy in enumerate(policies):
             if policy in group:
-                _upright_bar(axes, place, group[policy], shade[policy], legend_label(policy))
+                _upright_bar(axes, place, group[policy], shade[policy], legend_label(called[policy]))
         axes.set(xlabel=name, xlim=(-0.6, len(policies) - 0.4), xticks=[])
         axes.set_ylim(bottom=0)
         axes.locator_params(axis="y", nbins=5)
@@ -136,8 +142,8 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     axis
         What is measured, and of what the columns are groups.
     """
-    labels = [wrapped(str(label)) for label in shares.index]
-    figure, axes = new_figure(0.75 + 1.1 * sum(_row_inches(label) for label in labels))
+    labels = [wrapped(label) for label in short_labels([str(label) for label in shares.index]).values()]
+    figure, axes = new_figure(1.15 + 1.1 * sum(_row_inches(label) for label in labels))
     values = shares.to_numpy(np.float64)
     most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
     for (row, column), share in np.ndenumerate(values):
@@ -152,7 +158,21 @@ def heat_map(shares: pd.DataFrame, *, axis: str) -> Figure:
     axes.tick_params(axis="x", length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel(axis, loc="right")
+    _shade_bar(figure, axes, 100 * most)
     return figure
+
+
+def _shade_bar(figure: Figure, axes: Axes, most: float) -> None:
+    """Put a scale of the shades under a heat map, from 0 to the most, per cent."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    # A shade is of the parts that are rounded to it, so the first and the last are half as wide.
+    edges = most * np.clip((np.arange(len(SHADES) + 1) - 0.5) / (len(SHADES) - 1), 0, 1)
+    mapped = ScalarMappable(BoundaryNorm(edges, len(SHADES)), ListedColormap(list(SHADES)))
+    bar = figure.colorbar(mapped, ax=axes, location="bottom", aspect=40, pad=0.02, spacing="proportional")
+    bar.set_ticks([0, most / 2, most], labels=["0", short(most / 2), f"{short(most)} %"])
+    bar.outline.set_visible(False)
 
 
 def shade_of(part: float) -> str:
@@ -237,21 +257,53 @@ def distributions(
     colour
         Of some labels, in place of the style's own.
     """
-    figure, axes = new_figure(2.2 + 0.16 * legend_lines(samples))
-    shade = colours(list(samples), colour)
-    for number, (label, values) in enumerate(samples.items()):
-        x, share = cumulative(np.asarray(values, dtype=np.float64))
-        style = {"color": shade[label], "linestyle": DASHES[number % 5], "label": legend_label(label)}
-        axes.plot(x, share, drawstyle="steps-post", **style)
+    shade, called = colours(list(samples), colour), short_labels(list(samples))
+    curves = {label: cumulative(np.asarray(values, dtype=np.float64)) for label, values in samples.items()}
+    apart = len(curves) > 1 and _largest_gap(list(samples.values())) < _COINCIDE
+    figure, panels = _stacked(2.2 + 0.16 * legend_lines(called.values()), 2 if apart else 1)
+    axes = panels[0]
+    for number, (label, (x, share)) in enumerate(curves.items()):
+        style = {"color": shade[label], "linestyle": DASHES[number % 5]}
+        axes.plot(x, share, drawstyle="steps-post", label=legend_label(called[label]), **style)
+        if apart:
+            first = np.asarray(next(iter(samples.values())), dtype=np.float64)
+            panels[1].plot(x, 100 * (share - share_up_to(first, x)), drawstyle="steps-post", **style)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_ylim(0, 1.01)
     axes.set_yticks(np.arange(6) / 5)
     axes.set_ylabel("Share of jobs")
-    axes.grid(axis="y")
-    _finish(figure, axes, axis, title)
+    if apart:
+        panels[1].set_title(f"less the share of {next(iter(called.values()))}", loc="left", fontsize=7.5)
+        panels[1].set_ylabel("Points")
+    for each in panels:
+        each.grid(axis="y")
+    _finish(figure, panels[-1], axis, title)
     legend_below(figure, [axes])
     return figure
+
+
+def _stacked(height_inches: float, panels: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with one pair of axes, or with a lower one under it that has the same horizontal axis."""
+    if panels == 1:
+        figure, axes = new_figure(height_inches)
+        return figure, [axes]
+    figure = shown_figure(COLUMN_INCHES, height_inches + 1.0)
+    return figure, list(figure.subplots(2, 1, sharex=True, height_ratios=[3, 2]))
+
+
+def share_up_to(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the share of values up to each of ``x``."""
+    share: np.ndarray = np.searchsorted(np.sort(values), x, side="right") / len(values)
+    return share
+
+
+def _largest_gap(samples: Sequence[Numbers]) -> float:
+    """Return by how much the shares of any two distributions differ at most."""
+    arrays = [np.asarray(values, dtype=np.float64) for values in samples]
+    x = np.unique(np.concatenate(arrays))
+    shares = np.array([share_up_to(values, x) for values in arrays])
+    return float(np.ptp(shares, axis=0).max())
 
 
 def cumulative(values: np.ndarray, most_points: int = _MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -284,7 +336,7 @@ def _finish(figure: Figure, axes: Axes, axis: str, title: str) -> None:
     axes.set_xlabel(axis, loc="right")  # under long names of policies a centred label would be cut off
     axes.grid(axis="x")
     if title:  # at the figure's edge: over the axes, long names of policies would push it out
-        lines = textwrap.wrap(title, 52)
+        lines = textwrap.wrap(unbroken(title), 52)
         figure.set_figheight(figure.get_figheight() + 0.14 * (len(lines) - 1))
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8.5)
 

@@ -5,7 +5,9 @@ Figures are made without pyplot, so that drawing changes no global state and nee
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import re
 import textwrap
 import zlib
@@ -34,6 +36,9 @@ __all__ = [
     "on_dark",
     "save",
     "short",
+    "short_labels",
+    "shown_figure",
+    "unbroken",
     "wrapped",
 ]
 
@@ -111,6 +116,12 @@ _KNOWN = {
     "olive": "list-scheduling ls lwf-32 lwf:kappa=32 κ=32",
 }
 
+_PARAMETER = re.compile(r"[^\W\d][=_](\d+(?:\.\d+)?)(?![\w.])")
+"""The number of ``kappa=1`` or ``kappa_1``."""
+_FILE = re.compile(r"^\S*\.py:")
+_LIGHT, _DARK = "#86c8dc", "#0b2a5b"
+_FEWEST_IN_ORDER = 3
+
 _RC: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
@@ -141,14 +152,56 @@ _RC: Any = {
 def colours(labels: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a colour a label: the given one, a built-in policy's own under any of its names, or a hash's choice.
 
-    The same label has the same colour in every chart, unless two unknown ones of one chart would clash.
+    The same label has the same colour in every chart, unless two unknown ones of one chart would clash. Three labels or
+    more that differ in one parameter's number only (``kappa=1``, ``kappa=2``, ...) go from light to dark in its order.
     """
+    given = _ordered(labels) | dict(given or {})
     known = {_plain(name): PALETTE[colour] for colour, names in _KNOWN.items() for name in names.split()}
-    result = {label: known[_plain(label)] for label in labels if _plain(label) in known} | dict(given or {})
+    result = {label: known[_plain(label)] for label in labels if _plain(label) in known} | given
     for label in labels:
         if label not in result:
             result[label] = _hashed(label, set(result.values()))
     return result
+
+
+def _ordered(labels: Sequence[str]) -> dict[str, str]:
+    """Return the colours of labels that differ in the value of one parameter only."""
+    families: dict[str, list[tuple[float, str]]] = {}
+    for label in dict.fromkeys(labels):
+        parameters = list(_PARAMETER.finditer(label))
+        for found in parameters:
+            rest = f"{label[: found.start(1)]}#{label[found.end(1) :]}"
+            families.setdefault(rest, []).append((float(found[1]), label))
+    result: dict[str, str] = {}
+    for family in families.values():
+        if len(family) >= _FEWEST_IN_ORDER:
+            for place, (_, label) in enumerate(sorted(family)):
+                result[label] = _between(_LIGHT, _DARK, place / (len(family) - 1))
+    return result
+
+
+def _between(light: str, dark: str, part: float) -> str:
+    """Return the colour that lies a part of the way from one to another."""
+    pairs = [(int(light[at : at + 2], 16), int(dark[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(one + (other - one) * part):02x}" for one, other in pairs)
+
+
+def short_labels(labels: Sequence[str]) -> dict[str, str]:
+    """Return how a chart calls each policy: without the parts that all have, and without folders and files.
+
+    Of ``lwf:kappa=1 + srsf + mine.py:Mine:limit=3`` beside ``lwf:kappa=1 + srsf + adadual``, ``Mine:limit=3``. Labels
+    that would then be alike stay whole.
+    """
+    parts = [label.split(" + ") for label in labels]
+    common = set.intersection(*map(set, parts)) if len(parts) > 1 and min(map(len, parts)) > 1 else set()
+    own = [" + ".join(_FILE.sub("", part) for part in each if part not in common) for each in parts]
+    alike = len(set(own)) < len(set(labels)) or "" in own
+    return dict(zip(labels, labels if alike else own, strict=True))
+
+
+def unbroken(text: str) -> str:
+    """Return a text in which no line ends between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=[A-Za-z%µ])", "\N{NO-BREAK SPACE}", text)
 
 
 def _plain(label: str) -> str:
@@ -209,6 +262,24 @@ def in_style() -> Iterator[None]:
         yield
 
 
+def shown_figure(width_inches: float, height_inches: float) -> Figure:
+    """Return an empty figure that notebooks show without pyplot."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        """A figure that is a picture where HTML is shown."""
+
+        def _repr_html_(self) -> str:
+            with in_style():
+                sink = io.BytesIO()
+                self.savefig(sink, format="png", dpi=150, metadata={"Software": None})
+            width = round(100 * self.get_figwidth())
+            source = f"data:image/png;base64,{base64.b64encode(sink.getvalue()).decode()}"
+            return f'<img alt="chart" width="{width}" src="{source}">'
+
+    return Shown(figsize=(width_inches, height_inches), layout="constrained")
+
+
 def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, Axes]:
     """Return an empty figure with one pair of axes."""
     figure, (axes,) = new_panels(height_inches, 1, width_inches=width_inches)
@@ -217,9 +288,7 @@ def new_figure(height_inches: float, *, width_inches: float = COLUMN_INCHES) -> 
 
 def new_panels(height_inches: float, panels: int, *, width_inches: float = COLUMN_INCHES) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with several pairs of axes side by side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
+    figure = shown_figure(width_inches, height_inches)
     return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
 
 

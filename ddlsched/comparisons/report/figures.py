@@ -148,7 +148,7 @@ def _by_class(groups: Mapping[str, Mapping[str, Interval]], number: Mapping[str,
             "showgrid": False,
             "anchor": f"y{axis}",
         }
-        layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", "rangemode": "tozero", "nticks": 6}
+        layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", "rangemode": "tozero", "nticks": 5}
         for policy, interval in group.items():
             hover = f"{class_name(size)}: {_seconds(interval)}"
             trace = _trace(policy, number, type="bar", x=[_wrapped(policy)], hovertemplate=hover)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from ddlsched.results.paired_comparison import METRICS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_charts"]
+__all__ = ["draw_charts", "figures"]
 
 
 def draw_charts(comparison: Reported | Path | str) -> list[Path]:
@@ -43,8 +44,8 @@ def draw_charts(comparison: Reported | Path | str) -> list[Path]:
     reported = comparison if isinstance(comparison, Reported) else Reported.open(comparison)
     files = []
     for setting in reported.settings:
-        for name, figure in _figures(reported, setting):
-            files += _saved(figure, reported.charts(setting) / name)
+        for name, draw in figures(reported, setting):
+            files += _saved(draw(), reported.charts(setting) / name)
     return files
 
 
@@ -56,24 +57,26 @@ def _saved(figure: Figure, stem: Path) -> list[Path]:
         raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
-def _figures(reported: Reported, setting: Setting) -> Iterator[tuple[str, Figure]]:
+def figures(reported: Reported, setting: Setting) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the name of each chart that a setting has something for, and what draws it."""
     shade = colours(reported.policies)
     if average := intervals(reported, setting, "average_jct_s"):
-        yield "average-jct", bars(average, axis=METRICS["average_jct_s"], colour=shade)
+        yield "average-jct", partial(bars, average, axis=METRICS["average_jct_s"], colour=shade)
     if changed := changes_of(reported, setting):
         rows = [Change(METRICS[metric].replace(" (s)", ""), measured) for metric, measured in changed.items()]
-        yield "changes", changes(rows, axis=f"Change against {reported.comparison.baseline} (%)", colour=shade)
+        axis = f"Change against {reported.comparison.baseline} (%)"
+        yield "changes", partial(changes, rows, axis=axis, colour=shade)
     if groups := class_intervals(reported, setting):
         named = {class_name(size): group for size, group in groups.items()}
-        yield "jct-by-size", grouped_bars(named, axis=METRICS["average_jct_s"], colour=shade)
+        yield "jct-by-size", partial(grouped_bars, named, axis=METRICS["average_jct_s"], colour=shade)
     if samples := jct_s(reported, setting):
-        yield "jct-distribution", distributions(samples, axis="JCT (s)", colour=shade)
+        yield "jct-distribution", partial(distributions, samples, axis="JCT (s)", colour=shade)
         axis = "Communicating or waiting for the network\n(% of JCT; mean over seeds)"
-        yield "network-share", heat_map(network_shares(reported, setting), axis=axis)
-    yield "utilisation", utilisation(bands(reported, setting), colour=shade)
+        yield "network-share", partial(heat_map, network_shares(reported, setting), axis=axis)
+    yield "utilisation", partial(utilisation, bands(reported, setting), colour=shade)
     if setting == reported.settings[0]:
         for policy in reported.policies:
             placements = reported.placements(policy)
             if placements is not None and not placements.empty:
-                figure = placement_map(placements, reported.servers(setting.cluster), title=policy)
-                yield f"placement-{slug(policy)}", figure
+                servers = reported.servers(setting.cluster)
+                yield f"placement-{slug(policy)}", partial(placement_map, placements, servers, title=policy)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
-from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata
+from ddlsched.comparisons.sweeps.stored_runs import kept_workload, read_jobs, read_metadata
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
@@ -21,6 +22,8 @@ from ddlsched.workload.workload_specs import workload_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddlsched.engine.outcome import Window
+    from ddlsched.engine.run_progress import RunWatcher
     from ddlsched.results.result import Result
 
 __all__ = ["repeat"]
@@ -32,10 +35,11 @@ _REBUILT = {
 """The classes whose instances a run's file may describe; nothing else is made from what a file says."""
 
 
-def repeat(path: Path, *, timeline: bool | tuple[float, float]) -> Result:
-    """Simulate a run's file again, with a timeline.
+def repeat(path: Path, *, timeline: bool | tuple[float, float] | Window, watch: RunWatcher | None = None) -> Result:
+    """Simulate a run's file again, with a timeline; ``watch`` is told how far it is.
 
-    Relative names in it are relative to the current folder, as they were when the run was made.
+    A workload that the file holds is taken from there. Relative names are relative to the current folder, as they were
+    when the run was made.
 
     Raises
     ------
@@ -49,8 +53,11 @@ def repeat(path: Path, *, timeline: bool | tuple[float, float]) -> Result:
     options = {name: _rebuilt(path, name, value) for name, value in inputs["options"].items()}
     seed = inputs["seed"] or 0  # of a run in which nothing is random, none is kept
     where = f"{path}, whose relative names are those of the folder in which it was made"
-    workload = located(where, lambda: workload_of(inputs["workload"], seed))
-    result = located(where, lambda: simulate(workload, seed=seed, **options | {"timeline": timeline}))
+    with TemporaryDirectory() as folder:
+        kept = kept_workload(path, Path(folder))
+        named = inputs["workload"] if kept is None else str(kept)
+        workload = located(where, lambda: workload_of(named, seed))
+    result = located(where, lambda: simulate(workload, seed=seed, watch=watch, **options | {"timeline": timeline}))
     _refuse_another_outcome(path, result.jobs, read_jobs(path))
     return result
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddlsched.comparisons.sweeps.fingerprint import describe
+from ddlsched.comparisons.sweeps.run_watch import ProgressFile
+from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.errors import DdlschedError
 from ddlsched.plugins.user_files import class_in_file
 from ddlsched.workload.workload_specs import workload_of
@@ -50,6 +52,11 @@ class Run:
     measures: tuple[str, ...] = ()
     placements: bool = False
     window: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """What people are told that it is."""
+        return f"{', '.join(self.labels.values())}, seed {self.seed}"
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -97,22 +104,28 @@ class Outcome(NamedTuple):
     failure: str | None = None
 
 
-def execute(run: Run, wanted: Collection[str]) -> Outcome:
-    """Simulate, and return the files of the wanted kinds; what the run raises is its outcome."""
+def execute(run: Run, wanted: Collection[str], progress: Path | None = None) -> Outcome:
+    """Simulate, and return the files of the wanted kinds; what the run raises is its outcome.
+
+    ``progress`` is the file that is to say how far the run is, as long as it goes on.
+    """
     try:
-        return Outcome(_simulated(run, wanted))
+        if progress is None:
+            return Outcome(_simulated(run, wanted, None))
+        with ProgressFile(run.name, progress) as watch:
+            return Outcome(_simulated(run, wanted, watch))
     except DdlschedError as error:
         return Outcome({}, str(error))
     except Exception as error:
         return Outcome({}, f"{type(error).__name__}: {error}")
 
 
-def _simulated(run: Run, wanted: Collection[str]) -> dict[str, bytes]:
+def _simulated(run: Run, wanted: Collection[str], watch: RunWatcher | None) -> dict[str, bytes]:
     from ddlsched.comparisons.sweeps import stored_runs
     from ddlsched.simulation import simulate
 
     recorded = {"timeline": run.window} if "timeline" in wanted else {}
-    result = simulate(workload_of(run.workload, run.seed), seed=run.seed, **{**run.options, **recorded})
+    result = simulate(workload_of(run.workload, run.seed), seed=run.seed, watch=watch, **{**run.options, **recorded})
     further: dict[str, float] = {}
     for measure in run.measures:
         further |= _function(measure)(result)

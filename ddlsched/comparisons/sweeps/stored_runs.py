@@ -3,23 +3,26 @@
 A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.job_metrics`), and under the
 metadata key ``ddlsched`` a JSON object with
 ``inputs`` (what was simulated), ``summary`` (its metrics), ``samples`` (what the cluster did over time, by
-column) and ``most_jobs_on_a_gpu`` (at a time). The process that asked for a sweep is the only one that writes.
+column), ``most_jobs_on_a_gpu`` (at a time) and, of ``simulate --run-out``, ``workload``: the workload's file, its
+suffix and its bytes (zlib, base64). The process that asked for a sweep is the only one that writes.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
 import tempfile
 import time
+import zlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
-from ddlsched.io.reading import opened_parquet
+from ddlsched.io.reading import MOST_BYTES, opened_parquet, read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from ddlsched.results.result import Result
 
 __all__ = [
+    "kept_workload",
     "placements_bytes",
     "read_jobs",
     "read_metadata",
@@ -44,14 +48,18 @@ _PLACEMENTS = ("job_id", "gpu", "server", "from_s", "to_s")
 _ABANDONED_S = 86400.0
 
 
-def run_bytes(result: Result, inputs: Mapping[str, Any], further: Mapping[str, float]) -> bytes:
-    """Return a run's file; ``further`` metrics join those of its summary."""
+def run_bytes(
+    result: Result, inputs: Mapping[str, Any], further: Mapping[str, float], workload: Path | None = None
+) -> bytes:
+    """Return a run's file; ``further`` metrics join those of its summary, and the file ``workload`` its inputs."""
     from ddlsched.comparisons.alone import job_metrics
     from ddlsched.results.metrics import run_metrics
 
     jobs = job_metrics(result)
     summary = {**result.summary(), **run_metrics(jobs), **further}
     described = {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")}
+    if workload is not None:
+        described["workload"] = [workload.suffix, base64.b64encode(zlib.compress(read_bytes(workload))).decode()]
     return _parquet(jobs, described | {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu})
 
 
@@ -99,6 +107,26 @@ def read_metadata(path: Path) -> dict[str, Any]:
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise _no_run(path, error) from None
     return metadata
+
+
+def kept_workload(path: Path, folder: Path) -> Path | None:
+    """Write the workload's file that a run's file holds, if it does, into a folder, and return it.
+
+    Raises
+    ------
+    InputError
+        It is no run's file.
+    """
+    kept = read_metadata(path).get("workload")
+    if kept is None:
+        return None
+    try:
+        suffix, text = kept
+        file = folder / f"workload{suffix}"
+        file.write_bytes(zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES))
+    except (TypeError, ValueError, OSError, zlib.error) as error:
+        raise _no_run(path, error, "workload") from None
+    return file
 
 
 def read_samples(path: Path) -> pd.DataFrame:

@@ -35,7 +35,7 @@ class Failure:
     message: str
 
     def __str__(self) -> str:
-        return f"{', '.join(self.run.labels.values())}, seed {self.run.seed}: {self.message}"
+        return f"{self.run.name}: {self.message}"
 
 
 class Watcher(Protocol):
@@ -78,7 +78,13 @@ class Sweep:
 
 
 def sweep(
-    runs: Sequence[Run], folder: Path, *, processes: int = -1, dask: str | None = None, watch: Watcher | None = None
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    processes: int = -1,
+    dask: str | None = None,
+    watch: Watcher | None = None,
+    progress: Path | None = None,
 ) -> Sweep:
     """Simulate what ``folder`` does not hold yet, and return what it then holds.
 
@@ -94,6 +100,9 @@ def sweep(
         Address of a Dask scheduler, whose workers are to do it instead.
     watch
         Called at the start and after each run.
+    progress
+        Folder in which runs of this machine that are under way say how far they are
+        (:func:`ddlsched.comparisons.sweeps.run_watch.under_way`).
 
     Raises
     ------
@@ -109,7 +118,7 @@ def sweep(
     done, failed = len(distinct) - len(tasks), dict[str, str]()
     watch = watch or _ignore
     watch(done, len(distinct), None)
-    for task, outcome in _carried_out(tasks, processes, dask, sources):
+    for task, outcome in _carried_out(tasks, processes, dask, sources, progress):
         done += 1
         failure = outcome.failure or _changed_files(task, sources, dask)
         if failure is None:
@@ -153,7 +162,7 @@ def _missing(distinct: Mapping[str, Run], folder: Path) -> list[Task]:
     return [Task(key, distinct[key], kinds) for key, kinds in wanted.items() if kinds]
 
 
-def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, sources: str) -> Done:
+def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, sources: str, progress: Path | None) -> Done:
     if not tasks:
         return iter(())
     if dask is not None:
@@ -162,7 +171,7 @@ def _carried_out(tasks: Sequence[Task], processes: int, dask: str | None, source
         return on_dask(tasks, dask, sources)
     from ddlsched.comparisons.sweeps.workers import on_this_machine
 
-    return on_this_machine(tasks, processes)
+    return on_this_machine(tasks, processes, progress)
 
 
 def _changed_files(task: Task, sources: str, dask: str | None) -> str | None:

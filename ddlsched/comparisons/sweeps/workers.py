@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
@@ -35,23 +36,28 @@ Done: TypeAlias = Iterator[tuple[Task, Outcome]]
 """Tasks with what came of them, in the order in which they end."""
 
 
-def on_this_machine(tasks: Sequence[Task], processes: int) -> Done:
-    """Carry out tasks in so many processes (-1: one a core); one is this process itself."""
+def on_this_machine(tasks: Sequence[Task], processes: int, progress: Path | None) -> Done:
+    """Carry out tasks in so many processes (-1: one a core); one is this process itself.
+
+    While a task is under way, a file in the folder ``progress``, if there is one, says how far it is.
+    """
     from joblib import effective_n_jobs
 
     count = min(effective_n_jobs(processes), len(tasks))
     if count <= 1:
-        yield from ((task, execute(task.run, task.wanted)) for task in tasks)
+        yield from ((task, execute(task.run, task.wanted, _file(progress, task))) for task in tasks)
         return
     warm_up()  # compiled once, before each process would do it
     left = deque(tasks)
     while left:
-        suspects = yield from _until_one_dies(left, count)
+        suspects = yield from _until_one_dies(left, count, progress)
         for task in suspects:
-            yield task, _alone(task)
+            yield task, _alone(task, progress)
 
 
-def _until_one_dies(left: deque[Task], count: int) -> Generator[tuple[Task, Outcome], None, list[Task]]:
+def _until_one_dies(
+    left: deque[Task], count: int, progress: Path | None
+) -> Generator[tuple[Task, Outcome], None, list[Task]]:
     """Carry out tasks until none is left or a process has died; return what was under way then."""
     from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
 
@@ -60,7 +66,7 @@ def _until_one_dies(left: deque[Task], count: int) -> Generator[tuple[Task, Outc
 
     def submit(task: Task) -> Future[Outcome]:
         try:
-            future: Future[Outcome] = pool.submit(execute, task.run, task.wanted)
+            future: Future[Outcome] = pool.submit(execute, task.run, task.wanted, _file(progress, task))
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
@@ -102,13 +108,19 @@ def drain(
             yield running.pop(future), future
 
 
-def _alone(task: Task) -> Outcome:
+def _file(progress: Path | None, task: Task) -> Path | None:
+    return None if progress is None else progress / task.key
+
+
+def _alone(task: Task, progress: Path | None) -> Outcome:
     from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
     pool = ProcessPoolExecutor(max_workers=1, initializer=_begin_child, initargs=(os.getpid(),))
     try:
-        outcome: Outcome = pool.submit(execute, task.run, task.wanted).result()
+        outcome: Outcome = pool.submit(execute, task.run, task.wanted, _file(progress, task)).result()
     except BrokenProcessPool:
+        if progress is not None:
+            (progress / task.key).unlink(missing_ok=True)
         return Outcome({}, _DIED)
     finally:
         pool.shutdown(wait=True, kill_workers=True)

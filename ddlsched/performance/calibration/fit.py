@@ -66,9 +66,9 @@ class Form:
         }
         return np.column_stack([columns[name] for name in self.constants])
 
-    def preset(self, constants: Mapping[str, float]) -> str:
-        """Return the text that ``simulate --contention`` takes."""
-        given = {"penalty_per_byte_s": 0.0} if self.model == "linear" else {}
+    def preset(self, constants: Mapping[str, float], *, penalty_was_measured: bool = True) -> str:
+        """Return the text that ``simulate --contention`` takes; a penalty not measured is left to its default."""
+        given = {"penalty_per_byte_s": 0.0} if self.model == "linear" and penalty_was_measured else {}
         values = given | {name: constants[name] for name in self.constants}
         order = [name for name in ("latency_s", "per_byte_s", "penalty_per_byte_s") if name in values]
         return f"{self.model}:" + ",".join(f"{name}={values[name]:.6g}" for name in order)
@@ -125,13 +125,16 @@ class Fit:
 def calibrate(rows: Measurements, *, seed: int = 0) -> list[Fit]:
     """Return every model that the rows can tell, the one with the least error on rows not fitted first.
 
+    Where every measured all-reduce was alone, models with a penalty are left out.
+
     Raises
     ------
     InputError
         The rows cannot tell latency, time of a byte and penalty apart.
     """
-    _refuse_untold(rows)
-    forms = [form for form in FORMS if not form.ring_bytes or rows.servers is not None]
+    told = [form for form in FORMS if not (rows.all_alone and "penalty_per_byte_s" in form.constants)]
+    _refuse_untold(rows, max(told, key=lambda form: len(form.constants)))
+    forms = [form for form in told if not form.ring_bytes or rows.servers is not None]
     fits = [_fit(form, rows, seed) for form in forms]
     # A network on which a byte takes no time is none; "b alone" never comes to that.
     fits = [fit for fit in fits if fit.values["per_byte_s"] > 0]
@@ -183,7 +186,8 @@ def _fit(form: Form, rows: Measurements, seed: int) -> Fit:
     ends = np.quantile(tested, [0.025, 0.975]) if len(tested) else [np.nan, np.nan]
     tested_error = Constant(float(tested.mean()) if len(tested) else float("nan"), *map(float, ends))
     with_intervals = intervals(form, rows, seed=seed)
-    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, form.preset(constants))
+    preset = form.preset(constants, penalty_was_measured=not rows.all_alone)
+    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, preset)
 
 
 def _error(form: Form, constants: Mapping[str, float], rows: Measurements) -> float:
@@ -219,23 +223,23 @@ def _told(form: Form, rows: Measurements) -> bool:
     return bool((lengths > 0).all()) and np.linalg.cond(design / lengths) < _LARGEST_CONDITION
 
 
-def _refuse_untold(rows: Measurements) -> None:
-    count, needed = rows.settings.max() + 1, len(FORMS[-1].constants) + _FREE
+def _refuse_untold(rows: Measurements, richest: Form) -> None:
+    count, needed = rows.settings.max() + 1, len(richest.constants) + _FREE
     if len(np.unique(rows.message_bytes)) < 2:
         raise InputError(
             f"every row has message_bytes {rows.message_bytes[0]:g}; expected at least two sizes, "
             "without which latency cannot be told from the time of a byte"
         )
-    if len(np.unique(rows.jobs)) < 2:
+    if len(np.unique(rows.jobs)) < 2 and not rows.all_alone:
         raise InputError(
-            f"every row has concurrent_jobs {rows.jobs[0]:g}; expected at least two numbers, such as 1 and 4, "
+            f"every row has concurrent_jobs {rows.jobs[0]:g}; expected 1, or at least two numbers, such as 1 and 4, "
             "without which the penalty cannot be told from the time of a byte"
         )
     if count < needed:
         raise InputError(
             f"there are {count} settings of concurrent_jobs and message_bytes; expected at least {needed} for intervals"
         )
-    if not _told(FORMS[-1], rows):
+    if not _told(richest, rows):
         raise InputError(
             "latency, time of a byte and penalty cannot be told apart by these rows; "
             "expected several sizes for several numbers of concurrent_jobs"

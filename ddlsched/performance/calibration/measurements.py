@@ -46,6 +46,11 @@ class Measurements:
     def __len__(self) -> int:
         return len(self.jobs)
 
+    @property
+    def all_alone(self) -> bool:
+        """Whether no two all-reduces shared the network in any row, so that no row tells a penalty."""
+        return bool((self.jobs == 1).all())
+
     def rows(self, chosen: np.ndarray) -> Measurements:
         """Return some of the rows, by a mask or by numbers."""
         servers = None if self.servers is None else self.servers[chosen]

@@ -153,7 +153,7 @@ def test_repeats_of_one_setting_are_fitted_or_tested_together():
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
-        (lambda rows: rows.jobs == 1, "every row has concurrent_jobs 1"),
+        (lambda rows: rows.jobs == 2, "every row has concurrent_jobs 2; expected 1, or at least two numbers"),
         (lambda rows: rows.message_bytes == 1e6, "every row has message_bytes"),
         (lambda rows: (rows.jobs < 3) & (rows.message_bytes < 5e6), "there are 4 settings"),
     ],
@@ -162,6 +162,22 @@ def test_rows_that_cannot_tell_the_constants_are_refused(chosen, said):
     rows = timed(settings())
     with pytest.raises(InputError, match=said):
         calibrate(rows.rows(chosen(rows)))
+
+
+def test_all_reduces_that_were_all_alone_tell_latency_and_time_of_a_byte(tmp_path):
+    rows = timed(settings())
+    alone = rows.rows(rows.jobs == 1)
+    fits = {fit.form.name: fit for fit in calibrate(alone)}
+    assert "linear" not in fits
+    fit = fits["linear, no penalty"]
+    assert fit.values == pytest.approx({name: TRUE[name] for name in fit.form.constants}, rel=1e-6)
+    assert "penalty" not in fit.preset
+    path = tmp_path / "alone.csv"
+    lines = [f"1,{size:.0f},{seconds}" for size, seconds in zip(alone.message_bytes, alone.seconds, strict=True)]
+    path.write_text("concurrent_jobs,message_bytes,transfer_s\n" + "\n".join(lines) + "\n")
+    done = run("calibrate", path, "--chart", tmp_path / "fit.png")
+    assert (done.exit_code, (tmp_path / "fit.png").exists()) == (0, True)
+    assert "the penalty of sharing was not measured" in done.stdout
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

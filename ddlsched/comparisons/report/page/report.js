@@ -96,12 +96,34 @@
     return Math.ceil(names.length / columns) * Math.max(...names.map((name) => name.length));
   }
 
+  // A logarithmic axis has ticks at 1, 2 and 5 where they have room, else at powers of ten, as many as fit.
+  function fitLogarithmic(base, chart, width) {
+    if (!base.xaxis || base.xaxis.type !== "log") return;
+    const values = chart.traces.flatMap((trace) => Array.from(trace.x)).filter((value) => value > 0);
+    const decades = Math.max(...values.map(Math.log10)) - Math.min(...values.map(Math.log10));
+    const room = Math.max(1, (width - 90) / TICK_PIXELS);
+    if (3 * decades <= room) return;
+    base.xaxis = { ...base.xaxis, dtick: Math.ceil(decades / room), tickformat: "", exponentformat: "power" };
+  }
+
+  // Panels beside each other leave room for the numbers of the axis between them, however narrow the chart is.
+  function fitPanels(base, width) {
+    const panels = Object.keys(base).filter((name) => /^xaxis/.test(name) && base[name].domain);
+    const gap = Math.min(0.2, Math.max(0.09, 52 / width));
+    panels.forEach((name, place) => {
+      const left = place / panels.length + (place ? gap : 0);
+      base[name] = { ...base[name], domain: [left, (place + 1) / panels.length] };
+    });
+  }
+
   function layout(chart, width) {
     const axis = { gridcolor: variable("--grid"), linecolor: variable("--line"), zerolinecolor: variable("--muted"), automargin: true };
     const base = chart.placement ? mapLayout(chart.placement) : structuredClone(chart.layout);
     for (const name of Object.keys(base)) {
       if (/^[xy]axis/.test(name)) base[name] = { ...axis, ...base[name] };
     }
+    fitLogarithmic(base, chart, width);
+    fitPanels(base, width);
     const rows = legendRows(chart, width);
     for (const line of base.shapes || []) line.line = { width: 1, color: variable("--ink") };
     return {
@@ -119,6 +141,8 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: variable("--muted"), activecolor: variable("--ink") },
     };
   }
+
+  const TICK_PIXELS = 44;
 
   const CONFIG = {
     responsive: true,

@@ -1,0 +1,251 @@
+"""Tunes the fields of policies with Optuna on some seeds, and checks on others that what was found is no accident."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddlsched.comparisons.search_space import Knob, knobs, with_values
+from ddlsched.comparisons.sweeps.run import Run
+from ddlsched.comparisons.sweeps.sweep import sweep
+from ddlsched.errors import InputError, SimulationError
+from ddlsched.results.paired_comparison import ALL_METRICS, compare_runs
+from ddlsched.results.statistics import LEAST_SEEDS
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd
+
+__all__ = ["Tuned", "tune"]
+
+_HIGHER_IS_BETTER = frozenset({"gpu_utilisation", "jain_index"})
+_KEPT_SHARE = 0.5
+"""Of the gain on the tuning seeds, what has to be left on the held-out ones."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found.
+
+    Attributes
+    ----------
+    policies
+        Texts of the policies with the best values, by kind, for flags and for ``simulate``.
+    values
+        The best value of each field that was tuned.
+    trials
+        A row a trial: number, the fields' values, ``value`` (mean of the metric over the tuning seeds).
+    tuning_change, held_out_change
+        Change of the metric against the untuned policies, on the tuning and on the held-out seeds (0.1 is 10 % more).
+    held_out_interval
+        The 95 % interval of the latter; None with fewer than six held-out seeds.
+    warning
+        What speaks against believing it; None if nothing does.
+    """
+
+    policies: dict[str, str]
+    values: dict[str, Any]
+    trials: pd.DataFrame
+    tuning_change: float
+    held_out_change: float
+    held_out_interval: tuple[float, float] | None
+    warning: str | None
+
+
+def tune(
+    workload: str,
+    policies: Mapping[str, str],
+    *,
+    ranges: Sequence[str] = (),
+    metric: str = "average_jct_s",
+    trials: int = 40,
+    seeds: Sequence[int] = range(1, 7),
+    held_out: Sequence[int] = range(101, 113),
+    options: Mapping[str, Any] | None = None,
+    folder: Path | str = "tuning",
+    processes: int = -1,
+    watch: Callable[[int, int], None] = lambda *_: None,
+) -> Tuned:
+    """Search the fields of policies for the least (or most) of a metric, and check the best on held-out seeds.
+
+    The same call goes on where the last one stopped: trials are kept in ``folder/study.db``, runs in ``folder/runs``.
+
+    Parameters
+    ----------
+    workload
+        A generator whose jobs the seed makes, such as ``"microsoft-160:scale=0.01"``.
+    policies
+        Texts by kind: ``placement``, ``order``, ``communication`` or ``allocation``.
+    ranges
+        What is tuned; see :func:`ddlsched.comparisons.search_space.knobs`.
+    metric
+        A column of :meth:`ddlsched.Comparison.runs`.
+    trials
+        How many in all; the first are the untuned policies.
+    seeds, held_out
+        Those on which values are chosen, and those on which the choice is checked; they must not overlap.
+    options
+        Further arguments of :func:`ddlsched.simulate`, the same for all runs.
+    folder
+        Made if need be; another search there is refused.
+    processes
+        Runs at once; -1 for one a core.
+    watch
+        Is told how many trials are done, of how many.
+
+    Raises
+    ------
+    InputError
+        Optuna is not installed, or what is asked for cannot be.
+    SimulationError
+        The untuned policies fail, or no trial finished.
+    """
+    found = knobs(policies, ranges)
+    _refuse(metric, trials, seeds, held_out)
+    asked = {"workload": workload, "policies": dict(policies), "metric": metric, "seeds": list(seeds)}
+    asked |= {"knobs": [repr(knob) for knob in found], "options": {k: repr(v) for k, v in (options or {}).items()}}
+    search = _Search(workload, policies, found, metric, dict(options or {}), Path(folder), processes)
+    study = _study(Path(folder), asked, metric)
+    if not study.trials:
+        study.enqueue_trial({knob.name: knob.default for knob in found}, skip_if_exists=True)
+    while (done := _finished(study)) < trials:
+        watch(done, trials)
+        study.optimize(lambda trial: search.value(trial, seeds), n_trials=1)
+    watch(done, trials)
+    return _checked(search, study, seeds, held_out)
+
+
+def _refuse(metric: str, trials: int, seeds: Sequence[int], held_out: Sequence[int]) -> None:
+    if metric not in ALL_METRICS:
+        raise InputError(f"metric {metric!r}: is not compared; expected one of {', '.join(ALL_METRICS)}")
+    if trials < 1:
+        raise InputError(f"trials is {trials}; expected 1 or more")
+    if not seeds or not held_out:
+        raise InputError("there are no seeds to tune on, or none held out; expected one of each at least")
+    if both := set(seeds) & set(held_out):
+        raise InputError(f"seeds {sorted(both)} are tuned on and held out; expected seeds that do not overlap")
+
+
+def _study(folder: Path, asked: Mapping[str, Any], metric: str) -> optuna.Study:
+    """Return the study of a folder, new or gone on with."""
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("tuning needs Optuna; expected pip install 'ddlsched[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({error.strerror}); expected a folder for the search") from None
+    study = optuna.create_study(
+        storage=f"sqlite:///{(folder / 'study.db').resolve()}",
+        study_name="ddlsched",
+        direction="maximize" if metric in _HIGHER_IS_BETTER else "minimize",
+        load_if_exists=True,
+    )
+    text = json.dumps(asked, sort_keys=True)
+    if study.user_attrs.setdefault("asked", text) != text:
+        raise InputError(
+            f"{folder}: holds another search; expected a new folder, or the same workload, policies and ranges"
+        )
+    study.set_user_attr("asked", text)
+    # A sampler that went on with the same seed would propose what it has proposed.
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+    return study
+
+
+def _finished(study: optuna.Study) -> int:
+    return sum(trial.state.is_finished() for trial in study.trials)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What every trial has in common."""
+
+    workload: str
+    policies: Mapping[str, str]
+    knobs: Sequence[Knob]
+    metric: str
+    options: Mapping[str, Any]
+    folder: Path
+    processes: int
+
+    def value(self, trial: optuna.Trial, seeds: Sequence[int]) -> float:
+        """Return the metric's mean over the seeds with a trial's values; a trial that fails is pruned."""
+        import optuna
+
+        values = {knob.name: knob.suggest(trial) for knob in self.knobs}
+        runs, failure = self.simulated({"tuned": values}, seeds)
+        if failure is not None or runs[self.metric].isna().any():
+            trial.set_user_attr("failure", failure or f"{self.metric} has no value")
+            raise optuna.TrialPruned
+        return float(runs[self.metric].mean())
+
+    def simulated(
+        self, named: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
+    ) -> tuple[pd.DataFrame, str | None]:
+        """Return a row a policy and seed with its metrics, and what failed first, if something did."""
+        runs = [
+            Run(
+                labels={"policy": name},
+                workload=self.workload,
+                seed=seed,
+                options={**self.options, **with_values(self.policies, values)},
+            )
+            for name, values in named.items()
+            for seed in seeds
+        ]
+        done = sweep(runs, self.folder / "runs", processes=self.processes)
+        return done.summaries(), str(done.failures[0]) if done.failures else None
+
+
+def _checked(search: _Search, study: optuna.Study, seeds: Sequence[int], held_out: Sequence[int]) -> Tuned:
+    try:
+        best = dict(study.best_params)
+    except ValueError:
+        why = next((trial.user_attrs["failure"] for trial in study.trials if "failure" in trial.user_attrs), "")
+        raise SimulationError(f"no trial finished: {why}") from None
+    named = {"untuned": {knob.name: knob.default for knob in search.knobs}, "tuned": best}
+    tuning = _change(search, named, seeds)
+    checked = _change(search, named, held_out)
+    table = study.trials_dataframe(attrs=("number", "params", "value"))
+    return Tuned(
+        policies=with_values(search.policies, best),
+        values=best,
+        trials=table.rename(columns=lambda name: name.removeprefix("params_")),
+        tuning_change=tuning["change"],
+        held_out_change=checked["change"],
+        held_out_interval=(checked["change_low"], checked["change_high"]) if len(held_out) >= LEAST_SEEDS else None,
+        warning=_warning(search.metric, tuning, checked, len(held_out), best == named["untuned"]),
+    )
+
+
+def _change(search: _Search, named: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, float]:
+    runs, failure = search.simulated(named, seeds)
+    if failure is not None:
+        raise SimulationError(f"the check failed: {failure}")
+    table = compare_runs(runs, baseline="untuned", metrics=[search.metric])
+    row = table[table["policy"] == "tuned"].iloc[0]
+    return {name: float(row[name]) for name in ("change", "change_low", "change_high")}
+
+
+def _warning(
+    metric: str, tuning: Mapping[str, float], checked: Mapping[str, float], held_out: int, unchanged: bool
+) -> str | None:
+    """Return why the best values should not be believed."""
+    if unchanged:
+        return "nothing was better than the values untuned"
+    sign = -1.0 if metric in _HIGHER_IS_BETTER else 1.0
+    gained, kept = -sign * tuning["change"], -sign * checked["change"]
+    if kept <= 0:
+        return "overfitted: on the held-out seeds the tuned values are no better than the untuned"
+    if kept < _KEPT_SHARE * gained:
+        return f"overfitted: of the gain on the tuning seeds, {100 * kept / gained:.0f} % is left on the held-out ones"
+    if held_out < LEAST_SEEDS:
+        return f"{held_out} held-out seeds give no interval; expected {LEAST_SEEDS} at least"
+    if checked["change_low"] <= 0 <= checked["change_high"]:
+        return "undecided: the interval of the change on the held-out seeds holds 0"
+    return None

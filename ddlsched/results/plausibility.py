@@ -1,0 +1,38 @@
+"""What a run could not have done: links that carried more than they can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddlsched.errors import PluginError, label
+from ddlsched.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from ddlsched.results.result import Result
+
+__all__ = ["refuse_faster_than_links"]
+
+_ROUNDING = 1.01
+
+
+def refuse_faster_than_links(result: Result) -> None:
+    """Refuse the run of a contention model whose transfers were faster than the links that they crossed.
+
+    Raises
+    ------
+    PluginError
+        A link carried more bytes than its bandwidth allows in the time in which a transfer was on it.
+    """
+    if not getattr(result.contention, "conserves_bytes", True):
+        return
+    links, records = result.finished.network.links, result.finished.state.links
+    # A transfer lasts whole nanoseconds, so that many of few bytes seem faster than they were.
+    rounded_s = int(result.finished.state.run[0].events) / NS_PER_S
+    for link, carried_bytes, busy_ns in zip(links, records.bytes.tolist(), records.busy_ns.tolist(), strict=True):
+        busy_s = busy_ns / NS_PER_S
+        if carried_bytes > link.bandwidth_bytes_per_s * (busy_s * _ROUNDING + rounded_s):
+            raise PluginError(
+                f"contention {label(result.contention)}: link {link.name} carried {carried_bytes:.4g} bytes in the "
+                f"{busy_s:.4g} s in which it was busy; expected at most its {link.bandwidth_bytes_per_s:.4g} B/s "
+                "(a faster card: --topology star:nic_gbps=...)"
+            )

@@ -1,0 +1,138 @@
+"""Tuning: what is varied, resuming, and the check on held-out seeds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import run
+
+import ddlsched
+from ddlsched.comparisons import tuning
+from ddlsched.comparisons.search_space import knobs, with_values
+
+SMALL = "microsoft-160:scale=0.002"
+OVERLAP = {"communication": "bounded-overlap:limit=1"}
+
+
+def test_numbers_and_truth_values_are_varied_around_their_defaults() -> None:
+    found = {knob.name: knob for knob in knobs({"placement": "lwf", "order": "srsf"}, [])}
+    kappa = found["placement.kappa"]
+    assert (kappa.default, kappa.low, kappa.high) == (1, 1, 4)
+    assert found["order.communication"].choices == (False, True)
+
+
+def test_ranges_and_choices_are_as_given() -> None:
+    (knob,) = knobs(OVERLAP, ["communication.limit=1:8"])
+    assert (knob.low, knob.high, knob.default) == (1, 8, 1)
+    (knob,) = knobs({"communication": "preemptive"}, ["communication.by=bytes,service"])
+    assert knob.choices == ("bytes", "service")
+
+
+@pytest.mark.parametrize(
+    ("policies", "ranges", "said"),
+    [
+        (OVERLAP, ["communication.limits=1:8"], "no field is named 'communication.limits'.*Did you mean"),
+        (OVERLAP, ["communication.limit=8:1"], "expected communication.limit=LOW:HIGH with LOW < HIGH"),
+        (OVERLAP, ["communication.limit=1:2.5"], "'2.5' is not a whole number"),
+        (OVERLAP, ["communication.limit=3"], "has one value"),
+        (OVERLAP, ["communication.limit=1:2", "communication.limit=1:4"], "given twice"),
+        ({"order": "fifo"}, [], "has no number or truth value to tune"),
+        ({"order": "fifoo"}, [], "no order is named 'fifoo'"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(policies: dict[str, str], ranges: list[str], said: str) -> None:
+    with pytest.raises(ddlsched.InputError, match=said):
+        knobs(policies, ranges)
+
+
+def test_values_are_put_into_the_texts() -> None:
+    texts = with_values({"placement": "lwf:kappa=1", "order": "srsf"}, {"order.communication": True})
+    assert texts == {"placement": "lwf:kappa=1", "order": "srsf:communication=true"}
+    assert with_values(policies | {"communication": "bounded-overlap"}, {"communication.limit": 3})[
+        "communication"
+    ] == ("bounded-overlap:limit=3")
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_a_search_finds_the_best_goes_on_and_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    told: list[tuple[int, int]] = []
+    search = {"ranges": ["communication.limit=1,2,3"], "seeds": (1, 2), "held_out": (11, 12), "processes": 1}
+    first = tuning.tune(SMALL, OVERLAP, trials=4, watch=lambda *done: told.append(done), **search)
+    assert told == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert first.trials["communication.limit"].iloc[0] == 1  # the policy untuned
+    assert (
+        first.values["communication.limit"] == first.trials.loc[first.trials["value"].idxmin(), "communication.limit"]
+    )
+    expected = ddlsched.compare(
+        SMALL,
+        [{"name": "a", "communication": text} for text in (OVERLAP["communication"],)]
+        + [{"name": "b", **first.policies}],
+        seeds=[11, 12],
+        folder="compared",
+        processes=1,
+    ).table()
+    change = expected.query("policy == 'b' and metric == 'average_jct_s'")["change"].iloc[0]
+    assert first.held_out_change == pytest.approx(change, nan_ok=True)
+    monkeypatch.setattr("ddlsched.comparisons.sweeps.run._simulated", _never)
+    again = tuning.tune(SMALL, OVERLAP, trials=4, **search)  # nothing is left to simulate
+    assert again.values == first.values
+    with pytest.raises(ddlsched.InputError, match="holds another search"):
+        tuning.tune(SMALL, OVERLAP, trials=4, **(search | {"seeds": (1, 3)}))
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("a run was simulated again")
+
+
+@pytest.mark.parametrize(
+    ("tuned", "held", "seeds", "said"),
+    [
+        (-0.2, (0.1, 0.0, 0.2), 12, "no better than the untuned"),
+        (-0.2, (-0.04, -0.06, -0.02), 12, "of the gain on the tuning seeds, 20 % is left"),
+        (-0.2, (-0.15, -0.32, 0.02), 12, "holds 0"),
+        (-0.2, (-0.18, -0.2, -0.1), 3, "give no interval"),
+        (-0.2, (-0.18, -0.2, -0.1), 12, None),
+    ],
+)
+def test_a_gain_that_is_not_there_on_held_out_seeds_is_warned_of(
+    tuned: float, held: tuple[float, float, float], seeds: int, said: str | None
+) -> None:
+    checked = dict(zip(("change", "change_low", "change_high"), held, strict=True))
+    warning = tuning._warning("average_jct_s", {"change": tuned}, checked, seeds, False)
+    assert warning is None if said is None else said in str(warning)
+
+
+def test_more_of_a_metric_may_be_better() -> None:
+    more = {"change": 0.2, "change_low": 0.1, "change_high": 0.3}
+    assert tuning._warning("gpu_utilisation", {"change": 0.2}, more, 12, False) is None
+    assert "no better" in str(tuning._warning("average_jct_s", {"change": -0.1}, more, 12, False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((SMALL,), "there is no policy to tune"),
+        ((SMALL, "--placement", "lwf", "--seeds", "1-6", "--held-out", "6-9"), "seeds [6] are tuned on and held out"),
+        ((SMALL, "--placement", "lwf", "--metric", "speed"), "metric 'speed': is not compared"),
+        ((SMALL, "--placement", "lwf", "--seeds", "x"), "--seeds: expected how many"),
+    ],
+)
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_the_command_refuses_in_a_line(arguments: tuple[str, ...], said: str) -> None:
+    done = run("tune", *arguments)
+    assert said in done.stderr
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+@pytest.mark.usefixtures("in_a_new_folder")
+def test_the_command_prints_flags_and_changes() -> None:
+    pytest.importorskip("optuna")
+    flags = ["--communication", "bounded-overlap:limit=3", "--vary", "communication.limit=1,3", "--trials", 2]
+    flags += ["--seeds", "1,2", "--held-out", "11,12", "--processes", 1, "--json"]
+    done = run("tune", SMALL, *flags)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["policies"] == {"communication": f"bounded-overlap:limit={found['values']['communication.limit']}"}
+    assert found["held_out_interval"] is None

@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "checkpoint": "checkpoint_command:app",
     "list": "list_command:list_plugins",
     "live": "live_command:live",
+    "testbed": "testbed_command:app",
     "validate": "validate_command:validate",
 }
 """Where each command is, in the order of the help."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_options
 from ddlsched.cli.output import emit, notice
+from ddlsched.cli.run_options import PolicyOptions
 from ddlsched.cluster.cluster import Cluster
 
-__all__ = ["NetworkOfNamespaces", "app"]
+if TYPE_CHECKING:
+    from ddlsched.testbed.real_run import RealRun
+
+__all__ = ["app"]
+
+_POLICIES = ("scheduler", "placement", "order", "communication")
 
 app = typer.Typer(help="Run workloads for real, on a network under the simulator's own policies.", no_args_is_help=True)
 
@@ -37,6 +45,34 @@ class NetworkOfNamespaces:
             exclusive=self.exclusive,
         )
         return scaled(plain, self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """How transfers are cut, and what else the gate decides on."""
+
+    contention: str = option("max-min", "By which model policies count bytes, and the time of an all-reduce alone.")
+    seed: int = option(0, "Of the policies' randomness.")
+    chunk_bytes: float | None = option(
+        None,
+        "Largest part of a message that cannot be paused.",
+        shown="400 kB under a policy that pauses transfers, else whole messages",
+    )
+    window: int = option(2, "Chunks of a transfer that are under way at a time.")
+    slots: bool = option(False, "Compute of jobs that share a GPU goes one after the other.", flag="--slots")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run takes place, and what it writes."""
+
+    hosts: Path | None = option(
+        None, "Hosts, with an agent's HOST:PORT a line.", metavar="FILE", shown="namespaces of this machine"
+    )
+    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
+    no_realtime: bool = option(False, "Do not run workers ahead of other processes.", flag="--no-realtime")
+    out: Path | None = option(None, "Folder for jobs.parquet and transfers.parquet.", metavar="DIR")
+    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
 
 
 @app.callback()
@@ -79,3 +115,71 @@ def list_made() -> None:
     notice(f"{made.network}; made by process {made.owner}{' for its run alone' if made.kind == 'run' else ''}")
     there = existing(made.namespaces)
     emit("".join(f"{name}{'' if name in there else ' (gone)'}\n" for name in made.namespaces))
+
+
+@app.command("run")
+@with_options
+def run(
+    jobs: Annotated[
+        Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
+    ],
+    network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
+    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=_POLICIES)],
+    gate: Annotated[Given[GateOptions], Panel("Gate")],
+    place: Annotated[Given[Place], Panel("Where, and what comes out")],
+) -> None:
+    """Run the jobs of a workload file for real: timed computes, real all-reduces, the simulator's own policies.
+
+    Without --hosts the servers are network namespaces of this machine, made for the run and removed after it; that
+    needs root. Both need PyTorch.
+    """
+    from ddlsched.testbed.places import crew_of
+    from ddlsched.testbed.real_run import run_for_real
+    from ddlsched.testbed.settings import gate_settings
+    from ddlsched.workload.workload_files import read_workload
+
+    workload = read_workload(jobs)
+    cluster = network.made().cluster()
+    settings = gate_settings(cluster, **policies.values, **gate.values)
+    asked = place.made()
+    realtime = not asked.no_realtime
+    with crew_of(cluster, asked.hosts, asked.token_file, realtime=realtime) as crew:
+        result = run_for_real(workload, settings, crew, realtime=realtime)
+    if asked.out is not None:
+        result.write(asked.out)
+    emit(json.dumps(result.summary(), indent=2) + "\n" if asked.as_json else _table(result))
+    if result.machine["machine_limited"]:
+        notice(
+            f"the machine may have been the limit, not the network: processors {result.machine['cpu_busy_share']:.0%} "
+            f"busy, computes {result.machine['late_share']:.1%} late in all"
+        )
+
+
+def _table(result: RealRun) -> str:
+    lines = [f"  {'job':20}{'arrival_s':>11}{'start_s':>11}{'finish_s':>11}{'jct_s':>11}  servers"]
+    for job in result.jobs.to_dict("records"):
+        times = "".join(f"{job[name]:11.3f}" for name in ("arrival_s", "start_s", "finish_s", "jct_s"))
+        lines.append(f"  {job['job_id']:20}{times}  {job['servers']}")
+    summary = result.summary()
+    lines.append(f"average JCT {summary['average_jct_s']:.3f} s, makespan {summary['makespan_s']:.3f} s")
+    lines.append(
+        f"computes ended {summary['mean_late_ms']:.2f} ms late on average, {summary['most_late_ms']:.2f} at most; "
+        f"processors {summary['cpu_busy_share']:.0%} busy"
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+@app.command("agent")
+def agent(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
+    token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
+) -> None:
+    """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
+    from ddlsched.performance.calibration.protocol import parse_address, read_token
+    from ddlsched.testbed.crews import refuse_missing_torch
+    from ddlsched.testbed.hosts import Agent
+
+    refuse_missing_torch()
+    listening = Agent(parse_address(address, any_port=True), read_token(token_file), tell=notice)
+    notice(f"listening on {listening.address}")
+    listening.serve()

@@ -13,6 +13,7 @@ from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_opti
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.run_options import PolicyOptions
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
     from ddlsched.testbed.real_run import RealRun
@@ -73,6 +74,13 @@ class Place:
     no_realtime: bool = option(False, "Do not run workers ahead of other processes.", flag="--no-realtime")
     out: Path | None = option(None, "Folder for jobs.parquet and transfers.parquet.", metavar="DIR")
     as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may join a gate."""
+
+    token_file: Path | None = option(None, "File with a token of at least 16 characters.", metavar="FILE")
 
 
 @app.callback()
@@ -183,3 +191,33 @@ def agent(
     listening = Agent(parse_address(address, any_port=True), read_token(token_file), tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
+
+
+@app.command("gate")
+@with_options
+def gate(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
+    network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology"))],
+    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
+    gate: Annotated[Given[GateOptions], Panel("Gate", only=("contention", "seed", "chunk_bytes", "window"))],
+    access: Annotated[Given[Access], Panel("Who may join")],
+) -> None:
+    """Let training scripts of your own take part: their ranks call ddlsched.torch.scheduled. Until Ctrl-C.
+
+    Prints each all-reduce as a line of JSON when it has ended.
+    """
+    from ddlsched.gate.membership import Membership
+    from ddlsched.gate.service import GateService
+    from ddlsched.performance.calibration.protocol import parse_address, read_token
+    from ddlsched.testbed.settings import gate_settings
+
+    token_file = access.made().token_file
+    if token_file is None:
+        raise InputError("the gate needs a token; expected --token-file FILE")
+    given = network.made()
+    cluster = Cluster(num_servers=given.servers, topology=given.topology)
+    settings = gate_settings(cluster, **policies.values, **gate.values)
+    members = Membership(settings, lambda row: emit(json.dumps(vars(row)) + "\n"))
+    service = GateService(parse_address(address, any_port=True), read_token(token_file), members, tell=notice)
+    notice(f"listening on {service.address}")
+    service.serve()

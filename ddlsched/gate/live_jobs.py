@@ -109,10 +109,13 @@ class LiveJob:
     ----------
     job, number
         What it is, and its place among the jobs of the run.
+    in_buckets
+        Whether its all-reduces are the buckets of a training script, and not tasks of its graph.
     """
 
     job: Job
     number: int
+    in_buckets: bool = False
     ranks: list[Rank] = field(default_factory=list)
     gpus: tuple[int, ...] = ()
     ring: Ring = field(default_factory=lambda: Ring((), 0.0))
@@ -151,8 +154,7 @@ class LiveJob:
     def transfer(self, task: int, clock: Columns) -> LiveTransfer:
         """Return the transfer of a task."""
         if task not in self.transfers:
-            tasks = self.job.dag.tasks
-            name = tasks[task].name if task < len(tasks) else f"bucket-{task}"
+            name = f"bucket-{task}" if self.in_buckets else self.job.dag.tasks[task].name
             self.transfers[task] = LiveTransfer(self, task, name, clock)
         return self.transfers[task]
 

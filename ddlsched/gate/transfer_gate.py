@@ -90,7 +90,7 @@ class TransferGate:
                 f"{', '.join(f'{size:g}' for size in heard.values())} bytes; expected the same on every rank"
             )
         chunks = 1 if self._chunk_bytes is None else max(math.ceil(message_bytes / self._chunk_bytes), 1)
-        wire = self._costs.wire_bytes(message_bytes, len(job.ranks))
+        wire = self._costs.wire_bytes(message_bytes, len(job.view.servers))
         transfer.begin(iteration, message_bytes, wire, chunks, now_ns)
         self.waiting.append(transfer)
         self.changed = True
@@ -127,6 +127,16 @@ class TransferGate:
         transfer.state = TransferState.IDLE
         transfer.columns.bytes_left[0] = 0.0
         self._record(transfer.row(now_ns))
+        self.changed = True
+
+    def forget(self, job: LiveJob) -> None:
+        """Drop the transfers of a job that is gone."""
+        for transfer in job.transfers.values():
+            if transfer.state == TransferState.ACTIVE:
+                self._stop(transfer)
+            elif transfer.state == TransferState.WAITING:
+                self.waiting.remove(transfer)
+            transfer.state = TransferState.IDLE
         self.changed = True
 
     def decide(self, now_ns: int) -> None:

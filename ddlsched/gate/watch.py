@@ -87,8 +87,8 @@ class Watch:
         down = [f"{card} of server {rank.server}" for rank in job.ranks for card in self._down.get(rank, [])]
         longest_s = s_from_ns(now_ns - min(moved_ns.values()))
         raise TestbedError(
-            f"server {', '.join(map(str, sorted(still)))} has received nothing for {longest_s:.1f} s while an all-reduce "
-            f"of job {job.job.job_id!r} runs there; expected links that are up"
+            f"server {', '.join(map(str, sorted(still)))} has received nothing for {longest_s:.1f} s while an "
+            f"all-reduce of job {job.job.job_id!r} runs there; expected links that are up"
             + (f" (down: {', '.join(down)})" if down else "")
         )
 

@@ -187,16 +187,14 @@ class Worker:
                 self._follow(self._progress.ended(task))
 
     def _pong(self, message: dict[str, Any]) -> None:
-        received, down = (
-            (0, []) if self._reducer is None else (self._reducer.received_bytes(), self._reducer.cards_down())
-        )
+        reducer = self._reducer
         self._channel.send(
             {
                 "say": "pong",
                 "asked_ns": message["asked_ns"],
                 "computing": len(self._deadlines),
-                "received_bytes": received,
-                "cards_down": down,
+                "received_bytes": 0 if reducer is None else reducer.received_bytes(),
+                "cards_down": [] if reducer is None else reducer.cards_down(),
             }
         )
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.run_options import PolicyOptions
+from ddlsched.cli.testbed_compare import compare
+from ddlsched.cli.testbed_options import Access, GateOptions, NetworkOfNamespaces, Place
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 
@@ -25,62 +26,7 @@ _POLICIES = ("scheduler", "placement", "order", "communication")
 app = typer.Typer(help="Run workloads for real, on a network under the simulator's own policies.", no_args_is_help=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkOfNamespaces:
-    """Servers, and the network between them."""
-
-    servers: int = option(4, "Number of servers.")
-    gpus_per_server: int = like(Cluster, "gpus_per_server")
-    topology: str = like(Cluster, "topology")
-    scale: float = option(0.01, "What every rate is multiplied by: 10 Gbit/s become 100 Mbit/s.", metavar="FACTOR")
-    exclusive: bool = option(False, "One job a GPU at a time, however little memory it needs.", flag="--exclusive")
-
-    def cluster(self) -> Cluster:
-        """Return the cluster with its scaled network."""
-        from ddlsched.testbed.scaling import scaled
-
-        plain = Cluster(
-            num_servers=self.servers,
-            gpus_per_server=self.gpus_per_server,
-            topology=self.topology,
-            exclusive=self.exclusive,
-        )
-        return scaled(plain, self.scale)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateOptions:
-    """How transfers are cut, and what else the gate decides on."""
-
-    contention: str = option("max-min", "By which model policies count bytes, and the time of an all-reduce alone.")
-    seed: int = option(0, "Of the policies' randomness.")
-    chunk_bytes: float | None = option(
-        None,
-        "Largest part of a message that cannot be paused.",
-        shown="400 kB under a policy that pauses transfers, else whole messages",
-    )
-    window: int = option(2, "Chunks of a transfer that are under way at a time.")
-    slots: bool = option(False, "Compute of jobs that share a GPU goes one after the other.", flag="--slots")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a run takes place, and what it writes."""
-
-    hosts: Path | None = option(
-        None, "Hosts, with an agent's HOST:PORT a line.", metavar="FILE", shown="namespaces of this machine"
-    )
-    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
-    no_realtime: bool = option(False, "Do not run workers ahead of other processes.", flag="--no-realtime")
-    out: Path | None = option(None, "Folder for jobs.parquet and transfers.parquet.", metavar="DIR")
-    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """Who may join a gate."""
-
-    token_file: Path | None = option(None, "File with a token of at least 16 characters.", metavar="FILE")
+app.command("compare")(compare)
 
 
 @app.callback()

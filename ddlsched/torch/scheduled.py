@@ -26,8 +26,10 @@ def scheduled(
 ) -> Any:
     """Let a DistributedDataParallel model's gradients be reduced when a gate says so.
 
-    Gradients are bit-identical to those of plain DDP with gloo, in chunks or not. Every rank calls this, right after
-    it has wrapped the model. Should the gate be gone, ``backward`` raises.
+    Gradients are bit-identical to those of plain DDP with gloo, in chunks or not. (One case apart, in the last bit:
+    with ``gradient_as_bucket_view`` and gradients that ``zero_grad`` keeps, DDP divides by the number of ranks instead
+    of multiplying by its inverse, which differs unless that is a power of two.) Every rank calls this, right after it
+    has wrapped the model. Should the gate be gone, ``backward`` raises.
 
     Parameters
     ----------
@@ -74,7 +76,7 @@ def scheduled(
         message_bytes=float(size),
     )
     client = GateClient.connected(gate, Path(token_file), member, server)
-    hook = _Hook(client, group, len(ranks), divides=bool(model.gradient_as_bucket_view))
+    hook = _Hook(client, group, len(ranks))
     model.register_comm_hook(None, lambda _, bucket: hook(bucket))
     return model
 
@@ -82,17 +84,14 @@ def scheduled(
 class _Hook:
     """Reduces a bucket in the chunks, and at the times, that the gate says."""
 
-    def __init__(self, client: GateClient, group: Any, ranks: int, *, divides: bool) -> None:
-        self._client, self._group, self._ranks, self._divides = client, group, ranks, divides
+    def __init__(self, client: GateClient, group: Any, ranks: int) -> None:
+        self._client, self._group, self._ranks = client, group, ranks
         self._iteration = 0
 
     def __call__(self, bucket: Any) -> Any:
         """Return a future of the bucket's mean over all ranks."""
         tensor = bucket.buffer()
-        if self._divides:  # as DDP does it without a hook, to the bit
-            tensor.div_(self._ranks)
-        else:
-            tensor.mul_(1.0 / self._ranks)
+        tensor.mul_(1.0 / self._ranks)  # as DDP does it without a hook, to the bit
         sending = _Sending(self._client, self._group, self._ranks, tensor, bucket.index(), self._iteration)
         size = tensor.numel() * tensor.element_size()
         self._client.ready(bucket.index(), self._iteration, float(size), sending.send, sending.fail)

@@ -114,6 +114,7 @@ class Gate:
         self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival_ns, job.number), reverse=True)
         self.seats: dict[Rank, tuple[LiveJob, int]] = {}
         self._grouped: dict[int, set[int]] = {}
+        self._beside: dict[int, list[LiveJob]] = {}
         self._wake_ns: dict[str, int] = {}
         self.last_event_ns = 0
         self._handlers = {
@@ -170,7 +171,9 @@ class Gate:
         for kind in woken:
             del self._wake_ns[kind]
         if self.placements.changed or woken - {"communication"}:
-            for job in self.placements.decide(now_ns):
+            placed = self.placements.decide(now_ns)
+            for job in placed:
+                self._beside[job.number] = placed
                 self._seat(job)
             self._note_wakes(("placement", "order"), now_ns)
         if self.transfers.changed or "communication" in woken:
@@ -218,10 +221,14 @@ class Gate:
             rank.send({"do": "join", "host": host, "port": message["port"]})
 
     def _join_group(self, job: LiveJob, number: int, message: dict[str, Any], now_ns: int) -> None:
+        """Jobs placed at one instant begin together, when the ranks of all have formed their groups."""
         self._grouped[job.number].add(number)
-        if len(self._grouped[job.number]) == len(job.ranks):
-            job.began_ns = now_ns
-            for rank in job.ranks:
+        beside = self._beside[job.number]
+        if any(len(self._grouped.get(other.number, ())) < len(other.view.servers) for other in beside):
+            return
+        for other in beside:
+            other.began_ns = now_ns
+            for rank in other.ranks:
                 rank.send({"do": "begin"})
 
     def _ready(self, job: LiveJob, number: int, message: dict[str, Any], now_ns: int) -> None:

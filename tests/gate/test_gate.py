@@ -168,3 +168,11 @@ def test_workers_are_used_again() -> None:
 def test_a_job_that_arrives_later_is_placed_later() -> None:
     late = ran([quick_job("a"), quick_job("late", arrival_s=0.2)]).gate.jobs[1]
     assert 0.2e9 <= late.placed_ns < 0.5e9
+
+
+def test_jobs_placed_at_one_instant_begin_together() -> None:
+    outcome = ran([quick_job("a"), quick_job("b"), quick_job("late", arrival_s=0.1)])
+    a, b, late = outcome.gate.jobs
+    assert a.began_ns == b.began_ns < late.began_ns
+    first = {row.job_id: row.ready_ns for row in outcome.rows if row.iteration == 0}
+    assert abs(first["a"] - first["b"]) < 0.05e9

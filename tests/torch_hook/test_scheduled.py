@@ -175,7 +175,7 @@ def test_a_rank_that_is_killed_ends_its_job_and_no_other(gates: list[Gate], toke
     dying[1].communicate()
     _, err = dying[0].communicate(timeout=60)  # most of which a busy machine needs to end a process
     assert dying[0].returncode != 0
-    assert "rank 1" in err or "Connection closed by peer" in err, err[-500:]
+    assert "rank 1" in err or "by peer" in err, err[-500:]
     assert all(one["same"] for one in results(other))
 
 

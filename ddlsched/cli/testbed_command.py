@@ -133,8 +133,9 @@ def agent(
     from ddlsched.testbed.crews import refuse_missing_torch
     from ddlsched.testbed.hosts import Agent
 
+    token = read_token(token_file)
     refuse_missing_torch()
-    listening = Agent(parse_address(address, any_port=True), read_token(token_file), tell=notice)
+    listening = Agent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, label
 from ddlsched.io.files import replacing
+from ddlsched.io.tables import read_text, readable
 from ddlsched.simulation import simulate
 from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.real_run import RealRun, run_for_real
@@ -163,9 +165,9 @@ def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     text = json.dumps(settings, indent=2, sort_keys=True, default=str) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise InputError(f"{folder}: holds another comparison ({path.name} differs); expected another folder")
     except OSError as error:
         raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for runs") from None
+    if os.path.lexists(path) and readable(path, "a comparison's settings", read_text) != text:
+        raise InputError(f"{folder}: holds another comparison ({path.name} differs); expected another folder")
     with replacing(path, "comparison") as file:
         file.write_text(text, encoding="utf-8")

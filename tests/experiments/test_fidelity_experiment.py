@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_full_plan_is_that_of_the_page() -> None:
     several = [one for one in planned if one.policy != mixes.BASELINE]
     assert {run.seed_of(one.mix.name) % 2 for one in several} == {1}
     names = [mixes.cluster_name(run.seed_of(one.mix.name)) for one in planned]
-    assert sum(a != b for a, b in zip(names, names[1:], strict=False)) == len(mixes.CLUSTERS) - 1
+    assert sum(a != b for a, b in itertools.pairwise(names)) == len(mixes.CLUSTERS) - 1
 
 
 def test_tables_come_from_the_committed_runs_without_root(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,11 @@ class GateOptions:
         shown="400 kB under a policy that pauses transfers, else whole messages",
     )
     window: int = option(2, "Chunks of a transfer that are under way at a time.")
+    train: bool = option(
+        False,
+        "Jobs train a model with DDP, of gradients as large as their messages, in place of timed computes.",
+        flag="--train",
+    )
     slots: bool = option(False, "Compute of jobs that share a GPU goes one after the other.", flag="--slots")
 
 

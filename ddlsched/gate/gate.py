@@ -54,6 +54,8 @@ class GateSettings:
         Of :class:`~ddlsched.gate.transfer_gate.TransferGate`.
     slots
         Whether compute tasks of jobs that share a GPU go one after the other.
+    train
+        Whether jobs train a model, whose buckets are sent in place of the all-reduces of their graph.
     """
 
     cluster: Cluster
@@ -65,6 +67,7 @@ class GateSettings:
     chunk_bytes: float | None = None
     window: int = WINDOW
     slots: bool = False
+    train: bool = False
 
 
 def begun_policies(settings: GateSettings) -> CheckedPolicies:
@@ -105,7 +108,7 @@ class Gate:
     ) -> None:
         self._settings, self._crew = settings, crew
         self.policies = begun_policies(settings)
-        self.jobs = [LiveJob(job, number) for number, job in enumerate(workload)]
+        self.jobs = [LiveJob(job, number, in_buckets=settings.train) for number, job in enumerate(workload)]
         self.placements = Placements(settings.cluster, self.policies, settings.costs)
         self.transfers = TransferGate(
             self.policies, settings.costs, record, chunk_bytes=settings.chunk_bytes, window=settings.window
@@ -210,6 +213,7 @@ class Gate:
                     "size": len(job.ranks),
                     "gpus": gpus,
                     "slots": self._settings.slots,
+                    "train": self._settings.train,
                     "address": rank.address,
                 }
             )

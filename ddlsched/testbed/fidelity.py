@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Mix", "Planned", "Runs", "note_settings", "plan", "run_planned", "simulated_runs"]
 
-_REAL_ONLY = ("chunk_bytes", "window", "slots")
+_REAL_ONLY = ("chunk_bytes", "window", "slots", "train")
 """What the gate is told and a simulation has not."""
 
 

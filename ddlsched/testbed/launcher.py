@@ -19,7 +19,7 @@ from typing import Any
 from ddlsched.gate.channel import Channel
 from ddlsched.testbed.gloo import GlooReducer
 from ddlsched.testbed.machine import ahead_of_others
-from ddlsched.testbed.namespaces import NAMESPACES
+from ddlsched.testbed.namespaces import CARD, NAMESPACES
 from ddlsched.testbed.worker import Worker
 
 __all__ = ["become_worker", "fork_worker", "main", "prepare"]
@@ -59,6 +59,7 @@ def become_worker(connection: socket.socket, *, namespace: str | None, realtime:
     """Serve the gate at the other end of a connection, within a namespace, ahead of other processes if allowed to."""
     if namespace is not None:
         with (NAMESPACES / namespace).open("rb") as file:
+            os.environ["GLOO_SOCKET_IFNAME"] = CARD  # for groups that PyTorch makes itself
             if _libc().setns(file.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"the namespace {namespace} cannot be entered")
     with ahead_of_others(realtime):

@@ -11,14 +11,14 @@ from pathlib import Path
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.testbed.cabling import SWITCHES, Cable, Cabling, address_of, mac_of, server_name
 
-__all__ = ["BURST_BYTES", "NAMESPACES", "QUEUE_BYTES", "build", "existing", "refuse_unable", "remove"]
+__all__ = ["BURST_BYTES", "CARD", "NAMESPACES", "QUEUE_BYTES", "build", "existing", "refuse_unable", "remove"]
 
 NAMESPACES = Path("/run/netns")
 BURST_BYTES = 3_000
 """What a shaped interface may send at once; ten times as much hides what a chunk costs."""
 QUEUE_BYTES = 200_000
 """Of the first-in first-out queue in front of each shaped interface."""
-_CARD = "net0"
+CARD = "net0"
 _TOOLS = ("ip", "tc", "bridge")
 _TOOL_S = 60.0
 
@@ -57,7 +57,7 @@ def build(cabling: Cabling) -> None:
     _batch("ip", SWITCHES, links)
     for server in range(cabling.num_servers):
         _batch("ip", server_name(server), _card(cabling.num_servers, server))
-        _batch("tc", server_name(server), _shaped(_CARD, cabling.cables[server].bits_per_s))
+        _batch("tc", server_name(server), _shaped(CARD, cabling.cables[server].bits_per_s))
     ends = [(end, cable.bits_per_s) for cable in cabling.cables for end in cable.ends]
     _batch("tc", SWITCHES, [line for end, bits_per_s in ends for line in _shaped(end, bits_per_s)])
     fixed = [f"link set dev {end} learning off flood off mcast_flood off bcast_flood off" for end, _ in ends]
@@ -70,7 +70,7 @@ def _links(cable: Cable) -> list[str]:
     if cable.server is None:
         made = f"link add name {cable.ends[0]} type veth peer name {cable.ends[1]}"
     else:
-        card = f"{_CARD} address {mac_of(cable.server)} netns {server_name(cable.server)}"
+        card = f"{CARD} address {mac_of(cable.server)} netns {server_name(cable.server)}"
         made = f"link add name {cable.ends[0]} type veth peer name {card}"
     ends = zip(cable.ends, cable.switches, strict=True)
     return [made, *(f"link set {end} master b{switch} up" for end, switch in ends)]
@@ -80,10 +80,10 @@ def _card(num_servers: int, server: int) -> list[str]:
     """Return what sets up a server's card: cubic, as the host's default differs, and neighbours that none asks for."""
     others = [other for other in range(num_servers) if other != server]
     return [
-        f"link set {_CARD} up",
-        f"address add {address_of(server)}/32 dev {_CARD}",
-        f"route add 10.77.0.0/16 dev {_CARD} src {address_of(server)} congctl cubic",
-        *(f"neigh add {address_of(o)} lladdr {mac_of(o)} dev {_CARD} nud permanent" for o in others),
+        f"link set {CARD} up",
+        f"address add {address_of(server)}/32 dev {CARD}",
+        f"route add 10.77.0.0/16 dev {CARD} src {address_of(server)} congctl cubic",
+        *(f"neigh add {address_of(o)} lladdr {mac_of(o)} dev {CARD} nud permanent" for o in others),
     ]
 
 

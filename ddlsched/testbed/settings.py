@@ -32,6 +32,7 @@ def gate_settings(
     chunk_bytes: float | None = None,
     window: int = WINDOW,
     slots: bool = False,
+    train: bool = False,
 ) -> GateSettings:
     """Return the settings of a gate before a cluster; policies are instances or names.
 
@@ -48,6 +49,8 @@ def gate_settings(
         raise InputError(f"chunk_bytes is {chunk_bytes:g}; expected at least {_LEAST_CHUNK_BYTES} bytes")
     if not is_whole(window, 1, _MOST_WINDOW):
         raise InputError(f"window is {window}; expected a whole number from 1 to {_MOST_WINDOW}")
+    if slots and train:
+        raise InputError("--slots with --train: training computes when it can; expected one of the two")
     names: dict[str, Any] = dict(resolve_bundle(scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
@@ -64,4 +67,5 @@ def gate_settings(
         chunk_bytes=chunk_bytes,
         window=window,
         slots=slots,
+        train=train,
     )

@@ -15,6 +15,7 @@ from typing import Any
 from ddlsched.gate.channel import Channel, ChannelEndedError
 from ddlsched.testbed.iteration import Compute, Iterated, Progress, Reduce
 from ddlsched.testbed.reducer import Reducer
+from ddlsched.torch.training_job import TrainingJob
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 __all__ = ["Worker"]
@@ -53,6 +54,7 @@ class Worker:
         self._waiting: dict[int, list[int]] = {}
         self._busy: set[int] = set()
         self._reducer: Reducer | None = None
+        self._training: TrainingJob | None = None
         self._chunks_left: dict[int, int] = {}
 
     def serve(self) -> None:
@@ -91,6 +93,8 @@ class Worker:
         self._gpus_of = {gpu: [gpu] if order["slots"] else gpus for gpu in self._lanes}
         self._progress = Progress(self._dag, self._lanes)
         self._reducer = self._make_reducer()
+        if order["train"]:
+            self._training = TrainingJob(self._dag, order["gpus"], order["iterations"], self._say)
         if order["size"] == 1:
             self._channel.send({"say": "grouped"})
         elif order["rank"] == 0:
@@ -105,9 +109,19 @@ class Worker:
         self._reducer.join(
             message["host"], message["port"], order["address"], order["rank"], order["size"], min(threads, 8)
         )
+        if self._training is not None:
+            self._training.prepare(message["host"], message["port"], order["rank"], order["size"])
         self._channel.send({"say": "grouped"})
 
+    def _say(self, message: dict[str, Any]) -> None:
+        """Say something for a job that trains, in its own thread; the gate's end is this worker's as well."""
+        with contextlib.suppress(ChannelEndedError):
+            self._channel.send(message)
+
     def _begin(self, _: dict[str, Any]) -> None:
+        if self._training is not None:
+            self._training.start()
+            return
         self._follow(self._progress.start())
 
     def _follow(self, events: Iterable[Compute | Reduce | Iterated]) -> None:
@@ -163,6 +177,9 @@ class Worker:
         return []
 
     def _send(self, message: dict[str, Any]) -> None:
+        if self._training is not None:
+            self._training.send(message)
+            return
         assert self._reducer is not None
         task, iteration, chunk, chunks = (message[name] for name in ("task", "iteration", "chunk", "chunks"))
         reduce = self._dag.tasks[task]
@@ -192,13 +209,15 @@ class Worker:
             {
                 "say": "pong",
                 "asked_ns": message["asked_ns"],
-                "computing": len(self._deadlines),
+                "computing": len(self._deadlines) if self._training is None else int(self._training.computes),
                 "received_bytes": 0 if reducer is None else reducer.received_bytes(),
                 "cards_down": [] if reducer is None else reducer.cards_down(),
             }
         )
 
     def _release(self, _: dict[str, Any]) -> None:
+        if self._training is not None:
+            self._training.leave()
         if self._reducer is not None:
             self._reducer.leave()
         self._forget()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.gate.client import GateClient, Membership
 from ddlsched.torch.ring_parts import RingChunk
 from ddlsched.torch.streams import Streams
 
-__all__ = ["scheduled"]
+__all__ = ["Gate", "Hook", "scheduled"]
 
 
 def scheduled(
@@ -76,15 +77,38 @@ def scheduled(
         message_bytes=float(size),
     )
     client = GateClient.connected(gate, Path(token_file), member, server)
-    hook = _Hook(client, group, len(ranks))
+    hook = Hook(client, group, len(ranks))
     model.register_comm_hook(None, lambda _, bucket: hook(bucket))
     return model
 
 
-class _Hook:
+class Gate(Protocol):
+    """What a hook says to a gate, as :class:`~ddlsched.gate.client.GateClient` passes it on."""
+
+    def ready(
+        self,
+        task: int,
+        iteration: int,
+        message_bytes: float,
+        send: Callable[[int, int], None],
+        fail: Callable[[TestbedError], None],
+    ) -> None:
+        """Say that this rank is ready for an all-reduce."""
+        ...
+
+    def sent(self, task: int, iteration: int, chunk: int, *, last: bool) -> None:
+        """Say that a chunk has been sent."""
+        ...
+
+    def iterated(self, iteration: int) -> None:
+        """Say that an iteration has ended."""
+        ...
+
+
+class Hook:
     """Reduces a bucket in the chunks, and at the times, that the gate says."""
 
-    def __init__(self, client: GateClient, group: Any, ranks: int) -> None:
+    def __init__(self, client: Gate, group: Any, ranks: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._iteration = 0
 
@@ -104,7 +128,7 @@ class _Hook:
 class _Sending:
     """One bucket on its way."""
 
-    def __init__(self, client: GateClient, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
+    def __init__(self, client: Gate, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._tensor, self._task, self._iteration = tensor, task, iteration
         self._streams = Streams(tensor)

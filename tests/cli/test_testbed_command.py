@@ -92,6 +92,7 @@ BAD = {
     "run JOBS --chunk-bytes 5": "chunk_bytes is 5; expected at least 1000 bytes",
     "run JOBS --scale 0": "--scale is 0.0; expected a number above 0",
     "run JOBS --communication preemtive": "preemptive",
+    "run JOBS --slots --train": "--slots with --train: training computes when it can; expected one of the two",
     "run nothing.csv": "nothing.csv: no such file",
     "compare JOBS --out OUT": "nothing to compare; expected --scheduler BUNDLE or --communication NAME",
     "compare JOBS --out OUT --scheduler srsf-1 --repeats 0": "repeats is 0; expected at least 1",

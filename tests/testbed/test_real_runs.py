@@ -152,6 +152,20 @@ def test_jobs_share_processors_only_one_at_a_time_if_asked(workload: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("policy", [["--scheduler", "srsf-1"], ["--communication", "preemptive:by=time"]])
+def test_jobs_that_train_a_model_take_part(workload: Path, tmp_path: Path, policy: list[str]) -> None:
+    import pandas as pd
+
+    done = finished("run", workload, *FOUR, *policy, "--chunk-bytes", 60000, "--train", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    transfers = pd.read_parquet(tmp_path / "out" / "transfers.parquet")
+    buckets = transfers.groupby("job_id").task.unique().map(sorted).to_dict()
+    assert buckets == {"a": ["bucket-0"], "b": ["bucket-0", "bucket-1", "bucket-2"]}
+    whole = transfers.groupby(["job_id", "iteration"]).message_bytes.sum()
+    assert (whole["a"] / 400_000).between(0.98, 1.02).all()
+    assert (whole["b"] / 300_000).between(0.98, 1.02).all()
+
+
 def test_a_network_that_is_up_is_used_and_stays(workload: Path) -> None:
     assert finished("up", "--servers", 4).returncode == 0
     assert finished("run", workload, *FOUR).returncode == 0

@@ -95,7 +95,7 @@ class Worker:
         self._reducer = self._make_reducer()
         if order["train"]:
             self._training = TrainingJob(self._dag, order["gpus"], order["iterations"], self._say)
-        if order["size"] == 1:
+        if order["size"] == 1 and self._training is None:
             self._channel.send({"say": "grouped"})
         elif order["rank"] == 0:
             port = self._reducer.listen(order["address"])
@@ -109,9 +109,10 @@ class Worker:
         self._reducer.join(
             message["host"], message["port"], order["address"], order["rank"], order["size"], min(threads, 8)
         )
-        if self._training is not None:
+        if self._training is None:
+            self._channel.send({"say": "grouped"})
+        else:  # which takes seconds, in which the gate is to hear from this rank
             self._training.prepare(message["host"], message["port"], order["rank"], order["size"])
-        self._channel.send({"say": "grouped"})
 
     def _say(self, message: dict[str, Any]) -> None:
         """Say something for a job that trains, in its own thread; the gate's end is this worker's as well."""
@@ -120,7 +121,7 @@ class Worker:
 
     def _begin(self, _: dict[str, Any]) -> None:
         if self._training is not None:
-            self._training.start()
+            self._training.begin()
             return
         self._follow(self._progress.start())
 

@@ -42,15 +42,34 @@ class TrainingJob:
         self._waiting: dict[tuple[int, int], Callable[[int, int], None]] = {}
         self._lock = threading.Lock()
         self._moved_s = time.monotonic()
-        self._thread = threading.Thread(target=self._train, name="training", daemon=True)
+        self._begun = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @property
     def computes(self) -> bool:
         """Whether it may say something without being told to."""
-        return self._thread.is_alive() and not (self._waiting and time.monotonic() - self._moved_s > _WAIT_S)
+        alive = self._thread is not None and self._thread.is_alive()
+        return alive and not (self._waiting and time.monotonic() - self._moved_s > _WAIT_S)
 
     def prepare(self, host: str, port: int, rank: int, size: int) -> None:
-        """Build the model and its groups; waits for all ranks."""
+        """Build the model and its groups in a thread, which says when all ranks have, and trains once told to."""
+        self._thread = threading.Thread(target=self._live, args=(host, port, rank, size), daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Begin to train."""
+        self._begun.set()
+
+    def _live(self, host: str, port: int, rank: int, size: int) -> None:
+        try:
+            self._build(host, port, rank, size)
+            self._say({"say": "grouped"})
+            self._begun.wait()
+            self._train()
+        except Exception as error:
+            self._say({"say": "failed", "error": f"{type(error).__name__}: {error}"})
+
+    def _build(self, host: str, port: int, rank: int, size: int) -> None:
         import torch
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
@@ -72,27 +91,20 @@ class TrainingJob:
         mean_bytes = sum(messages) / max(len(messages), 1)
         return max(round((mean_bytes / _ITEM_BYTES) ** 0.5), 2), max(len(messages), 1)
 
-    def start(self) -> None:
-        """Begin to train, in a thread."""
-        self._thread.start()
-
     def _train(self) -> None:
         import torch
 
         computes = [number for number, task in enumerate(self._dag.tasks) if isinstance(task, ComputeTask)]
-        try:
-            for iteration in range(self._iterations):
-                self._model.zero_grad()
-                self._model(torch.randn(_BATCH, self.width)).square().mean().backward()
-                with torch.no_grad():
-                    for parameter in self._model.parameters():
-                        parameter -= _RATE * parameter.grad
-                self._moved_s = time.monotonic()
-                for task in computes:
-                    self._say({"say": "computed", "task": task, "gpus": self._gpus, "late_ns": 0})
-                self._say({"say": "iterated", "iteration": iteration})
-        except Exception as error:
-            self._say({"say": "failed", "error": f"{type(error).__name__}: {error}"})
+        for iteration in range(self._iterations):
+            self._model.zero_grad()
+            self._model(torch.randn(_BATCH, self.width)).square().mean().backward()
+            with torch.no_grad():
+                for parameter in self._model.parameters():
+                    parameter -= _RATE * parameter.grad
+            self._moved_s = time.monotonic()
+            for task in computes:
+                self._say({"say": "computed", "task": task, "gpus": self._gpus, "late_ns": 0})
+            self._say({"say": "iterated", "iteration": iteration})
 
     def ready(
         self,
@@ -129,6 +141,7 @@ class TrainingJob:
         """Leave the groups; all ranks have ended their last iteration."""
         import torch.distributed as dist
 
-        self._thread.join(_GROUP_S)
+        if self._thread is not None:
+            self._thread.join(_GROUP_S)
         del self._model
         dist.destroy_process_group()

@@ -166,6 +166,13 @@ def test_jobs_that_train_a_model_take_part(workload: Path, tmp_path: Path, polic
     assert (whole["b"] / 300_000).between(0.98, 1.02).all()
 
 
+def test_a_job_on_one_server_trains_too(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text(HEADER + "a,0,1,5,0.02,0.03,400000,100,1\n")
+    done = finished("run", path, "--servers", 2, "--train", "--json")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_network_that_is_up_is_used_and_stays(workload: Path) -> None:
     assert finished("up", "--servers", 4).returncode == 0
     assert finished("run", workload, *FOUR).returncode == 0

@@ -14,6 +14,7 @@ __all__ = [
     "MeasurementError",
     "PluginError",
     "SimulationError",
+    "TestbedError",
     "UnknownNameError",
     "did_you_mean",
     "guarded",
@@ -64,6 +65,12 @@ class MeasurementError(DdlschedError, RuntimeError):
 
 class SimulationError(DdlschedError, RuntimeError):
     """A run that cannot go on: jobs remain and nothing will ever happen, or the clock would overflow."""
+
+
+class TestbedError(DdlschedError, RuntimeError):
+    """A run on the testbed that cannot go on: a worker, a link or the gate failed, or nothing will ever happen."""
+
+    __test__ = False  # pytest would take it for a class of tests
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "record": "record_command:record",
     "tune": "tune_command:tune",
     "doctor": "doctor_command:doctor",
+    "testbed": "testbed_command:app",
     "validate": "validate_command:validate",
 }
 """Where each command is, in the order of the help."""

@@ -1,0 +1,139 @@
+"""What a grant costs at the gate: from the first rank's message to the last rank's order, 32 ranks on real sockets.
+
+    .venv/bin/python benchmarks/gate_grants.py
+
+A grant is one all-reduce of one job: all its ranks' "ready" read, parsed and counted, the order and the communication
+policy asked, and "send" written to each rank. Prints milliseconds, wall and processor time. Ranks are in this process
+and do nothing meanwhile; on a busy machine the processor time is the figure to trust.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from benchmark_tables import Table
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.gate.channel import Channel
+from ddlsched.gate.gate import Gate
+from ddlsched.gate.live_jobs import LiveJob, Rank
+from ddlsched.gate.loop import ChannelRank
+from ddlsched.policies.transfer_states import TransferState
+from ddlsched.testbed.settings import gate_settings
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job, Workload
+
+RANKS = 32
+ITERATIONS = 300
+POLICIES = {
+    "free overlap": {"communication": "bounded-overlap:limit=99"},
+    "SRSF(1)": {"communication": "bounded-overlap:limit=1"},
+    "AdaDUAL": {"communication": "adadual"},
+    "preemptive by time": {"communication": "preemptive:by=time", "chunk_bytes": 1e6},
+}
+
+
+class Sockets:
+    """A crew of sockets whose other ends only this script reads and writes."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Rank, socket.socket] = {}
+
+    def take(self, server: int) -> ChannelRank:
+        """Return a rank."""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        rank = ChannelRank(Channel(ours), server, "")
+        self.ends[rank] = theirs
+        return rank
+
+    def give_back(self, rank: Rank) -> None:
+        """Nothing: no job ends here."""
+
+    def say(self, rank: Rank, message: dict[str, Any]) -> None:
+        """Let a rank say something."""
+        self.ends[rank].sendall(json.dumps(message).encode() + b"\n")
+
+    def drain(self) -> None:
+        """Read what ranks were told."""
+        for end in self.ends.values():
+            try:
+                while end.recv(1 << 16):
+                    pass
+            except BlockingIOError:
+                pass
+
+
+def jobs_of(num_jobs: int) -> Workload:
+    """Return jobs of equally many ranks, together as many as are measured."""
+    iteration = DataParallelIteration(forward_s=0.1, backward_s=0.1, message_bytes=1e6)
+    size = RANKS // num_jobs
+    many = {"num_gpus": size, "iterations": 10**6, "iteration": iteration, "gpu_memory_mb": 20_000}
+    return Workload.of([Job(job_id=f"{number}", arrival_s=0, **many) for number in range(num_jobs)])
+
+
+def measured(num_jobs: int, policies: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return wall and processor seconds of each grant, while the other jobs' transfers run or wait."""
+    cluster = Cluster(num_servers=RANKS // num_jobs, gpus_per_server=num_jobs)
+    crew = Sockets()
+    gate = Gate(jobs_of(num_jobs), gate_settings(cluster, placement=OneAServer(), **policies), crew, lambda _: None)
+    gate.decide(0)
+    for rank in list(gate.seats):
+        gate.hear(rank, {"say": "grouped"}, 0)
+    task = len(gate.jobs[0].job.dag.tasks) - 1
+    wall, cpu = [], []
+    for step in range(ITERATIONS):
+        job = gate.jobs[step % num_jobs]
+        settle(gate, job, task)
+        crew.drain()
+        for rank in job.ranks:
+            crew.say(rank, {"say": "ready", "task": task, "iteration": step, "message_bytes": 1e6})
+        begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
+        for rank in job.ranks:
+            for message in rank.channel.receive():  # type: ignore[attr-defined]
+                gate.hear(rank, message, step)
+        gate.decide(step)
+        wall.append(time.perf_counter() - begin_s)
+        cpu.append(time.process_time() - begin_cpu_s)
+    return np.array(wall), np.array(cpu)
+
+
+def settle(gate: Gate, job: LiveJob, task: int) -> None:
+    """Let running transfers end until a job's own has."""
+    while task in job.transfers and job.transfers[task].state != TransferState.IDLE:
+        for other in list(gate.transfers.active):
+            message = {"say": "sent", "task": task, "iteration": other.iteration, "chunk": 0}
+            for rank in other.job.ranks:
+                gate.hear(rank, message, 0)
+        gate.decide(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneAServer:
+    """A GPU of each server, the least used."""
+
+    def place(self, job: Any, cluster: Any) -> list[int]:
+        """Return one GPU of each server."""
+        return [min(cluster.gpus_of(server), key=cluster.num_residents) for server in range(job.num_gpus)]
+
+
+def main() -> None:
+    """Print the table."""
+    rows = []
+    for num_jobs in (1, 8):
+        for name, policies in POLICIES.items():
+            wall, cpu = (1e3 * part[20:] for part in measured(num_jobs, policies))
+            shape = f"{num_jobs} x {RANKS // num_jobs}"
+            figures = np.median(wall), np.quantile(wall, 0.95), cpu.mean()
+            rows.append((shape, name, *map(float, figures)))
+    columns = ("jobs x ranks", "policy", "median ms", "95 % ms", "mean CPU ms")
+    print(Table(title="A grant at the gate, 32 ranks", columns=columns, rows=rows))
+
+
+if __name__ == "__main__":
+    main()

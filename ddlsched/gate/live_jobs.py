@@ -1,0 +1,175 @@
+"""Real jobs in the records that the simulator's views read: one definition of what policies see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.network.topology import Ring
+from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.views import JobView, TransferView
+from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.job import Job
+
+__all__ = ["LiveJob", "LiveTransfer", "Rank", "SentRow"]
+
+_TASKS = 1 << 20
+"""More tasks than a job has: a transfer's number orders by job, then by task."""
+
+
+class Rank(Protocol):
+    """The process of a job on a server, as the gate knows it."""
+
+    @property
+    def server(self) -> int:
+        """Where it is."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where the other ranks of its job reach it."""
+        ...
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell it something."""
+        ...
+
+
+@dataclass(frozen=True)
+class SentRow:
+    """One all-reduce of one iteration, nanoseconds from the start of the run by the gate's clock."""
+
+    job_id: str
+    iteration: int
+    task: str
+    message_bytes: float
+    chunks: int
+    ready_ns: int
+    granted_ns: int
+    ended_ns: int
+
+
+class LiveTransfer:
+    """An all-reduce of a job, used again in every iteration."""
+
+    def __init__(self, job: LiveJob, task: int, name: str, clock: Columns) -> None:
+        self.job, self.task, self.name = job, task, name
+        self.columns = Columns(make_records("transfer", 1))
+        self._clock = clock
+        self.view = self._view()
+        self.iteration = -1
+        self.message_bytes = 0.0
+        self.chunks = self.granted = self.completed = 0
+        self.sent_by: list[int] = []
+        self.ready_ns = self.granted_ns = self.told_ns = 0
+        self.heard: dict[int, dict[int, float]] = {}
+
+    def _view(self) -> TransferView:
+        number = self.job.number * _TASKS + self.task
+        return TransferView(number, self.job.view, self.job.ring.links, self.columns, 0, self._clock)
+
+    @property
+    def state(self) -> TransferState:
+        """Whether it is idle, waits or runs."""
+        return TransferState(self.columns.state.item(0))
+
+    @state.setter
+    def state(self, state: TransferState) -> None:
+        self.columns.state[0] = state
+
+    def begin(self, iteration: int, message_bytes: float, wire_bytes: float, chunks: int, now_ns: int) -> None:
+        """Let it wait to be sent, in so many chunks; all ranks are ready."""
+        self.iteration, self.message_bytes, self.chunks = iteration, message_bytes, chunks
+        self.granted = self.completed = 0
+        self.sent_by = [0] * chunks
+        self.ready_ns, self.granted_ns = now_ns, -1
+        self.columns.bytes[0] = self.columns.bytes_left[0] = wire_bytes
+        self.columns.rate[0] = 0.0
+        self.state = TransferState.WAITING
+        self.view = self._view()  # which keeps its bytes by value
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks that ranks were told to send and have not all sent."""
+        return self.granted - self.completed
+
+    def row(self, now_ns: int) -> SentRow:
+        """Return what is recorded of it, at its end."""
+        times = self.ready_ns, self.granted_ns, now_ns
+        return SentRow(self.job.job.job_id, self.iteration, self.name, self.message_bytes, self.chunks, *times)
+
+
+@dataclass(eq=False)
+class LiveJob:
+    """A job that waits, runs, or is done.
+
+    Parameters
+    ----------
+    job, number
+        What it is, and its place among the jobs of the run.
+    in_buckets
+        Whether its all-reduces are the buckets of a training script, and not tasks of its graph.
+    """
+
+    job: Job
+    number: int
+    in_buckets: bool = False
+    ranks: list[Rank] = field(default_factory=list)
+    gpus: tuple[int, ...] = ()
+    ring: Ring = field(default_factory=lambda: Ring((), 0.0))
+    transfers: dict[int, LiveTransfer] = field(default_factory=dict)
+    placed_ns: int = -1
+    began_ns: int = -1
+    finished_ns: int = -1
+    iterated: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = Columns(make_records("job", 1))
+        job = self.job
+        values = {
+            "arrival_ns": job.arrival_ns,
+            "num_gpus": job.num_gpus,
+            "memory_bytes": job.gpu_memory_bytes,
+            "service_ns": job.service_ns,
+            "remaining_service_ns": job.service_ns,
+            "compute_ns": job.compute_ns,
+            "iterations": job.iterations,
+            "iterations_left": job.iterations,
+        }
+        for name, value in values.items():
+            getattr(self.columns, name)[0] = value
+        self.view = JobView(job, self.number, self.columns, 0)
+
+    def place(
+        self, gpus: Sequence[int], servers: Sequence[int], ring: Ring, communication_ns: int, now_ns: int
+    ) -> None:
+        """Note where it runs from now on, and what an iteration's all-reduces take alone."""
+        self.gpus, self.ring, self.placed_ns = tuple(gpus), ring, now_ns
+        self.columns.start_ns[0] = now_ns
+        self.columns.communication_ns[0] = communication_ns
+        self.view._placed(tuple(gpus), tuple(servers))
+
+    def transfer(self, task: int, clock: Columns) -> LiveTransfer:
+        """Return the transfer of a task."""
+        if task not in self.transfers:
+            name = f"bucket-{task}" if self.in_buckets else self.job.dag.tasks[task].name
+            self.transfers[task] = LiveTransfer(self, task, name, clock)
+        return self.transfers[task]
+
+    def computed(self, duration_ns: int, num_gpus: int) -> None:
+        """Note that a task has ended on so many of its GPUs."""
+        left = self.columns.remaining_service_ns.item(0) - duration_ns * num_gpus
+        self.columns.remaining_service_ns[0] = max(left, 0)
+
+    def iterate(self, rank: int) -> bool:
+        """Note that a rank has ended an iteration; return whether the job is done."""
+        self.iterated[rank] += 1
+        self.columns.iterations_left[0] = left = self.job.iterations - min(self.iterated)
+        return bool(left == 0)
+
+    @property
+    def messages(self) -> list[float]:
+        """Sizes of an iteration's all-reduces, bytes."""
+        return [task.message_bytes for task in self.job.dag.tasks if isinstance(task, AllReduceTask)]

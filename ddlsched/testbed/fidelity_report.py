@@ -1,0 +1,89 @@
+"""What a comparison of measured and simulated runs says: tables as text and files, and two charts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddlsched.io.files import replacing
+from ddlsched.testbed.fidelity_tables import error_table, gain_table, job_errors, makespan_table, rank_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FidelityReport", "report_of"]
+
+
+@dataclass(frozen=True)
+class FidelityReport:
+    """Tables of :mod:`ddlsched.testbed.fidelity_tables`, and the models' constants."""
+
+    models: Mapping[str, str]
+    jobs: pd.DataFrame
+    errors: pd.DataFrame
+    makespans: pd.DataFrame
+    ranks: pd.DataFrame
+    gains: pd.DataFrame
+    limited_runs: int
+    runs: int
+
+    def text(self) -> str:
+        """Return the tables for a terminal, shares in percent."""
+        lines = [f"  {name:24}{model}" for name, model in self.models.items()]
+        parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
+        parts += [_percent(self.errors, ("model", "policy", "jobs")), ""]
+        off = self.makespans.assign(abs_error=self.makespans.error.abs())
+        by_model = off.groupby("model", sort=False).abs_error.mean().rename("mean_abs_makespan_error").reset_index()
+        parts += ["error of simulated makespans (%):", _percent(by_model, ("model",)), ""]
+        if len(self.gains):
+            parts += ["agreement on the order of policies:", self.ranks.to_string(index=False, float_format="%.3f"), ""]
+            parts += [
+                "gain in mean JCT over the first policy (%):",
+                _percent(self.gains, ("mix", "policy", "model")),
+                "",
+            ]
+        if self.limited_runs:
+            parts.append(
+                f"In {self.limited_runs} of {self.runs} runs the machine may have been the limit, not the network: the "
+                "figures say little; expected a machine with nothing else to do."
+            )
+        return "\n".join(parts).rstrip() + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write every table as CSV and the charts as PNG and SVG; return the charts' paths."""
+        from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
+        from ddlsched.comparisons.charts.style import save
+
+        for name in ("jobs", "errors", "makespans", "ranks", "gains"):
+            with replacing(folder / f"{name}.csv", name) as file:
+                getattr(self, name).to_csv(file, index=False, float_format="%.6g")
+        paths = save(measured_against_simulated(self.jobs), folder / "measured_against_simulated")
+        return paths + save(error_distribution(self.jobs), folder / "error_distribution")
+
+
+def _percent(table: pd.DataFrame, names: tuple[str, ...]) -> str:
+    """Return a table with all columns but these times 100."""
+    shown = table.copy()
+    for column in shown.columns.difference(list(names)):
+        shown[column] = shown[column] * 100
+    return str(shown.to_string(index=False, float_format="%.1f"))
+
+
+def report_of(
+    measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, str], baseline: str
+) -> FidelityReport:
+    """Return what measured and simulated runs say of each other."""
+    jobs = job_errors(measured, simulated)
+    runs = measured.groupby(["mix", "policy", "repeat"]).machine_limited.max()
+    return FidelityReport(
+        models=models,
+        jobs=jobs,
+        errors=error_table(jobs),
+        makespans=makespan_table(measured, simulated),
+        ranks=rank_table(measured, simulated),
+        gains=gain_table(measured, simulated, baseline),
+        limited_runs=int(runs.sum()),
+        runs=len(runs),
+    )

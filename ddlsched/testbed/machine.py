@@ -1,0 +1,72 @@
+"""Whether the machine kept up: how busy its processors were, and how late timed waits ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MOST_BUSY", "MOST_LATE", "MachineWatch", "ahead_of_others"]
+
+MOST_LATE = 0.02
+"""Part of the compute time that waits may end late in all; beyond, the machine was the limit and not the network."""
+MOST_BUSY = 0.9
+_STAT = Path("/proc/stat")
+_PRIORITY = 10
+
+
+@contextlib.contextmanager
+def ahead_of_others(wanted: bool) -> Iterator[None]:
+    """Let this process run ahead of ordinary ones (SCHED_FIFO) meanwhile, where that is allowed."""
+    before = os.sched_getscheduler(0)
+    try:
+        if wanted:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+        yield
+    finally:
+        if os.sched_getscheduler(0) != before:
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+@dataclass
+class MachineWatch:
+    """Counts from its making on."""
+
+    compute_ns: int = 0
+    late_ns: int = 0
+    most_late_ns: int = 0
+    computes: int = 0
+    begin: tuple[int, int] = field(default_factory=lambda: _ticks())
+
+    def computed(self, duration_ns: int, late_ns: int) -> None:
+        """Note a timed wait."""
+        self.computes += 1
+        self.compute_ns += duration_ns
+        self.late_ns += late_ns
+        self.most_late_ns = max(self.most_late_ns, late_ns)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures, and in ``machine_limited`` whether they speak against the run."""
+        busy, whole = (now - then for now, then in zip(_ticks(), self.begin, strict=True))
+        busy_share = busy / whole if whole else 0.0
+        late_share = self.late_ns / self.compute_ns if self.compute_ns else 0.0
+        return {
+            "cpu_busy_share": busy_share,
+            "mean_late_ms": self.late_ns / max(self.computes, 1) / 1e6,
+            "most_late_ms": self.most_late_ns / 1e6,
+            "late_share": late_share,
+            "machine_limited": busy_share > MOST_BUSY or late_share > MOST_LATE,
+        }
+
+
+def _ticks() -> tuple[int, int]:
+    """Return the ticks that all processors have been busy, and all ticks, since they were started."""
+    try:
+        ticks = [int(part) for part in _STAT.read_text(encoding="utf-8").split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0  # another system than Linux
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)

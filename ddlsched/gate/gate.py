@@ -78,6 +78,7 @@ def begun_policies(settings: GateSettings) -> CheckedPolicies:
         order=_begun("order", settings.order, settings.cluster, streams[1]),
         communication=_begun("communication", settings.communication, settings.cluster, streams[2]),
         allocation=None,
+        path=None,
         contention=settings.costs.model,
         rescale_cost=ConstantRescaleCost(),
     )

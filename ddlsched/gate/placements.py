@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
@@ -9,6 +11,7 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.layout import Columns, make_records
 from ddlsched.gate.costs import Costs
 from ddlsched.gate.live_jobs import LiveJob
+from ddlsched.policies.job_queue import JobQueue
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.units import s_from_ns
 
@@ -42,21 +45,30 @@ class Placements:
         self.changed = True
 
     def decide(self, now_ns: int) -> list[LiveJob]:
-        """Ask the placement policy about every queued job, in the queue's order; return those that were placed."""
+        """Ask the placement policy about the queued jobs, in the queue's order; return those that were placed."""
         self.changed = False
-        view, placed = self._view(now_ns), []
-        queue = self._in_order(now_ns)
-        if self._policies.placement_begins_rounds:
-            self._policies.begin_round([job.view for job in queue], view)
-        for job in queue:
-            if len(self._eligible(job.job.gpu_memory_bytes)) < job.job.num_gpus:
-                continue
-            chosen = self._policies.place(job.view, view)
-            if chosen is not None:
-                self._put(job, chosen, now_ns)
-                placed.append(job)
+        placed, queue = [], self._in_order(now_ns)
+        for job, chosen in self._starts(queue, self._view(now_ns)):
+            self._put(job, chosen, now_ns)
+            placed.append(job)
         self.queue = [job for job in queue if job not in placed]
         return placed
+
+    def _starts(self, queue: list[LiveJob], view: ClusterView) -> Iterator[tuple[LiveJob, list[int]]]:
+        """Yield who starts and where; a policy that goes job by job is asked for those that GPUs have room for."""
+        if self._policies.placement_has_rounds:
+            jobs = {job.number: job for job in queue}
+            views = [jobs[number].view if number in jobs else None for number in range(max(jobs, default=-1) + 1)]
+            if queue:
+                numbers = np.array(list(jobs), np.int64)
+                for number, chosen in self._policies.place_round(JobQueue(numbers, views), view):  # type: ignore[arg-type]
+                    yield jobs[number], chosen
+            return
+        for job in queue:
+            if len(self._eligible(job.job.gpu_memory_bytes)) >= job.job.num_gpus:
+                chosen = self._policies.place(job.view, view)
+                if chosen is not None:
+                    yield job, chosen
 
     def _in_order(self, now_ns: int) -> list[LiveJob]:
         jobs = {job.number: job for job in self.queue}

@@ -66,9 +66,9 @@ class Placements:
             return
         for job in queue:
             if len(self._eligible(job.job.gpu_memory_bytes)) >= job.job.num_gpus:
-                chosen = self._policies.place(job.view, view)
-                if chosen is not None:
-                    yield job, chosen
+                gpus = self._policies.place(job.view, view)
+                if gpus is not None:
+                    yield job, gpus
 
     def _in_order(self, now_ns: int) -> list[LiveJob]:
         jobs = {job.number: job for job in self.queue}

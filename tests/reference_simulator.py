@@ -576,9 +576,23 @@ class Simulation:
 
     def load_ns(self, gpu: int) -> int:
         residents = [state for state in self.residents if gpu in state.gpus]
-        compute_ns = sum(state.compute_left_on(gpu) for state in residents)
+        compute_ns = sum(self.compute_left_ns(state, gpu) for state in residents)
         speed = float(self.cluster.relative_speed[gpu])
         return round(compute_ns / speed) + sum(state.communication_left_on(gpu) for state in residents)
+
+    def compute_left_ns(self, state: RunningJob, gpu: int) -> int:
+        left_ns = state.compute_left_on(gpu)
+        return round(left_ns / self.kind_speed(state, gpu)) if self.cluster.throughputs else left_ns
+
+    def kind_speed(self, state: RunningJob, gpu: int) -> float:
+        """How fast the job's model is on the kind of a GPU."""
+        throughputs = self.cluster.throughputs
+        if throughputs is None:
+            return 1.0
+        found = {(model, kind): value for model, kind, value in throughputs.values}
+        kind = self.cluster.servers[self.server(gpu)].gpu_kind
+        reference = throughputs.reference_kind
+        return found[state.model, kind] / (found[state.model, reference] if reference else 1.0)
 
     def server_load_ns(self, server: int) -> Fraction:
         loads = [self.load_ns(gpu) for gpu in range(self.cluster.num_gpus) if self.server(gpu) == server]
@@ -733,6 +747,8 @@ class Simulation:
     def duration_ns(self, gpu: int, state: RunningJob, task: int) -> int:
         """How long a task takes on a GPU: longer or shorter if the GPU is unlike others, or shared, or times jitter."""
         factor = self.slowdowns[gpu] / float(self.cluster.relative_speed[gpu])
+        if self.cluster.throughputs:
+            factor /= self.kind_speed(state, gpu)
         if self.disturbances.jitter_cv:
             bits = self.jitter_seed
             for number in (state.number, state.gpus.index(gpu), state.iteration, task, state.restarts):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddlsched.cli.dataclass_options import like, option
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 
-__all__ = ["ClusterOptions", "ElasticOptions", "NetworkOptions", "OutputOptions", "PolicyOptions", "SpanOptions"]
+__all__ = [
+    "ClusterOptions",
+    "ElasticOptions",
+    "KindOptions",
+    "NetworkOptions",
+    "OutputOptions",
+    "PolicyOptions",
+    "SpanOptions",
+]
 
 _BUNDLES = "the bundle's"
 
@@ -24,7 +32,7 @@ class ClusterOptions:
     server_table: Path | None = option(
         None,
         "Servers that differ, in place of the three above: CSV with the columns gpus, gpu_memory_mb and optionally "
-        "servers (how many like this), relative_speed, nic_gbps, exclusive (0 or 1, the same in every row).",
+        "servers (how many like this), relative_speed, nic_gbps, gpu_kind, exclusive (0 or 1, the same in every row).",
         metavar="FILE.csv",
     )
     topology: str = like(Cluster, "topology")
@@ -45,6 +53,33 @@ class ClusterOptions:
             topology=self.topology,
             exclusive=self.exclusive,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOptions:
+    """How fast models train on the kinds of GPUs of a table of servers."""
+
+    throughputs: Path | None = option(
+        None,
+        "Throughput of each model on each gpu_kind of --server-table: CSV with the column model and a column a kind, "
+        "or JSON.",
+        metavar="FILE",
+        shown="all alike",
+    )
+    reference_kind: str | None = option(
+        None,
+        "The kind on which jobs take the times that the workload says.",
+        metavar="KIND",
+        shown="a throughput of 1 means those times",
+    )
+
+    def applied_to(self, cluster: Cluster) -> Cluster:
+        """Return the cluster with the table of throughputs, which is read."""
+        if self.throughputs is None:
+            return cluster
+        from ddlsched.cluster.throughputs import read_throughputs
+
+        return replace(cluster, throughputs=read_throughputs(self.throughputs, self.reference_kind))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from ddlsched.cli.output import emit, notice, run_status
 from ddlsched.cli.run_options import (
     ClusterOptions,
     ElasticOptions,
+    KindOptions,
     NetworkOptions,
     OutputOptions,
     PolicyOptions,
@@ -34,6 +35,7 @@ def simulate(
         typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False),
     ],
     cluster: Annotated[Given[ClusterOptions], Panel("Cluster")],
+    kinds: Annotated[Given[KindOptions], Panel("Cluster")],
     policies: Annotated[Given[PolicyOptions], Panel("Policies")],
     elastic: Annotated[Given[ElasticOptions], Panel("Elastic jobs, and servers that come and go")],
     network: Annotated[Given[NetworkOptions], Panel("Network")],
@@ -59,7 +61,10 @@ def simulate(
     from ddlsched.workload.workload_files import read_workload
 
     workload = read_workload(jobs)
-    options: dict[str, Any] = {"cluster": cluster.made().cluster(), "disturbances": disturbances.made()}
+    options: dict[str, Any] = {
+        "cluster": kinds.made().applied_to(cluster.made().cluster()),
+        "disturbances": disturbances.made(),
+    }
     options |= policies.values | elastic.values | network.values | span.values
     seed = options.pop("seed")
     if remark := long_run_remark(workload.task_ends):
@@ -80,6 +85,8 @@ _NEEDS = {
     "server_repair_s": ("server_mtbf_s",),
     "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
     "state_mb": ("order", "placement"),
+    "throughputs": ("server_table",),
+    "reference_kind": ("throughputs",),
     "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
 }
 """Flags that change nothing without one of others."""

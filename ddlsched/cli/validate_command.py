@@ -118,6 +118,8 @@ def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
         "gpus": cluster.num_gpus,
         "gpu_memory_mb": _quantiles([server.gpu_memory_mb for server in cluster.servers]),
         "relative_speed": _quantiles([server.relative_speed for server in cluster.servers]),
+        **({"gpu_kinds": kinds} if (kinds := len({server.gpu_kind for server in cluster.servers} - {None})) else {}),
+        "exclusive": cluster.exclusive,
     }
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import inf, lcm
 from typing import TYPE_CHECKING
 
+from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
 from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
@@ -37,12 +38,15 @@ class Server:
         How many times as fast its GPUs compute as the job's times say.
     nic_gbps
         Bandwidth of its network card, Gbit/s; by default the topology's.
+    gpu_kind
+        What its GPUs are called in a table of throughputs, if the cluster has one.
     """
 
     gpus: int = 4
     gpu_memory_mb: float = 32768.0
     relative_speed: float = 1.0
     nic_gbps: float | None = None
+    gpu_kind: str | None = None
 
     def __post_init__(self) -> None:
         if not is_whole(self.gpus, 1, MAX_GPUS):
@@ -78,6 +82,8 @@ class Cluster:
         Servers that may differ, in place of the three above.
     exclusive
         Whether a GPU has one job at a time; by default as many as its memory holds.
+    throughputs
+        How fast each model trains on each kind of GPU; by default each as fast as its server says.
     """
 
     num_servers: int = 16
@@ -86,12 +92,15 @@ class Cluster:
     topology: Topology | str = "star"
     servers: tuple[Server, ...] = ()
     exclusive: bool = False
+    throughputs: Throughputs | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.exclusive, bool):
             raise InputError(f"cluster: exclusive is {self.exclusive!r}; expected True or False")
         if self.servers:
             self._take_over_servers()
+        if self.throughputs is not None:
+            self._refuse_unknown_kinds(self.throughputs)
         if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):
             raise InputError(
                 f"cluster: {self.num_servers} servers of {self.gpus_per_server} GPUs; expected at least 1 of each"
@@ -100,6 +109,14 @@ class Cluster:
             raise InputError(f"cluster: {self.num_gpus} GPUs; expected at most {MAX_GPUS}")
         if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
             raise InputError(f"cluster: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
+
+    def _refuse_unknown_kinds(self, throughputs: Throughputs) -> None:
+        for number, server in enumerate(self.servers or (Server(),)):
+            if server.gpu_kind not in throughputs.kinds:
+                raise InputError(
+                    f"cluster: the gpu_kind of server {number} is {server.gpu_kind!r}; expected one of the kinds "
+                    f"{', '.join(throughputs.kinds)} of {throughputs.source}, from a table of servers"
+                )
 
     def _take_over_servers(self) -> None:
         """Let the counts of equal servers say the most that any of the listed has."""
@@ -162,4 +179,22 @@ class Cluster:
 
         speeds = [server.relative_speed for server in self.servers] or [1.0] * self.num_servers
         by_gpu: np.ndarray = np.array(speeds, np.float64)[self.server_of_gpu]
+        return by_gpu
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of its GPUs, in the order of the table of throughputs; none without one."""
+        if self.throughputs is None:
+            return []
+        there = {server.gpu_kind for server in self.servers}
+        return [kind for kind in self.throughputs.kinds if kind in there]
+
+    @cached_property
+    def kind_of_gpu(self) -> np.ndarray:
+        """The place in :attr:`kinds` of each GPU's kind; 0 without a table of throughputs."""
+        import numpy as np
+
+        places = {kind: place for place, kind in enumerate(self.kinds)}
+        by_server = [places.get(server.gpu_kind or "", 0) for server in self.servers] or [0] * self.num_servers
+        by_gpu: np.ndarray = np.array(by_server, np.int64)[self.server_of_gpu]
         return by_gpu

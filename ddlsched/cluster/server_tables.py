@@ -1,8 +1,8 @@
 """Tables of servers, as CSV: a row a server, or a row a kind with a count.
 
 Columns: ``gpus, gpu_memory_mb`` and optionally ``servers`` (how many like this, 1 if left out),
-``relative_speed`` (1 if left out), ``nic_gbps`` (the topology's if left out) and ``exclusive`` (1 where a GPU has one
-job at a time, the same in every row; 0 if left out).
+``relative_speed`` (1 if left out), ``nic_gbps`` (the topology's if left out), ``gpu_kind`` (for a table of throughputs)
+and ``exclusive`` (1 where a GPU has one job at a time, the same in every row; 0 if left out).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["read_cluster"]
 
 REQUIRED = ("gpus", "gpu_memory_mb")
 NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
-OPTIONAL = ("servers", *NUMBERS[1:], "exclusive")
+OPTIONAL = ("servers", *NUMBERS[1:], "gpu_kind", "exclusive")
 
 
 def read_cluster(path: str | Path, *, topology: Topology | str = "star", exclusive: bool = False) -> Cluster:
@@ -63,4 +63,5 @@ def _server(where: str, row: dict[str, Any]) -> Server:
     if "gpu_memory_mb" not in numbers:
         raise InputError(f"{where}, column gpu_memory_mb: is empty; expected a number of MB > 0")
     gpus = cell_whole(where, "gpus", row["gpus"], MAX_GPUS)
-    return located(where, lambda: Server(gpus=gpus, **numbers))
+    kind = row.get("gpu_kind") or None
+    return located(where, lambda: Server(gpus=gpus, gpu_kind=kind, **numbers))

@@ -33,6 +33,7 @@ class _Kind(NamedTuple):
     iteration: DataParallelIteration | IterationDag
     num_gpus: int
     gpu_memory_mb: float
+    model: str | None = None
 
 
 def job_metrics(result: Result) -> pd.DataFrame:
@@ -90,16 +91,17 @@ def _parts(workload: Workload, cluster: Cluster) -> Iterator[tuple[int, _Kind]]:
     """Yield, of each job's iteration, the nanoseconds that need no simulation, and what the others depend on."""
     one_memory = np.ptp(cluster.gpu_memory_bytes) == 0
     smallest = int(np.diff(cluster.first_gpus).min())
-    one_speed = (cluster.relative_speed == 1.0).all()
+    one_speed = (cluster.relative_speed == 1.0).all() and cluster.throughputs is None
     for job in workload:
         memory_mb, iteration = 0.0 if one_memory else job.gpu_memory_mb, job.iteration
+        model = None if cluster.throughputs is None else job.model
         on_one_server = job.num_gpus <= smallest
         if one_speed and isinstance(iteration, DataParallelIteration) and (on_one_server or iteration.buckets == 1):
             message_bytes = 0.0 if on_one_server else iteration.message_bytes
             reduce = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=message_bytes)
             yield job.compute_ns, _Kind(reduce, job.num_gpus, memory_mb)
         else:
-            yield 0, _Kind(iteration, min(job.num_gpus, cluster.num_gpus), memory_mb)
+            yield 0, _Kind(iteration, min(job.num_gpus, cluster.num_gpus), memory_mb, model)
 
 
 def _one_by_one_ns(kinds: Sequence[_Kind], cluster: Cluster, contention: ContentionModel | str) -> list[int]:

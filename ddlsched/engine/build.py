@@ -62,6 +62,7 @@ def build_state(
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)
+    speeds, jobs["speed_row"] = _speeds(workload, cluster)
     slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), num_transfers)
     state = State(
@@ -110,6 +111,7 @@ def build_state(
         job_links=np.zeros(_FIRST_ENTRIES, np.int64),
         jitter=jitter_factors(disturbances.jitter_cv) if disturbances.jitter_cv else np.ones(1),
         penalties_ppm=penalties_ppm,
+        speeds=speeds,
     )
     count_room(state)
     return state
@@ -136,6 +138,20 @@ def _penalties_ppm(workload: Workload, interference: InterferenceModel | None) -
             penalties_ppm[row, column] = _penalty_ppm(interference, model, other)
     numbers = {model: number for number, model in enumerate(models)}
     return penalties_ppm, [numbers.get(job.model, 0) for job in workload]
+
+
+def _speeds(workload: Workload, cluster: Cluster) -> tuple[np.ndarray, list[int]]:
+    """Return how fast a model (row) is on a kind of GPU, and the row of each job; nothing without throughputs."""
+    if cluster.throughputs is None:
+        return np.zeros((0, 0)), [0] * len(workload)
+    rows: dict[str | None, int] = {}
+    speeds = []
+    for number, job in enumerate(workload):
+        if job.model not in rows:
+            rows[job.model] = len(rows)
+            where = f"{workload.where(number)}: job {job.job_id!r}"
+            speeds.append([cluster.throughputs.speed(job.model, kind, where) for kind in cluster.kinds])
+    return np.array(speeds, np.float64), [rows[job.model] for job in workload]
 
 
 def _penalty_ppm(interference: InterferenceModel, model: str | None, other: str | None) -> int:
@@ -239,6 +255,7 @@ def _gpus(cluster: Cluster, slowdowns: np.ndarray) -> Records:
     gpus = make_records("gpu", cluster.num_gpus)
     gpus.server = cluster.server_of_gpu
     gpus.relative_speed = cluster.relative_speed
+    gpus.kind = cluster.kind_of_gpu
     gpus.slowness = slowdowns / cluster.relative_speed
     gpus.worker = gpus.open_place = gpus.first_ready = gpus.next_in_group = -1
     gpus.leader, gpus.group_size = np.arange(len(gpus)), 1

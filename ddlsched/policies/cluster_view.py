@@ -76,6 +76,18 @@ class ClusterView:
         """Return how many times as fast a GPU computes as the jobs' times say; who is a straggler is not known."""
         return float(self._cluster.relative_speed.item(gpu))
 
+    def kind_of(self, gpu: GpuId) -> str | None:
+        """Return the kind of a GPU, if the cluster has a table of throughputs."""
+        kinds = self._cluster.kinds
+        return kinds[self._cluster.kind_of_gpu.item(gpu)] if kinds else None
+
+    def speed(self, job: JobView, gpu: GpuId) -> float:
+        """Return how many times as fast a job computes on a GPU as its times say; who is a straggler is not known."""
+        throughputs, kind = self._cluster.throughputs, self.kind_of(gpu)
+        if throughputs is None or kind is None:
+            return self.relative_speed(gpu)
+        return self.relative_speed(gpu) * throughputs.speed(job.model, kind, f"job {job.job_id!r}")
+
     def eligible_gpus(self, job: JobView) -> list[GpuId]:
         """Return the GPUs with enough free memory for a worker of the job, ascending; if exclusive, without a job."""
         eligible: list[GpuId] = self.eligible(job).tolist()

@@ -50,7 +50,7 @@ _INTEGERS = {
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
-        "first_worker first_transfer num_transfers first_source num_sources elastic kind "
+        "speed_row first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # of one whose workers do different things: its compute tasks, counted for each worker that runs them, and where
         # its part of ``needs`` begins
         "grouped group_steps first_need "
@@ -84,7 +84,7 @@ _INTEGERS = {
         "memory_bytes spared_ns load_left_ns"
     ),
     "gpu": (
-        "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
+        "server kind worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
         # of the GPUs that are simulated as one
         "leader group_size next_in_group residents_hash older stamp"
     ),
@@ -115,6 +115,7 @@ _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s busy_ns answer",
     "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
     "gpu": "slowness relative_speed",
+    "worker": "slowness",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
     "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",
@@ -157,12 +158,13 @@ class State(NamedTuple):
     ``memory_classes`` holds what jobs need on a GPU, ascending, each once; GPUs are counted by how many of them they
     have room for, in ``room`` as a binary indexed tree, and those with room for any are listed in ``open_gpus``;
     ``jitter`` holds the factors of compute times, or one that means none; ``penalties_ppm`` what a job of one kind
-    (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``snapshots`` holds past states of
-    components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys``
-    holds the keys of what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy
-    is given; ``job_links`` the links of each placed job's transfers, each once; ``steps`` has a record for each link at
-    level 0, then at level 1 and so on, ``filling`` one of where the filling stands, whose lists ``due_links``, a heap,
-    and ``stale_links`` are; the others are lists whose lengths are in ``run``.
+    (row) loses to one of another on its GPU, in millionths of its time, or nothing; ``speeds`` how many times as fast
+    a job of one model (row) computes on a kind of GPU as its times say, or nothing; ``snapshots`` holds past states
+    of components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys`` holds the keys of
+    what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy is given;
+    ``job_links`` the links of each placed job's transfers, each once; ``steps`` has a record for each link at level
+    0, then at level 1 and so on, ``filling`` one of where the filling stands, whose lists ``due_links``, a heap, and
+    ``stale_links`` are; the others are lists whose lengths are in ``run``.
     """
 
     run: Records
@@ -210,11 +212,12 @@ class State(NamedTuple):
     job_links: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
+    speeds: np.ndarray
 
 
 _PLURALS = {{"run": "run", "entry": "entries", "filling": "filling"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}
-_DTYPES = {"ready": np.uint8, "jitter": np.float64}
-_TWO_DIMENSIONAL = ("residents", "penalties_ppm")
+_DTYPES = {"ready": np.uint8, "jitter": np.float64, "speeds": np.float64}
+_TWO_DIMENSIONAL = ("residents", "penalties_ppm", "speeds")
 
 
 def example_state() -> State:

@@ -24,7 +24,10 @@ def fill_loads(s, gpus, load_ns):
                 done_ns += dormant_done_ns(s, job)
                 load_ns[i] -= dormant_sent_ns(s, job)
             own_ns = job.compute_ns - s.workers[number].spared_ns
-            compute_ns += own_ns * job.start_iterations_left - done_ns
+            left_ns = own_ns * job.start_iterations_left - done_ns
+            if len(s.speeds) > 0:
+                left_ns = np.int64(np.rint(left_ns / s.speeds[job.speed_row, s.gpus[gpu].kind]))
+            compute_ns += left_ns
             load_ns[i] += job.load_left_ns + s.workers[number].load_left_ns
         if s.gpus[gpu].relative_speed != 1.0:
             compute_ns = np.int64(np.rint(compute_ns / s.gpus[gpu].relative_speed))

@@ -142,7 +142,7 @@ def uneven_ns(s, number, task):
     worker = s.workers[number]
     job = s.jobs[worker.job]
     duration_ns = s.tasks[job.first_task + task].duration_ns
-    factor = s.gpus[worker.gpu].slowness
+    factor = worker.slowness
     if len(s.jitter) > 1:
         h = mix((run.jitter_seed + worker.job) & 0xFFFFFFFF)
         h = mix((h + number - job.first_worker) & 0xFFFFFFFF)

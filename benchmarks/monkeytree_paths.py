@@ -20,7 +20,7 @@ MODELS = {"gpt-7b": (0.113, 13e9, 100), "gpt-13b": (0.215, 26e9, 1), "llama2-70b
 """Compute seconds and all-reduce bytes of a step, and weight in the mix."""
 GPUS = (16, 24, 32, 40, 48, 56, 64)
 CARD_BYTES_PER_S = 50e9
-PATHS = (None, "ecmp", "least-congested")
+PATHS = (None, "ecmp", "least-congested", "sglb")
 
 
 def alone_s(job: ddlsched.Job) -> float:

@@ -32,6 +32,7 @@ __all__ = [
     "SmallerFirst",
     "Tiring",
     "Turns",
+    "Whimsical",
 ]
 
 # ---- orders
@@ -126,6 +127,16 @@ class RoundRobin:
         return _RoundRobin(0).path(flow, network)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whimsical(RoundRobin):
+    """One path after the other, anew for every transfer, but around jobs and flows."""
+
+    chosen: ClassVar[str] = "transfer"
+
+    def begin(self, cluster: Any, rng: Any) -> _Whimsical:
+        return _Whimsical(int(rng.integers(100)))
+
+
 class _RoundRobin:
     def __init__(self, first: int) -> None:
         self.next = first
@@ -133,6 +144,15 @@ class _RoundRobin:
     def path(self, flow: Any, network: Any) -> int:
         self.next += 1
         return (self.next + flow.number) % len(flow.paths)
+
+
+class _Whimsical(_RoundRobin):
+    chosen = "transfer"
+
+    def path(self, flow: Any, network: Any) -> int:
+        loads = [sum(network.flows_on(link) + network.jobs_on(link) for link in links) for links in flow.paths]
+        turn = super().path(flow, network)
+        return (turn + loads.index(min(loads))) % len(flow.paths)
 
 
 # ---- which transfers run

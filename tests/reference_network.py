@@ -42,6 +42,7 @@ class Transfer:
     was_active: bool = False  # since since_ns
     rate: float = 0.0
     end_ns: int | None = None
+    routed: bool = False  # whether it has its paths, if these change from transfer to transfer
     parts_sent: int = 0
     part_ns: int | None = None  # when the next part of its message ends, if the model wants to be asked then
 
@@ -181,10 +182,13 @@ class Loads:
         return self.chosen.count(link) + sum(self.is_on(job, link) for job in self.simulation.residents)
 
     def is_on(self, job: RunningJob, link: int) -> bool:
-        return any(link in traffic.links for traffic in job.traffic.values())
+        return link in job.candidates or any(link in traffic.links for traffic in job.traffic.values())
 
     def flows_on(self, link: int) -> int:
-        return self.chosen.count(link) + sum(t.links.count(link) for t in self.simulation.transfers)
+        with_paths = [
+            t for t in self.simulation.transfers if t.routed or t.task < 0 or not self.simulation.paths_change
+        ]
+        return self.chosen.count(link) + sum(t.links.count(link) for t in with_paths)
 
 
 def meet(one: Transfer, other: Transfer) -> bool:

@@ -133,6 +133,7 @@ class RunningJob:
         self.last_gpus: tuple[int, ...] = ()
         self.servers: tuple[int, ...] = ()
         self.traffic: dict[tuple[int, int], Traffic] = {}  # by task and tuple
+        self.candidates: set[int] = set()  # links that it may cross, if paths change
         self.communication_ns = 0  # of one iteration, without contention; 0 while queued and on one server
         self.remaining_service_ns = job.service_ns
         self.iteration = self.placed_iteration = 0  # the first is also the number of iterations that have ended
@@ -382,7 +383,8 @@ class Simulation:
                 self.moves.plan(self)
             self.jobs_changed = False
             self.rank()
-        if self.transfers_changed:  # step 4
+        self.choose_paths()  # step 4
+        if self.transfers_changed:
             self.choose_transfers()
         self.ask_rates()
         self.fill_idle_gpus()  # step 5
@@ -616,13 +618,10 @@ class Simulation:
         self.advance(state)
 
     def connect(self, state: RunningJob) -> None:
-        ranks, chosen = [self.rank_on(gpu) for gpu in state.gpus], {}
-
-        def way(source: Card, target: Card) -> Path:
-            if (source, target) not in chosen:
-                chosen[source, target] = self.choose_path(state, source, target, list(chosen.values()))
-            return chosen[source, target]
-
+        ranks, way = [self.rank_on(gpu) for gpu in state.gpus], self.way_of(state)
+        state.candidates = set()
+        if self.paths_change:
+            way = self.own_way(state)
         for number, task in state.collectives.items():
             longest_ns = 0
             for place, workers in enumerate(state.tuples(number)):
@@ -637,6 +636,42 @@ class Simulation:
                     load_ns = round(self.load_per_byte_s * traffic.wire_bytes * NS_PER_S)
                     state.loads_ns |= dict.fromkeys(state.everywhere(number, place), load_ns)
             state.communication_ns += longest_ns
+
+    @property
+    def paths_change(self) -> bool:
+        """Whether each transfer gets its paths when it becomes ready."""
+        return getattr(self.path, "chosen", "placement") == "transfer"
+
+    def way_of(self, state: RunningJob) -> Callable[[Card, Card], Path]:
+        chosen: dict[tuple[Card, Card], Path] = {}
+
+        def way(source: Card, target: Card) -> Path:
+            if (source, target) not in chosen:
+                chosen[source, target] = self.choose_path(state, source, target, list(chosen.values()))
+            return chosen[source, target]
+
+        return way
+
+    def own_way(self, state: RunningJob) -> Callable[[Card, Card], Path]:
+        """The topology's routes; the job may cross the links of all other paths."""
+
+        def way(source: Card, target: Card) -> Path:
+            ends = self.network.node(source), self.network.node(target)
+            state.candidates |= {link for path in self.network.paths(*ends) for link in path.links}
+            return self.network.route(*ends)
+
+        return way
+
+    def choose_paths(self) -> None:
+        """Step 4 begins: what has become ready gets the paths that its flows take."""
+        for transfer in self.transfers_by_number() if self.paths_change else ():
+            if not transfer.routed and transfer.task >= 0:  # a job's state takes the topology's route
+                job, task = transfer.job, transfer.job.collectives[transfer.task]
+                members = [self.rank_on(job.gpus[worker]) for worker in job.tuples(transfer.task)[transfer.place]]
+                given = task.kind, task.algorithm, members, task.message_bytes, self.model.wire_bytes
+                traffic = traffic_of(self.network, *given, self.way_of(job))
+                transfer.links, transfer.shares, transfer.routed = traffic.links, traffic.shares, True
+                transfer.latency_left_ns = (self.model.latency_s + traffic.latency_s) * NS_PER_S
 
     def choose_path(self, state: RunningJob, source: Card, target: Card, before: list[Path]) -> Path:
         """The path of what a job sends from one card to another; that of earlier ones counts."""

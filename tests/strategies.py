@@ -31,10 +31,12 @@ from policies_of_users import (
     SmallMessages,
     Tiring,
     Turns,
+    Whimsical,
 )
 
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
@@ -95,7 +97,19 @@ USERS_COMMUNICATIONS = (
     SmallMessages(),
     BytesTimesGpus(),
 )
-PATHS = (None, None, None, Ecmp(), Ecmp(seed=5), LeastCongested(), TopologyRoute(), Quietest(), RoundRobin())
+PATHS = (
+    None,
+    None,
+    None,
+    Ecmp(),
+    Ecmp(seed=5),
+    LeastCongested(),
+    TopologyRoute(),
+    Quietest(),
+    RoundRobin(),
+    Sglb(best=2),
+    Whimsical(),
+)
 # Few different values, so that things happen at the same instant; odd ones, so that rounding matters.
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
 EXCLUSIVE = st.sampled_from((False, False, False, True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,22 +85,45 @@ class Costs:
 
     def planned(self, number: int, chosen: list[int]) -> list[PlannedTransfer]:
         """Return what each of a job's collectives puts on the network if the job has these GPUs, in placement order."""
-        job, network = self._state.workload[number], self._state.network
-        if network.inside is None and self._only_all_reduces[number]:
-            servers = tuple(dict.fromkeys(self._state.server_of_gpu[gpu] for gpu in chosen))
-            messages = self.messages(number)
-            ring = self._routes.ring(number, servers) if messages else Ring((), 0.0)
-            return [
-                PlannedTransfer(ring.links, self.wire_bytes(message, len(servers)), ring.latency_s)
-                for message in messages
-            ]
-        ranks, way = [self._rank(gpu) for gpu in chosen], self._routes.of_job(number)
-        planned = []
-        for task in job.dag.tasks:
-            if isinstance(task, CollectiveTask):
-                tuples = (range(len(ranks)),) if task.group is None else job.dag.groups[task.group]
-                planned += [self._planned(task, [ranks[worker] for worker in workers], way) for workers in tuples]
-        return planned
+        way = self._routes.of_job(number)
+        if self._has_plain_rings(number):
+            messages, servers = self.messages(number), self._servers(chosen)
+            ring = self._routes.ring(servers, way) if messages else Ring((), 0.0)
+            return [self._plain(ring, message, len(servers)) for message in messages]
+        ranks = [self._rank(gpu) for gpu in chosen]
+        return [
+            self._planned(task, [ranks[worker] for worker in workers], way)
+            for task, workers in self._collectives(number)
+        ]
+
+    def planned_anew(self, number: int, place: int, chosen: list[int]) -> PlannedTransfer:
+        """Return what one of a job's collectives, by its place among them, puts on the network along paths of now."""
+        way = self._routes.asked(number)
+        if self._has_plain_rings(number):
+            servers = self._servers(chosen)
+            return self._plain(self._routes.ring(servers, way), self.messages(number)[place], len(servers))
+        task, workers = self._collectives(number)[place]
+        return self._planned(task, [self._rank(chosen[worker]) for worker in workers], way)
+
+    def _has_plain_rings(self, number: int) -> bool:
+        return self._state.network.inside is None and self._only_all_reduces[number]
+
+    def _servers(self, chosen: list[int]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self._state.server_of_gpu[gpu] for gpu in chosen))
+
+    def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
+        return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)
+
+    def _collectives(self, number: int) -> list[tuple[CollectiveTask, Sequence[int]]]:
+        """Return a job's collectives, each with the workers that take part, a row for each tuple of a group."""
+        job = self._state.workload[number]
+        everybody = range(self._state.jobs.num_gpus.item(number))
+        return [
+            (task, workers)
+            for task in job.dag.tasks
+            if isinstance(task, CollectiveTask)
+            for workers in ((everybody,) if task.group is None else job.dag.groups[task.group])
+        ]
 
     def _rank(self, gpu: int) -> Rank:
         server = self._state.server_of_gpu[gpu]

@@ -124,6 +124,15 @@ class CheckedPolicies:
             raise InvalidDecisionError(f"{place}: place {wrong}")
         return [int(gpu) for gpu in chosen]
 
+    @property
+    def paths_are_chosen_anew(self) -> bool:
+        """Whether the path policy is asked whenever a transfer becomes ready, and not when its job is placed."""
+        chosen = getattr(self.path, "chosen", "placement")
+        if chosen not in ("placement", "transfer"):
+            what = f"path {self.label('path')}: chosen is {chosen!r}"
+            raise PluginError(f"{what}; expected 'placement' or 'transfer'")
+        return bool(chosen == "transfer")
+
     def choose_path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return which of its paths a path policy gives a flow."""
         about = f", job {flow.job.job_id!r}"

@@ -97,7 +97,7 @@ class Simulation:
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
-        asked_in_python = policies.placement, policies.allocation
+        asked_in_python = policies.placement, policies.allocation, policies.path
         self._forms = PolicyForms(
             policies.order, policies.communication, policies.contention, in_python, asked_in_python
         )
@@ -112,9 +112,10 @@ class Simulation:
             changes = settings.capacity.changes(cluster.num_servers)
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
-        costs = Costs(state, Routes(state, policies), settings.contention, settings.load_per_byte_s)
+        self._routes = Routes(state, policies)
+        costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        self._placing = JobPlacement(state, policies, costs, disturbances.restart_ns, transfers)
+        self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers)
         self._moving: StopsAndMoves | None = None
         if moving:
             self._moving = StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill)
@@ -130,6 +131,7 @@ class Simulation:
         run = self._state.run
         self._forms.write(run)
         run.elastic = bool(self._resizing.jobs)
+        run.rerouting = self._routes.chosen_anew
         run.skipping_networked = self._may_skip_networked()
         run.jumping = self._may_jump()
         run.grouping = self._may_group(window)
@@ -145,7 +147,8 @@ class Simulation:
 
     def _may_skip_networked(self) -> bool:
         """Return whether jobs on several servers that meet nobody may skip iterations."""
-        return self._forms.may_skip(any(job.dag.overlaps for job in self._state.workload))
+        overlaps = any(job.dag.overlaps for job in self._state.workload)
+        return not self._routes.chosen_anew and self._forms.may_skip(overlaps)
 
     def _may_jump(self) -> bool:
         """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.
@@ -164,6 +167,7 @@ class Simulation:
         answers = {
             Question.KEYS: self._rank,
             Question.PLACEMENT: self._place,
+            Question.PATHS: self._placing.reroute,
             Question.COMMUNICATION: self._communicate,
             Question.RATES: self._sending.rate,
             Question.FLUSH: self._flush,
@@ -197,6 +201,8 @@ class Simulation:
             yield Part.CAPACITY
         if not self._forms.all_compiled or run.order_ranked:
             yield Part.PYTHON
+        if run.rerouting:
+            yield Part.PATHS
         if run.elastic:
             yield Part.ELASTIC
         if run.jumping:

@@ -12,9 +12,10 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.loop.loads import fill_loads
-from ddlsched.engine.loop.placement import place_job
+from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
+from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
@@ -30,10 +31,16 @@ class JobPlacement:
     """Places the jobs of a run; ``restart_ns`` is for how long one that was stopped holds its GPUs before it starts."""
 
     def __init__(
-        self, state: RunState, asker: CheckedPolicies, costs: Costs, restart_ns: int, transfers: StateTransfers
+        self,
+        state: RunState,
+        asker: CheckedPolicies,
+        costs: Costs,
+        routes: Routes,
+        restart_ns: int,
+        transfers: StateTransfers,
     ) -> None:
         self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
-        self._transfers = transfers
+        self._routes, self._transfers = routes, transfers
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
         self._reserved_ns: dict[int, int] = {}
@@ -123,8 +130,12 @@ class JobPlacement:
     ) -> None:
         """Put a job on its GPUs and links."""
         state, costs = self._state, self._costs
-        job_links = tuple(dict.fromkeys(chain.from_iterable(dict.fromkeys(transfer.links for transfer in planned))))
-        self._make_room(chosen, sum(len(transfer.links) for transfer in planned), len(job_links))
+        links = [*dict.fromkeys(transfer.links for transfer in planned)]
+        if self._routes.chosen_anew:
+            links.append(self._routes.candidates)
+        job_links = tuple(dict.fromkeys(chain.from_iterable(links)))
+        crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
+        self._make_room(chosen, len(crossed), len(job_links))
         place_job(
             state.arrays,
             number,
@@ -133,13 +144,36 @@ class JobPlacement:
             num_servers,
             np.array(job_links, np.int64),
             np.array([len(transfer.links) for transfer in planned], np.int64),
-            np.array([link for transfer in planned for link in transfer.links], np.int64),
-            np.array([s for t in planned for s in t.shares or (1.0,) * len(t.links)], np.float64),
+            np.array(crossed, np.int64),
+            _shares(planned, len(crossed)),
             np.array([transfer.wire_bytes for transfer in planned], np.float64),
             np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
             np.array([costs.load_ns(transfer.wire_bytes) if transfer.links else 0 for transfer in planned], np.int64),
             hold_ns,
         )
+
+    def reroute(self) -> None:
+        """Give each transfer that has become ready the paths that the policy chooses now, by number."""
+        state = self._state
+        waiting = state.arrays.waiting[: state.now.num_waiting.item(0)]
+        for transfer in np.sort(waiting[state.transfers.unrouted[waiting] == 1]).tolist():
+            number = state.transfers.job.item(transfer)
+            stay = state.stays[state.jobs.stay.item(number)]
+            place = transfer - state.jobs.first_transfer.item(number)
+            planned = self._costs.planned_anew(number, place, list(stay.gpus))
+            self._make_room([], len(planned.links), 0)
+            shares = planned.shares or (1.0,) * len(planned.links)
+            latency_ns = self._costs.latency_s(planned.cable_latency_s) * NS_PER_S
+            reroute_transfer(
+                state.arrays, transfer, np.array(planned.links, np.int64), np.array(shares, np.float64), latency_ns
+            )
+            view = state.views[number]
+            state.transfer_views[transfer] = TransferView(
+                transfer, view, planned.links, state.transfers, transfer, state.now, planned.shares
+            )
+            if state.run.record:
+                stay.reroute(state.transfers.task.item(transfer), state.now_ns, planned.links)
+        state.now.num_unrouted[0] = 0
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs, nanoseconds."""
@@ -182,3 +216,10 @@ class JobPlacement:
             job_links = np.zeros(max(needed, 2 * len(arrays.job_links)), np.int64)
             job_links[: len(arrays.job_links)] = arrays.job_links
             state.arrays = arrays._replace(job_links=job_links)
+
+
+def _shares(planned: list[PlannedTransfer], num_crossings: int) -> np.ndarray:
+    """Return for each crossing of some transfers what part of their bytes it carries."""
+    if not any(transfer.shares for transfer in planned):
+        return np.ones(num_crossings)
+    return np.array([share for each in planned for share in each.shares or (1.0,) * len(each.links)], np.float64)

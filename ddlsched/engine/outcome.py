@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
@@ -56,6 +57,17 @@ class Residency:
     hold_ns: int = 0
     to_ns: int = -1
     ended_by: str = ""
+    rerouted: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+
+    def reroute(self, task: int, from_ns: int, links: tuple[int, ...]) -> None:
+        """Note the links that a task's transfer crosses from an instant on; only in recorded runs."""
+        self.rerouted.setdefault(task, []).append((from_ns, links))
+
+    def links_at(self, task: int, time_ns: int) -> tuple[int, ...]:
+        """Return the links that a task's transfer crossed then."""
+        changes = self.rerouted.get(task, [])
+        place = bisect_right(changes, time_ns, key=lambda change: change[0])
+        return changes[place - 1][1] if place else self.links_of[task]
 
     @property
     def links(self) -> tuple[int, ...]:
@@ -68,7 +80,8 @@ class Residency:
         return tuple(chain.from_iterable(dict.fromkeys(self._links(of_state=True))))
 
     def _links(self, *, of_state: bool) -> list[tuple[int, ...]]:
-        return [links for task, links in self.links_of.items() if (task < 0) == of_state]
+        changed = [(task, links) for task, changes in self.rerouted.items() for _, links in changes]
+        return [links for task, links in [*self.links_of.items(), *changed] if (task < 0) == of_state]
 
 
 @dataclass(frozen=True)

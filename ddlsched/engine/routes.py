@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
@@ -19,32 +18,51 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """Gives the flows of a job their paths when it is placed."""
+    """Gives the flows of a job their paths when it is placed, or anew whenever one of its transfers becomes ready."""
 
     def __init__(self, state: RunState, asker: CheckedPolicies) -> None:
         self._state, self._asker = state, asker
+        self._candidates: dict[int, None] = {}
 
     @property
-    def _policy(self) -> Any:
-        return self._asker.path
+    def chosen_anew(self) -> bool:
+        """Whether each transfer gets its paths when it becomes ready."""
+        return self._asker.path is not None and self._asker.paths_are_chosen_anew
 
-    def ring(self, number: int, servers: Sequence[int]) -> Ring:
-        """Return the ring of a job over its servers, in ascending order; on one server it crosses nothing."""
+    def ring(self, servers: Sequence[int], way: Way) -> Ring:
+        """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
         network = self._state.network
-        if self._policy is None or len(servers) < 2:
+        if len(servers) < 2 or way == network.own_way:
             return network.ring(servers)
-        ordered, way = sorted(servers), self.of_job(number)
+        ordered = sorted(servers)
         paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
         return ring_along(ordered, paths, len(ordered))
 
     def of_job(self, number: int) -> Way:
-        """Return what says which path a job's flow from card to card takes, the same for all its collectives.
+        """Return what says which path a job's flow from card to card takes when the job is placed.
 
-        The path policy is asked when a flow occurs first; one that has its path counts for the next.
+        Where transfers choose anew, it is the topology's own route, and :meth:`candidates` has the links of all others.
         """
+        network, candidates = self._state.network, dict[int, None]()
+        if not self.chosen_anew:
+            return network.own_way if self._asker.path is None else self.asked(number)
+        self._candidates = candidates
+
+        def way(source: Card, target: Card) -> Path:
+            offered, route = self._offered(number, network.node(source), network.node(target))
+            candidates.update(dict.fromkeys(link for path in offered for link in path.links))
+            return offered[route]
+
+        return way
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """The links between switches that the job of the last :meth:`of_job` may cross when it chooses anew."""
+        return tuple(self._candidates)
+
+    def asked(self, number: int) -> Way:
+        """Return what asks the path policy about each flow of a job once; one that has its path counts for the next."""
         state, network, links_chosen = self._state, self._state.network, Counter[int]()
-        if self._policy is None:
-            return network.own_way
         loads, paths = self._loads(links_chosen), dict[tuple[Card, Card], Path]()
 
         def way(source: Card, target: Card) -> Path:
@@ -78,13 +96,14 @@ class Routes:
         )
 
     def _flows_on(self, link: int) -> int:
-        """Return how many crossings of running and waiting transfers a link has."""
+        """Return how many crossings a link has of transfers that run, or wait and have their paths."""
         state = self._state
         for number in state.arrays.dormant[: state.now.num_dormant.item(0)].tolist():
             wake(state.arrays, number)
-        arrays = state.arrays
+        entries = state.arrays.entries
         count: int = state.links.count.item(link)
         entry = state.links.waiting_head.item(link)
         while entry >= 0:
-            count, entry = count + 1, arrays.entries.next.item(entry)
+            count += not state.transfers.unrouted.item(entries.transfer.item(entry))
+            entry = entries.next.item(entry)
         return count

@@ -202,8 +202,9 @@ class PathPolicy(Protocol):
     def path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return the place in ``flow.paths`` of the path that a flow takes.
 
-        Asked when a job is placed, for each flow of its ring, from the lowest server on; flows of the job that have
-        their path count at once. It holds for all its all-reduces until the job leaves its GPUs.
+        Asked when a job is placed, for each flow of its collectives; flows of the job that have their path count at
+        once. It holds until the job leaves its GPUs. A class with ``chosen = "transfer"`` is asked instead whenever a
+        transfer becomes ready, for each of its flows, and a path holds until the transfer ends.
         """
         ...
 

@@ -121,7 +121,7 @@ class _Span:
 
     def _held_links(self) -> _Held:
         sent = np.flatnonzero((self._kind == SliceKind.TRANSFER) & (self._job != self._stay.job))
-        which, routes = crossed(self._result, self._slices["stay"][sent], self._slices["task"][sent])
+        which, routes = crossed(self._result, *(self._slices[name][sent] for name in ("stay", "task", "start_ns")))
         return _merged(self._held(sent, which, [sorted(self._links.intersection(route)) for route in routes]))
 
     def _held_gpus(self) -> _Held:

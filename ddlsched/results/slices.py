@@ -77,7 +77,7 @@ def transfer_slices(result: Result) -> pd.DataFrame:
 
     slices = sending(result)
     frame = pd.DataFrame(_named(result, slices))
-    which, routes = crossed(result, slices.stay, slices.task)
+    which, routes = crossed(result, slices.stay, slices.task, slices.start_ns)
     frame["links"] = [routes[place] for place in which.tolist()]
     return frame.assign(sharing=slices.sharing, rate_bytes_per_s=slices.rate)
 
@@ -130,15 +130,20 @@ def sending(result: Result) -> Slices:
     return Slices(slices["owner"], job, *(slices[name] for name in Slices._fields[2:]))
 
 
-def crossed(result: Result, stay: np.ndarray, task: np.ndarray) -> tuple[np.ndarray, list[tuple[int, ...]]]:
-    """Return the links that transfers of some stays and tasks crossed, an entry a crossing.
+def crossed(
+    result: Result, stay: np.ndarray, task: np.ndarray, start_ns: np.ndarray
+) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    """Return the links that transfers of some stays and tasks crossed at some times, an entry a crossing.
 
     For each transfer a place in a list, and that list.
     """
+    stays = result.finished.stays
+    if any(each.rerouted for each in stays):
+        rows = zip(stay.tolist(), task.tolist(), start_ns.tolist(), strict=True)
+        return np.arange(len(stay)), [stays[number].links_at(part, time_ns) for number, part, time_ns in rows]
     first = int(task.min(initial=0))  # those of state are below 0
     num_tasks = int(task.max(initial=0)) + 1 - first
     pairs, which = np.unique(stay * num_tasks + task - first, return_inverse=True)
-    stays = result.finished.stays
     return which, [stays[pair // num_tasks].links_of[pair % num_tasks + first] for pair in pairs.tolist()]
 
 

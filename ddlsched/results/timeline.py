@@ -66,7 +66,7 @@ class _OnLinks(NamedTuple):
 def _on_links(result: Result, slices: Slices) -> _OnLinks:
     """Return a row for each slice and link, sorted by link, lane and start."""
     num_links = len(result.finished.network.links)
-    which, routes = crossed(result, slices.stay, slices.task)
+    which, routes = crossed(result, slices.stay, slices.task, slices.start_ns)
     first, links = ragged(routes)
     place, nth = repeated(np.array([len(route) for route in routes], np.int64)[which])
     link = links[first[which[place]] + nth]

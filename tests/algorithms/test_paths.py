@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import ddlsched
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.network.topology import Network
@@ -248,3 +249,69 @@ def test_flows_are_those_of_jobs_that_skip_iterations_too() -> None:
     assert result.finished.state.run[0].skipped_iterations > 0
     names = [{result.finished.network.links[link].name for link in stay.links} for stay in result.finished.stays]
     assert ["leaf 0 to spine 0" in each for each in names] == [True, False, True]
+
+
+# --- anew for each transfer
+
+
+def test_sglb_hashes_among_the_paths_with_the_fewest_flows() -> None:
+    """Scores 4, 1, 2, 1, 0 of one link each: the best two are paths 4 and 1, then 3."""
+    flow = flow_view(JOB, [(0,), (1,), (2,), (3,), (4,)])
+    loads = link_loads(num_links=5, flows={0: 4, 1: 1, 2: 2, 3: 1})
+    assert {Sglb(best=2, seed=seed).path(flow, loads) for seed in range(40)} == {4, 1}
+    assert {Sglb(best=3, seed=seed).path(flow, loads) for seed in range(40)} == {4, 1, 3}
+    for seed in range(10):
+        assert Sglb(best=3, seed=seed).path(flow, loads) == [4, 1, 3][flow.hash(seed) % 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewestFlowsAnew(FewestFlows):
+    """Of each transfer, the path with the fewest flows now."""
+
+    chosen: ClassVar[str] = "transfer"
+
+
+def test_a_path_is_chosen_anew_for_each_transfer() -> None:
+    """Both jobs send at once in each iteration, first a and then b choosing: on spine 0 and 1, so both take 1 s.
+
+    Job b has another iteration, in which it is alone and takes spine 0: spine 0 carries 2 + 1, spine 1 2 messages up.
+    """
+    result = run(FewestFlowsAnew(), job("a"), job("b", iterations=3), timeline=True)
+    assert result.jobs["jct_s"].tolist() == pytest.approx([4.0, 6.0])
+    links = result.links.set_index("link")["bytes"]
+    assert links["leaf 0 to spine 0"] == links["spine 0 to leaf 1"] == pytest.approx(3e9)
+    assert links["leaf 0 to spine 1"] == links["spine 1 to leaf 1"] == pytest.approx(2e9)
+    names = [link.name for link in result.finished.network.links]
+    taken = [
+        (row.job_id, row.iteration, "leaf 0 to spine 0" in {names[link] for link in row.links})
+        for row in transfer_slices(result).itertuples()
+    ]
+    assert sorted(taken) == [("a", 0, True), ("a", 1, True), ("b", 0, False), ("b", 1, False), ("b", 2, True)]
+
+
+def test_links_carry_what_is_sent_when_paths_change() -> None:
+    """Over random jobs: of the bytes that each transfer sends, each of its links gets all, on whatever path."""
+    workload = ddlsched.Workload.of(ddlsched.microsoft_160(seed=4, scale=0.001).jobs[:40])
+    cluster = ddlsched.Cluster(topology="clos:nic_gbps=10", exclusive=True)
+    result = ddlsched.simulate(workload, cluster, placement="random", path="sglb", contention="max-min", timeline=True)
+    carried = dict.fromkeys(range(len(result.links)), 0.0)
+    for row in transfer_slices(result).itertuples():
+        for link in row.links:
+            carried[link] += row.rate_bytes_per_s * (row.end_ns - row.start_ns) / 1e9
+    slack_bytes = 2.0 * len(transfer_slices(result))
+    assert result.links["bytes"].tolist() == pytest.approx(list(carried.values()), rel=1e-9, abs=slack_bytes)
+
+
+def test_when_a_path_is_chosen_must_be_said_in_a_known_word() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sometimes(Fixed):
+        chosen: ClassVar[str] = "sometimes"
+
+    with pytest.raises(PluginError, match="chosen is 'sometimes'; expected 'placement' or 'transfer'"):
+        run(Sometimes())
+
+
+@pytest.mark.parametrize("given", [{"best": 0}, {"best": 1.5}, {"seed": -1}])
+def test_sglb_refuses_bad_parameters(given: Any) -> None:
+    with pytest.raises(InputError, match=r"sglb: (best|seed) is .*; expected a whole number from"):
+        Sglb(**given)

@@ -103,7 +103,7 @@ def test_every_transfer_sends_its_bytes(setting: Setting) -> None:
             ended = stay.to_ns == result.finished.state.jobs.finish_ns[stay.job] or here["iteration"].max() > iteration
             if ended:
                 assert sent == pytest.approx(wire_bytes, abs=slack)
-            np.add.at(carried, list(stay.links), min(sent, wire_bytes))
+            np.add.at(carried, list(rows["links"].iloc[0]), min(sent, wire_bytes))
     assert result.links["bytes"].to_numpy() == pytest.approx(carried, rel=1e-9, abs=3.0 * slacks)
 
 

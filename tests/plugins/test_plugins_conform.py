@@ -22,6 +22,7 @@ from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.conservative_backfill import ConservativeBackfill
@@ -80,6 +81,7 @@ TestRandomFit = conformance(PlacementConformance, RandomFit())
 
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
+TestSglb = conformance(PathConformance, Sglb())
 TestTopologyRoute = conformance(PathConformance, TopologyRoute())
 
 TestFifo = conformance(OrderingConformance, FirstInFirstOut())

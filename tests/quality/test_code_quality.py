@@ -43,7 +43,7 @@ PROMISED = {
         "malletrain",
         "tiresias",
     },
-    "path": {"ecmp", "least-congested", "route"},
+    "path": {"ecmp", "least-congested", "route", "sglb"},
     "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min", "mltcp", "strict-levels"},
     "interference": {"uniform", "pairs"},
     "topology": {

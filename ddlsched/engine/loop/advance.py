@@ -141,6 +141,8 @@ def advance(s):
                     return Question.POLICY_FAILED.value
                 return Question.PLACEMENT.value
         if run.stage == Stage.COMMUNICATION:
+            if run.num_unrouted > 0:
+                return Question.PATHS.value
             run.stage = Stage.RATES
             if run.communicate == 1:
                 run.communicate = 0

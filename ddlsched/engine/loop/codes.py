@@ -46,6 +46,7 @@ class Question(IntEnum):
     PAUSED = 10
     ALLOCATION = 11
     POLICY_FAILED = 12
+    PATHS = 13
 
 
 class Door(IntEnum):

@@ -36,7 +36,7 @@ from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.jit import compiled_part, compiling, is_kept
 from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
-from ddlsched.engine.loop.placement import place_job
+from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.room import next_fitting, reserve_bytes
 from ddlsched.engine.loop.sharing import apply_rates
 from ddlsched.engine.loop.state import STATE
@@ -58,6 +58,7 @@ class Part(Enum):
     PERIODS = "that may jump over periods"
     SHARES = "whose transfers share by weights and levels"
     MOVES = "whose policies stop or move jobs"
+    PATHS = "whose transfers choose their paths anew"
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -100,6 +101,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
             (wake_running, (STATE,)),
             (send_state, (STATE, number, number, numbers, numbers, floats, floats)),
         ],
+        Part.PATHS: [(reroute_transfer, (STATE, number, numbers, floats, numba.float64))],
     }
     return signatures[part]
 

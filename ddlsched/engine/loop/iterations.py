@@ -110,6 +110,9 @@ def do_work(s):
                 transfer.latency_left_ns = transfer.latency_ns
                 join_waiting(s, code)
                 run.communicate = 1
+                if run.rerouting == 1:
+                    transfer.unrouted = 1
+                    run.num_unrouted += 1
             continue
         job = s.jobs[-1 - code]
         job.iterations_left -= 1

@@ -28,13 +28,15 @@ _INTEGERS = {
         "must_place communicate rerate again clock_overflow num_elastic_queued components_changed "
         # jobs that are to move, or whose state is on its way
         "num_unsettled "
+        # transfers that are ready and have yet to get their paths
+        "num_unrouted "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
-        "skipping_networked jumping grouping elastic exclusive asks_moves "
+        "skipping_networked jumping grouping elastic exclusive asks_moves rerouting "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
@@ -95,7 +97,9 @@ _INTEGERS = {
         # whether its links carry different bytes
         "uneven "
         # parts of its message that it has sent, and whether what is to come next is the end of one
-        "parts_sent ends_part"
+        "parts_sent ends_part "
+        # whether it has yet to get its paths, and the places that it has among the entries
+        "unrouted entry_room"
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "

@@ -11,7 +11,7 @@ from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
 from ddlsched.engine.loop.tasks import join_ready, mix, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
-from ddlsched.engine.loop.transfers import bytes_left_now
+from ddlsched.engine.loop.transfers import bytes_left_now, link_waiting, unlink_waiting
 
 
 @njit
@@ -80,6 +80,7 @@ def place_job(
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
         transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
+        transfer.entry_room = num_links[i]
         transfer.uneven = 0
         if num_links[i] > 0:
             job.num_linked += 1
@@ -219,12 +220,35 @@ def book(s, job):
 
 @njit
 def book_bytes(s, transfer):
+    """Write down on its links what a transfer has sent since that was done last."""
     sent_bytes = transfer.bytes * transfer.times_sent
     if transfer.state != TransferState.IDLE:
         sent_bytes += transfer.bytes - bytes_left_now(transfer, s.run[0].now_ns)
     transfer.times_sent = 0
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         s.links[s.entries[e].link].bytes += sent_bytes * s.entries[e].share
+
+
+@called_from_python
+def reroute_transfer(s, number, links, shares, latency_ns):
+    """Give a transfer that waits, and has sent nothing, other links, as :func:`place_job` gave it its first."""
+    run = s.run[0]
+    transfer = s.transfers[number]
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        unlink_waiting(s, e)
+    book_bytes(s, transfer)
+    if len(links) > transfer.entry_room:
+        transfer.first_entry, transfer.entry_room = run.num_entries, len(links)
+        run.num_entries += len(links)
+    transfer.num_entries = len(links)
+    transfer.latency_ns = transfer.latency_left_ns = latency_ns
+    transfer.uneven = transfer.unrouted = 0
+    for place in range(len(links)):
+        e = transfer.first_entry + place
+        s.entries[e].link, s.entries[e].share, s.entries[e].transfer = links[place], shares[place], number
+        if shares[place] != 1.0:
+            transfer.uneven = 1
+        link_waiting(s, e)
 
 
 @njit

@@ -1,0 +1,60 @@
+"""SGLB: a hash among the few least loaded paths, anew for every transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
+from ddlsched.policies.views import FlowView, LinkLoads
+from ddlsched.units import is_whole
+
+__all__ = ["Sglb"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sglb:
+    """A flow's hash names one of the ``best`` paths of the lowest score: flows now on its links up and down, added up.
+
+    Its authors map flows anew every 10 ms; here a flow gets its path when its transfer becomes ready, and keeps it for
+    that transfer.
+
+    Parameters
+    ----------
+    best
+        Among how many paths the hash chooses; K.
+    seed
+        Of the hash, from 0 to 2**32 - 1; by default drawn from the run's seed.
+
+    References
+    ----------
+    Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296, whose baseline it is.
+    """
+
+    best: int = 4
+    seed: int | None = None
+    chosen: ClassVar[str] = "transfer"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.best, 1, 1024):
+            raise InputError(f"sglb: best is {self.best}; expected a whole number from 1 to 1024")
+        if self.seed is not None and not is_whole(self.seed, 0, 2**32 - 1):
+            raise InputError(f"sglb: seed is {self.seed}; expected a whole number from 0 to 2**32 - 1")
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sglb:
+        """Return the policy with its seed."""
+        return self if self.seed is not None else replace(self, seed=int(rng.integers(2**32)))
+
+    def path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return one of the best paths; of equal scores the first are the best."""
+        flows_on: dict[int, int] = {}
+        for links in flow.paths:
+            for link in links:
+                if link not in flows_on:
+                    flows_on[link] = network.flows_on(link)
+        scores = [sum(flows_on[link] for link in links) for links in flow.paths]
+        order = sorted(range(len(scores)), key=scores.__getitem__)
+        return order[flow.hash(self.seed or 0) % min(self.best, len(order))]

@@ -40,6 +40,8 @@ class DoubleSided:
         Of each cable, seconds.
     nvlink_gbps
         Bandwidth of a GPU's port towards the others of its host, one direction, Gbit/s.
+    nvlink_latency_s
+        Of a step from GPU to GPU inside a server, seconds; nothing without ``nvlink_gbps``.
 
     References
     ----------
@@ -54,18 +56,21 @@ class DoubleSided:
     oversubscription: float = 1.0
     latency_s: float = 0.0
     nvlink_gbps: float | None = None
+    nvlink_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         counts = {"pairs": self.pairs, "aggregations_per_pair": self.aggregations_per_pair, "cores": self.cores}
         refuse_bad_counts("double-sided", **counts, links_per_host=self.links_per_host)
         bandwidths = {"link_gbps": self.link_gbps, "oversubscription": self.oversubscription}
         refuse_bad_cables("double-sided", latency_s=self.latency_s, **bandwidths)
-        refuse_bad_port("double-sided", self.nvlink_gbps)
+        refuse_bad_port("double-sided", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a link."""
-        return None if self.nvlink_gbps is None else Inside(gpu_gbps=self.nvlink_gbps, cards=self.links_per_host)
+        if self.nvlink_gbps is None:
+            return None
+        return Inside(gpu_gbps=self.nvlink_gbps, cards=self.links_per_host, latency_s=self.nvlink_latency_s)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; its attribute ``hosts`` is the number of hosts of a pair."""

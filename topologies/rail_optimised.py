@@ -39,6 +39,8 @@ class RailOptimised:
         Of each cable, seconds.
     nvlink_gbps
         Bandwidth of a GPU's port towards the others of its host, one direction, Gbit/s; 3600 in an H100 host.
+    nvlink_latency_s
+        Of a step from GPU to GPU inside a server, seconds; nothing without ``nvlink_gbps``.
 
     References
     ----------
@@ -52,17 +54,20 @@ class RailOptimised:
     oversubscription: float = 1.0
     latency_s: float = 0.0
     nvlink_gbps: float | None = None
+    nvlink_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         refuse_bad_counts("rail-optimised", hosts_per_unit=self.hosts_per_unit, rails=self.rails, spines=self.spines)
         bandwidths = {"rail_gbps": self.rail_gbps, "oversubscription": self.oversubscription}
         refuse_bad_cables("rail-optimised", latency_s=self.latency_s, **bandwidths)
-        refuse_bad_port("rail-optimised", self.nvlink_gbps)
+        refuse_bad_port("rail-optimised", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property
     def inside(self) -> Inside | None:
         """The inside of a server: a card a rail."""
-        return None if self.nvlink_gbps is None else Inside(gpu_gbps=self.nvlink_gbps, cards=self.rails)
+        if self.nvlink_gbps is None:
+            return None
+        return Inside(gpu_gbps=self.nvlink_gbps, cards=self.rails, latency_s=self.nvlink_latency_s)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; a unit's leaves are one node ``"rails u"``, or ``"leaf u.rail"``; spines ``"spine i"``."""

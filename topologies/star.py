@@ -29,11 +29,14 @@ class Star:
     nvlink_gbps
         Bandwidth of a GPU's port towards the others of its server, one direction, Gbit/s: then collectives inside a
         server take time. By default they take none.
+    nvlink_latency_s
+        Of a step from GPU to GPU inside a server, seconds; nothing without ``nvlink_gbps``.
     """
 
     nic_gbps: float = 10.0
     latency_s: float = 0.0
     nvlink_gbps: float | None = None
+    nvlink_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.nic_gbps < inf or not 0 <= self.latency_s <= 1e6:
@@ -41,12 +44,14 @@ class Star:
                 f"star: nic_gbps is {self.nic_gbps} and latency_s {self.latency_s}; "
                 "expected a finite bandwidth > 0 and a latency from 0 to 1e6"
             )
-        refuse_bad_port("star", self.nvlink_gbps)
+        refuse_bad_port("star", self.nvlink_gbps, self.nvlink_latency_s)
 
     @property
     def inside(self) -> Inside | None:
         """The inside of a server."""
-        return None if self.nvlink_gbps is None else Inside(gpu_gbps=self.nvlink_gbps)
+        if self.nvlink_gbps is None:
+            return None
+        return Inside(gpu_gbps=self.nvlink_gbps, latency_s=self.nvlink_latency_s)
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the graph; the switch is the node ``"switch"``."""

@@ -42,7 +42,11 @@ class Inside:
         return place * self.cards // num_gpus
 
 
-def refuse_bad_port(name: str, nvlink_gbps: float | None) -> None:
-    """Raise InputError for a bandwidth of a topology's GPUs inside a server that is not finite and > 0."""
+def refuse_bad_port(name: str, nvlink_gbps: float | None, nvlink_latency_s: float) -> None:
+    """Raise InputError for a bandwidth or a latency of a topology's GPUs inside a server that cannot be."""
     if nvlink_gbps is not None and not 0 < nvlink_gbps < inf:
         raise InputError(f"{name}: nvlink_gbps is {nvlink_gbps}; expected a finite number > 0")
+    if not 0 <= nvlink_latency_s <= 1e6:
+        raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected a number from 0 to 1e6")
+    if nvlink_gbps is None and nvlink_latency_s:
+        raise InputError(f"{name}: nvlink_latency_s is {nvlink_latency_s}; expected nvlink_gbps beside it")

@@ -102,11 +102,13 @@ class IterationDag:
     @cached_property
     def part_names(self) -> tuple[str, ...]:
         """The name of each compute task, and of a collective in each of its tuples, numbered if there are several."""
-        names: list[str] = []
-        for task in self.tasks:
-            several = isinstance(task, CollectiveTask) and task.group is not None and len(self.groups[task.group]) > 1
-            names += [f"{task.name} {n}" for n in range(len(self.groups[str(task.group)]))] if several else [task.name]
-        return tuple(names)
+        return tuple(name for task in self.tasks for name in self.names_of(task))
+
+    def names_of(self, task: Task) -> list[str]:
+        """Return those of a task, a name for each part."""
+        if isinstance(task, ComputeTask) or task.group is None or len(self.groups[task.group]) == 1:
+            return [task.name]
+        return [f"{task.name} {place}" for place in range(len(self.groups[task.group]))]
 
     def worker_compute_ns(self, num_gpus: int) -> list[int]:
         """Return the compute time of one iteration on each worker of a job, nanoseconds."""

@@ -180,14 +180,7 @@ def test_the_linear_model_counts_an_all_reduce_whole_and_its_halves_half() -> No
 
 
 def test_latency_is_that_of_the_steps() -> None:
-    inside = Inside(gpu_gbps=1600.0, latency_s=1e-6)
-
-    class Slow(Star):
-        @property
-        def inside(self) -> Inside:
-            return inside
-
-    network = network_of(Slow(nic_gbps=100.0, latency_s=1e-5), 2, 4)
+    network = network_of(Star(nic_gbps=100.0, latency_s=1e-5, nvlink_gbps=1600.0, nvlink_latency_s=1e-6), 2, 4)
     within, across = [(0, n) for n in range(4)], [(s, n) for s in range(2) for n in range(4)]
     steps = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "broadcast": 1}
     for kind, rounds in steps.items():
@@ -320,6 +313,8 @@ def test_what_is_no_inside_is_refused() -> None:
         (lambda: Inside(gpu_gbps=1.0, latency_s=-1.0), "latency_s is -1.0; expected a number from 0"),
         (lambda: Star(nvlink_gbps=-1.0), "star: nvlink_gbps is -1.0; expected a finite number > 0"),
         (lambda: RailOptimised(nvlink_gbps=0.0), "rail-optimised: nvlink_gbps is 0.0"),
+        (lambda: Star(nvlink_latency_s=1e-6), "star: nvlink_latency_s is 1e-06; expected nvlink_gbps beside it"),
+        (lambda: Star(nvlink_gbps=1.0, nvlink_latency_s=-1.0), "nvlink_latency_s is -1.0; expected a number from 0"),
     ):
         with pytest.raises(InputError, match=fault):
             make()

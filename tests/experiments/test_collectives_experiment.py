@@ -1,0 +1,34 @@
+"""The experiment: its committed table can be repeated, and its README holds it."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+
+FOLDER = EXPERIMENTS / "collectives"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+bus_bandwidth, llm_step = scripts_of("collectives", "bus_bandwidth", "llm_step")
+
+
+def test_the_committed_table_is_that_of_the_run() -> None:
+    table = bus_bandwidth.table()
+    pd.testing.assert_frame_equal(table, pd.read_csv(FOLDER / "expected" / "bus_bandwidth.csv"))
+    for row in table.itertuples():
+        start = f"| {row.hosts} | {row.simulated_gb_per_s} | {row.measured_gb_per_s} | {row.difference_percent} % |"
+        assert start in README
+
+
+def test_the_readme_holds_the_times_by_size() -> None:
+    """The measurements are not part of the project; what was simulated beside them is repeated here."""
+    table = pd.read_csv(FOLDER / "expected" / "a100_by_size.csv")
+    fitted = f"rail-optimised:nvlink_gbps={228.4 * 8},nvlink_latency_s=6.42e-6"
+    for row in table[table["mib"].isin([1, 4, 16, 64, 256, 1024])].itertuples():
+        assert f"| {row.mib:.0f} | {row.measured_us:.0f} | {row.data_sheet_us:.0f} | {row.fitted_us:.0f} |" in README
+        again_us = 1e6 * bus_bandwidth.all_reduce_s(row.mib * 2**20, 1, fitted)
+        assert again_us == pytest.approx(row.fitted_us, rel=1e-3)
+
+
+def test_the_step_takes_what_the_readme_says() -> None:
+    result, estimated_s = llm_step.run()
+    assert f"{result.jobs['jct_s'].item():.4f} s simulated, {estimated_s:.4f} s by the closed form" in README

@@ -62,7 +62,7 @@ def record(
 
     refuse_no_json(out)
     card = checked_card(gbps=gbps, latency_us=latency_us)
-    for name, value, least in (("--ranks", ranks, 2), ("--skip", skip, 0), ("--steps", steps, 1)):
+    for name, value, least in (("--ranks", ranks, 2), ("--skip", skip, 1), ("--steps", steps, 1)):
         if value < least:
             raise InputError(f"{name} {value}: expected a whole number from {least}")
     with tempfile.TemporaryDirectory() as temporary:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ddlsched.errors import DdlschedError
 from ddlsched.recording.recorder import record
 
 __all__ = ["main"]
@@ -21,8 +22,11 @@ def main(arguments: Sequence[str]) -> None:
     recorder = record(folder, skip=int(skip), most_steps=int(steps))
     sys.argv = [script, *rest]
     sys.path[0] = str(Path(script).resolve().parent)
-    runpy.run_path(script, run_name="__main__")
-    recorder.end()
+    try:
+        runpy.run_path(script, run_name="__main__")
+        recorder.end()
+    except DdlschedError as error:
+        sys.exit(f"ddlsched: error: {error}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.recording.collective_calls import Called, Watcher, watched
+from ddlsched.recording.completeness import Profiled, refuse_unseen
 from ddlsched.recording.moments import RecordingClock, clock_of_this_process
 from ddlsched.units import is_whole
 from ddlsched.workload.recorded.rank_steps import EVERYBODY, Communication, RankStep
@@ -37,7 +38,8 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
     folder
         Where to write ``RANK.recording.json``; it is made if it is not there.
     skip
-        Steps at the beginning that are not kept: DistributedDataParallel forms its buckets in the first.
+        Steps at the beginning that are not kept, after the first: DistributedDataParallel forms its buckets in them,
+        and the last is profiled to see that no collective is missed.
     most_steps
         Steps to keep; later ones are not recorded.
 
@@ -46,7 +48,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
     InputError
         The folder cannot be made, or a number is out of range.
     """
-    for name, value, least in (("skip", skip, 0), ("most_steps", most_steps, 1)):
+    for name, value, least in (("skip", skip, 1), ("most_steps", most_steps, 1)):
         if not is_whole(value, least):
             raise InputError(f"record: {name} is {value!r}; expected a whole number from {least}")
     try:
@@ -97,6 +99,9 @@ class Recorder(Watcher):
         self._seat: tuple[int, int] | None = None
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
+        self._profiled: Profiled | None = None
+        self._with_flags: set[int] = set()
+        """Models that reduce which of their parameters were used."""
 
     def begin(self) -> None:
         """Watch collectives, backward passes and optimisers."""
@@ -134,6 +139,8 @@ class Recorder(Watcher):
         def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
             if not getattr(model, "_ddlsched_has_hook", False):
                 model.register_comm_hook(model.process_group, allreduce_hook)
+            if model.find_unused_parameters:
+                self._with_flags.add(id(model))
             return original(model, *args, **kwargs)
 
         return forward
@@ -172,8 +179,17 @@ class Recorder(Watcher):
         now = self._moment()
         if self._now is not None and self._count > self._skip and len(self._steps) < self._most_steps:
             self._steps.append((self._now, now))
+        self._check(self._now)
         self._count += 1
-        self._now = _Step(now)
+        self._now = _Step(self._moment())  # Anew: the check may have taken a while.
+
+    def _check(self, ended: _Step | None) -> None:
+        """Profile the last step that is not kept, and refuse a script whose collectives are not all seen."""
+        if self._profiled is not None and ended is not None:
+            called, self._profiled = self._profiled.collectives(), None
+            refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
+        if self._count == self._skip - 1:
+            self._profiled = Profiled()
 
     # What the collectives do.
 

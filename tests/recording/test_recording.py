@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from command_line import refused, run
 
+from ddlsched.errors import InputError
 from ddlsched.recording.launching import _environment, _free_port, run_recorded
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.recorded.merging import RecordedIteration
@@ -135,6 +136,32 @@ def test_every_collective_that_a_script_calls_is_recorded(tmp_path: Path) -> Non
     assert in_background.after != waiting.after  # backward runs between its call and its wait
 
 
+PAST = """
+from torch.distributed import _functional_collectives as functional
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    distributed.all_reduce(inputs)
+    functional.all_reduce(labels.float(), "sum", distributed.group.WORLD).sum()
+    model(inputs).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_collective_that_goes_past_the_recorder_ends_the_script_with_its_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"train.py: rank \d ended with status 1"):
+        recorded(tmp_path, BEGIN + PAST)
+    said = capfd.readouterr().err
+    assert "ddlsched: error: record: collectives that go past the functions of torch.distributed" in said
+    assert "c10d::allreduce_ (2, 1 seen)" in said
+
+
+def test_a_model_with_unused_parameters_is_recorded(tmp_path: Path) -> None:
+    ddp = "model = DistributedDataParallel(model, find_unused_parameters=True)\n"
+    assert collectives(recorded(tmp_path, BEGIN + ddp + TRAIN)) == [("all-reduce", 4.0 * PARAMETERS)]
+
+
 def test_command_writes_job_recordings_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(DDP)
@@ -168,14 +195,13 @@ def test_a_script_that_cannot_be_recorded_is_told_in_a_line(
 
 
 def test_a_rank_without_steps_says_so(tmp_path: Path) -> None:
-    from ddlsched.errors import InputError
     from ddlsched.recording import record
 
     recorder = record(tmp_path)
     with pytest.raises(InputError, match="no step was recorded"):
         recorder.end()
-    with pytest.raises(InputError, match="skip is -1; expected a whole number from 0"):
-        record(tmp_path, skip=-1)
+    with pytest.raises(InputError, match="skip is 0; expected a whole number from 1"):
+        record(tmp_path, skip=0)
 
 
 def test_moments_of_a_gpu_are_told_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:

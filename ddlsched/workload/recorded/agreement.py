@@ -158,16 +158,19 @@ def agreed(groups: JobGroups, steps: Steps) -> None:
     """
     if groups.one_for_all:
         return
-    names = [EVERYBODY, *groups.ranks]
-    for name in names:
+    by_rank = {rank: _by_group(own[0]) for rank, own in steps.by_rank.items()}
+    for name in [EVERYBODY, *groups.ranks]:
         first, *others = groups.members(name)
-        wanted = _of_group(steps.by_rank[first][0], name)
+        wanted = by_rank[first].get(name, [])
         for rank in others:
-            _refuse_difference(groups, name, (first, wanted), (rank, _of_group(steps.by_rank[rank][0], name)))
+            _refuse_difference(groups, name, (first, wanted), (rank, by_rank[rank].get(name, [])))
 
 
-def _of_group(step: RankStep, group: str) -> list[Communication]:
-    return [each for each in step.communications if each.group == group]
+def _by_group(step: RankStep) -> dict[str, list[Communication]]:
+    found: dict[str, list[Communication]] = {}
+    for each in step.communications:
+        found.setdefault(each.group, []).append(each)
+    return found
 
 
 def _refuse_difference(

@@ -199,8 +199,11 @@ def _take_annotation(events: KinetoEvents, event: Event, whole: Event) -> None:
 
 
 def _take_kernel(events: KinetoEvents, event: Event, whole: Event) -> None:
-    is_collective = re.match(r"nccl(Dev)?Kernel", event.name) is not None
-    (events.collective_kernels if is_collective else events.kernels).append(whole)
+    if re.match(r"nccl(Dev)?Kernel", event.name):
+        events.collective_kernels.append(whole)
+    else:
+        correlation = (whole.arguments or {}).get("correlation")
+        events.kernels.append(event._replace(arguments={"correlation": correlation}))
 
 
 def _take_launch(events: KinetoEvents, event: Event, whole: Event) -> None:

@@ -78,7 +78,7 @@ def test_simulated_step_is_that_of_astra_sim(tmp_path: Path, nodes: list[bytes],
     job = ddlsched.Job(job_id="a", arrival_s=0, num_gpus=4, iterations=1, iteration=dag, gpu_memory_mb=1)
     result = ddlsched.simulate(
         ddlsched.Workload.of([job]),
-        cluster=ddlsched.Cluster(num_servers=4, gpus_per_server=1),
+        cluster=ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology="star:nic_gbps=100"),
         placement="first-fit",
         contention=MaxMin(latency_s=6 * 5e-6, per_byte_s=1 / (1.25 * 2**30)),
     )

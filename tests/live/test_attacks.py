@@ -17,6 +17,7 @@ from ddlsched.errors import InputError
 from ddlsched.live.commits import committed_steps
 from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.progress_socket import Report, ReportSocket, send_report
+from ddlsched.live.seat import Assignment, Seat
 from ddlsched.live.store import JobStore
 
 MALFORMED = {
@@ -172,3 +173,21 @@ def test_reports_that_cannot_be_true_do_not_end_the_manager(tmp_path) -> None:
         live.turn()
     live.run(60)
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]
+
+
+def test_a_clock_that_is_set_changes_no_measured_speed(tmp_path, monkeypatch) -> None:
+    reports = ReportSocket(lambda job, token: True)
+    read, write = os.pipe()
+    line = Assignment("a", "t", "count", 5, str(tmp_path), reports.path, os.getpid())
+    os.write(write, json.dumps(line.__dict__).encode() + b"\n")
+    seat = Seat(read)
+    begin_s = time.monotonic()
+    for clock_s in (2e9, 0.0):
+        monkeypatch.setattr(time, "time", lambda clock_s=clock_s: clock_s)
+        seat.report([0.5], 64, 1)
+    found = received(reports) + received(reports)
+    reports.close()
+    os.close(read)
+    os.close(write)
+    assert len(found) == 2
+    assert begin_s <= found[0].time_s <= found[1].time_s <= time.monotonic()

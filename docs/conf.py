@@ -42,6 +42,9 @@ html_theme_options = {
 html_css_files = ["site.css"]
 html_static_path = ["_static"]
 
+# Pages without pages under them have no use for a list of such.
+html_sidebars = {page: [] for page in ("index", "start", "concepts", "reference", "results", "architecture")}
+
 autosummary_generate = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -77,7 +80,8 @@ sphinx_gallery_conf = {
 
 
 def _outside(app: object, docname: str, source: list[str]) -> None:  # noqa: ARG001 (Sphinx's)
-    """Turn links to files outside of the site into their names: they are in the repository, not on the site."""
+    """Turn links to files outside of the site into names, and those to the examples into the gallery."""
+    source[0] = source[0].replace("](examples/README.rst)", "](gallery/index.rst)")
     source[0] = re.sub(r"\[([^\]]+)\]\((?:\.\./|\.\./\.\./)[^)\s]*\)", r"\1", source[0])
 
 

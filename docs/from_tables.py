@@ -1,4 +1,4 @@
-"""The directive ``from-table``: numbers and tables of a page come from committed CSV files, so that they cannot drift.
+"""The directive ``from-table``: tables of a page come from committed CSV files, so that they cannot drift.
 
 ::
 
@@ -8,7 +8,7 @@
     :rows: 5
     :::
 
-``answer-of`` quotes the title and the question of an experiment, and the first paragraph of its answer, from its README.
+``answer-of`` quotes the question of an experiment and the first paragraph of its answer from its README.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
@@ -28,7 +28,12 @@ class FromTable(Directive):
     """A table from a CSV file of the repository, whole or some columns and rows of it."""
 
     required_arguments = 1
-    option_spec = {"columns": directives.unchanged, "where": directives.unchanged, "rows": directives.positive_int}
+    option_spec: ClassVar = {
+        "columns": directives.unchanged,
+        "where": directives.unchanged,
+        "percent": directives.unchanged,
+        "rows": directives.positive_int,
+    }
 
     def run(self) -> list[nodes.Node]:
         """Return the table; a file or a column that is not there stops the build."""
@@ -44,7 +49,11 @@ class FromTable(Directive):
             raise self.error(f"{self.arguments[0]}: has no column {missing[0]!r}; it has {', '.join(rows[0])}")
         name, _, value = self.options.get("where", "").partition("=")
         chosen = [row for row in rows if not name or row[name.strip()] == value.strip()]
-        shown = [[_short(row[name]) for name in columns] for row in chosen[: self.options.get("rows")]]
+        shares = {name.strip() for name in self.options.get("percent", "").split(",")}
+        shown = [
+            [_percent(row[name]) if name in shares else _short(row[name]) for name in columns]
+            for row in chosen[: self.options.get("rows")]
+        ]
         if not shown:
             raise self.error(f"{self.arguments[0]}: no row has {self.options.get('where')}")
         return [_table(columns, shown)]
@@ -60,18 +69,30 @@ class AnswerOf(Directive):
         path = ROOT / "experiments" / self.arguments[0] / "README.md"
         text = _LINK.sub(r"\1", path.read_text(encoding="utf-8"))
         question = re.search(r"\*\*Question\.\*\* (.*?)\n\n", text, re.DOTALL)
-        answer = re.search(r"^## [^\n]*\n\n(?!\|)(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
-        if question is None or answer is None:
+        answers = [part for part in text.partition("\n## ")[2].split("\n\n")[1:] if _is_prose(part)]
+        if question is None or not answers:
             raise self.error(f"{path}: has no '**Question.**' or no paragraph under its first heading")
         found: list[nodes.Node] = [nodes.paragraph("", "", nodes.strong(text=_plain(question[1])))]
-        return [*found, nodes.paragraph(text=_plain(answer[1]))]
+        return [*found, nodes.paragraph(text=_plain(answers[0].removeprefix("- ").split("\n- ")[0]))]
 
 
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
+def _is_prose(part: str) -> bool:
+    """Return whether a part of a page is a paragraph that says something by itself: no table, heading or code."""
+    return (
+        part[:1] not in "|-#`!1" and part[:1] != "" and not part.startswith("    ") and not part.rstrip().endswith(":")
+    )
+
+
 def _plain(text: str) -> str:
     return " ".join(text.replace("**", "").replace("`", "").split())
+
+
+def _percent(cell: str) -> str:
+    """Return a change as it is read: -0.0732 is -7.3 %."""
+    return f"{100 * float(cell):+.1f} %" if cell else ""
 
 
 def _short(cell: str) -> str:

@@ -81,9 +81,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 def _is_prose(part: str) -> bool:
     """Return whether a part of a page is a paragraph that says something by itself: no table, heading or code."""
-    return (
-        part[:1] not in "|-#`!1" and part[:1] != "" and not part.startswith("    ") and not part.rstrip().endswith(":")
-    )
+    return bool(part.strip()) and not part.startswith(("|", "#", "`", "!", "    ")) and not part.rstrip().endswith(":")
 
 
 def _plain(text: str) -> str:

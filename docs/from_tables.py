@@ -1,0 +1,119 @@
+"""The directive ``from-table``: tables of a page come from committed CSV files, so that they cannot drift.
+
+::
+
+    :::{from-table} experiments/contention_64gpu/expected/headline.csv
+    :columns: policy, mean
+    :where: metric=average_jct_s
+    :rows: 5
+    :::
+
+``answer-of`` quotes the question of an experiment and the first paragraph of its answer from its README.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+
+ROOT = Path(__file__).parents[1]
+
+
+class FromTable(Directive):
+    """A table from a CSV file of the repository, whole or some columns and rows of it."""
+
+    required_arguments = 1
+    option_spec: ClassVar = {
+        "columns": directives.unchanged,
+        "where": directives.unchanged,
+        "percent": directives.unchanged,
+        "rows": directives.positive_int,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Return the table; a file or a column that is not there stops the build."""
+        path = ROOT / self.arguments[0]
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+        except OSError as error:
+            raise self.error(f"{self.arguments[0]}: {error.strerror}") from None
+        named = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
+        columns = named or list(rows[0])
+        if missing := [name for name in columns if name not in rows[0]]:
+            raise self.error(f"{self.arguments[0]}: has no column {missing[0]!r}; it has {', '.join(rows[0])}")
+        name, _, value = self.options.get("where", "").partition("=")
+        chosen = [row for row in rows if not name or row[name.strip()] == value.strip()]
+        shares = {name.strip() for name in self.options.get("percent", "").split(",")}
+        shown = [
+            [_percent(row[name]) if name in shares else _short(row[name]) for name in columns]
+            for row in chosen[: self.options.get("rows")]
+        ]
+        if not shown:
+            raise self.error(f"{self.arguments[0]}: no row has {self.options.get('where')}")
+        return [_table(columns, shown)]
+
+
+class AnswerOf(Directive):
+    """An experiment's question, and the beginning of its answer."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the paragraphs; a README without a question or an answer stops the build."""
+        path = ROOT / "experiments" / self.arguments[0] / "README.md"
+        text = _LINK.sub(r"\1", path.read_text(encoding="utf-8"))
+        question = re.search(r"\*\*Question\.\*\* (.*?)\n\n", text, re.DOTALL)
+        answers = [part for part in text.partition("\n## ")[2].split("\n\n")[1:] if _is_prose(part)]
+        if question is None or not answers:
+            raise self.error(f"{path}: has no '**Question.**' or no paragraph under its first heading")
+        found: list[nodes.Node] = [nodes.paragraph("", "", nodes.strong(text=_plain(question[1])))]
+        return [*found, nodes.paragraph(text=_plain(answers[0].removeprefix("- ").split("\n- ")[0]))]
+
+
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
+
+
+def _is_prose(part: str) -> bool:
+    """Return whether a part of a page is a paragraph that says something by itself: no table, heading or code."""
+    return bool(part.strip()) and not part.startswith(("|", "#", "`", "!", "    ")) and not part.rstrip().endswith(":")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("**", "").replace("`", "").split())
+
+
+def _percent(cell: str) -> str:
+    """Return a change as it is read: -0.0732 is -7.3 %."""
+    return f"{100 * float(cell):+.1f} %" if cell else ""
+
+
+def _short(cell: str) -> str:
+    """Return a number in four figures, and any other text as it is."""
+    try:
+        return cell if cell.lstrip("-").isdecimal() else f"{float(cell):.4g}"
+    except ValueError:
+        return cell
+
+
+def _table(head: list[str], rows: list[list[str]]) -> nodes.table:
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in head), cols=len(head))
+    group += nodes.thead("", _row(head))
+    group += nodes.tbody("", *map(_row, rows))
+    return nodes.table("", group)
+
+
+def _row(cells: list[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph(text=cell)) for cell in cells))
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Tell Sphinx of the directive."""
+    app.add_directive("from-table", FromTable)
+    app.add_directive("answer-of", AnswerOf)
+    return {"parallel_read_safe": True}

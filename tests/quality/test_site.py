@@ -1,0 +1,143 @@
+"""The site: its examples, its notebook, its tables, and what it must mention."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddlsched
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = sorted((DOCS / "examples").glob("plot_*.py"))
+
+
+def test_there_are_thirty_examples_with_titles_of_their_own() -> None:
+    titles = [
+        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0] for path in EXAMPLES
+    ]
+    assert len(EXAMPLES) >= 30
+    assert len(set(titles)) == len(EXAMPLES)
+    assert all(titles)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_ends_with_a_figure(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 45
+    assert re.search(r"^ *figure(, axes)? = ", source, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(path: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    subprocess.run(
+        [sys.executable, "-m", "ipykernel", "install", "--prefix", str(tmp_path)], check=True, capture_output=True
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    notebook = nbformat.read(DOCS / "tutorial.ipynb", as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without them
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    html = "".join(output["data"].get("text/html", "") for output in shown)
+    assert html.count('<img alt="chart"') == 2
+    assert "160 jobs of 1 to 32 GPUs" in html
+
+
+def test_the_glossary_explains_the_words_of_charts_and_tables() -> None:
+    text = (DOCS / "concepts.md").read_text(encoding="utf-8")
+    glossary = text[text.index("```{glossary}") :]
+    terms = {line.strip() for line in glossary.splitlines() if line and not line.startswith((" ", "`"))}
+    assert {"job", "iteration", "bucket", "contention", "JCT", "κ", "b", "η", "U", "T_fwd", "slowdown"} <= terms
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"auto(?:function|class):: (\w+)$", text, re.MULTILINE))
+    errors = set(re.search(r":members: (.*)$", text[text.index("ddlsched.errors") :], re.MULTILINE)[1].split(", "))  # type: ignore[index]
+    assert set(ddlsched.__all__) <= listed | errors
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = {
+        line.strip()
+        for path in (DOCS / "index.md", DOCS / "guides.md")
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+        for line in block.splitlines()
+    }
+    assert {path.stem for path in DOCS.glob("*.md")} - {"index"} <= listed
+
+
+@pytest.fixture
+def from_tables():
+    pytest.importorskip("docutils")
+    spec = importlib.util.spec_from_file_location("from_tables", DOCS / "from_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def directive(module, kind: str, argument: str, **options):
+    made = getattr(module, kind).__new__(getattr(module, kind))
+    made.arguments, made.options = [argument], options
+    made.error = ValueError
+    return made.run()
+
+
+def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
+    name = "experiments/contention_64gpu/expected/communication.csv"
+    with (ROOT / name).open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "average_jct_s"]
+    options = {"columns": "policy, change", "where": "metric=average_jct_s", "percent": "change", "rows": 2}
+    (table,) = directive(from_tables, "FromTable", name, **options)
+    cells = [entry.astext() for entry in table.findall(lambda node: node.tagname == "entry")]
+    expected = [value for row in rows[:2] for value in (row["policy"], f"{100 * float(row['change']):+.1f} %")]
+    assert cells == ["policy", "change", *expected]
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("experiments/none.csv", {}),
+        ("experiments/contention_64gpu/expected/communication.csv", {"columns": "speed"}),
+        ("experiments/contention_64gpu/expected/communication.csv", {"where": "metric=speed"}),
+    ],
+)
+def test_a_table_that_is_not_there_stops_the_build(from_tables, argument: str, options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"none.csv|has no column 'speed'|no row has metric=speed"):
+        directive(from_tables, "FromTable", argument, **options)
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "experiments").glob("*/README.md")))
+def test_every_experiment_has_an_answer_on_the_site(from_tables, folder: str) -> None:
+    question, answer = directive(from_tables, "AnswerOf", folder)
+    assert len(question.astext()) > 50
+    assert len(answer.astext()) > 50
+    assert f"{{answer-of}} {folder}\n" in (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx_gallery")
+    environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([DOCS / "build"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -12,6 +12,7 @@ from ddlsched.gate.transfer_gate import WINDOW
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.testbed.cabling import refuse_inside
 from ddlsched.units import MAX_MESSAGE_BYTES, is_whole
 
 __all__ = ["gate_settings"]
@@ -59,6 +60,7 @@ def gate_settings(
         if hasattr(policy, "stops"):
             raise InputError(f"{kind} {label(policy)} stops running jobs, which the testbed cannot; expected another")
     network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    refuse_inside(network)
     model = resolve("contention", contention)
     bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
     return GateSettings(

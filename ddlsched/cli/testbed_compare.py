@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-_DECIDES = ("placement", "order")
+_SEVERAL = ("scheduler", "communication", "contention")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,12 @@ class ComparedPolicies:
     )
     placement: str = option("first-fit", "Placement of those with --communication.", metavar="NAME")
     order: str = option("srsf", "Order of those with --communication.", metavar="NAME")
+    contention: list[str] | None = option(
+        None,
+        "A contention model to simulate as it is given, beside those that are fitted.",
+        metavar="NAME",
+        shown="none",
+    )
     repeats: int = option(3, "How often each is run for real, in shuffled order.")
     seed: int = option(0, "Of that order, and of the policies' randomness.")
 
@@ -44,7 +50,7 @@ def compare(
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
     policies: Annotated[
         Given[ComparedPolicies],
-        Panel("Policies, the first one is the baseline", several=("scheduler", "communication")),
+        Panel("Policies, the first one is the baseline", several=_SEVERAL),
     ],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("chunk_bytes", "window"))],
     place: Annotated[Given[Place], Panel("Where", only=("hosts", "token_file", "no_realtime"))],
@@ -76,6 +82,7 @@ def compare(
             for run in track(missing, "running", console=Console(stderr=True)):
                 runs.keep(run, run_planned(run, crew, models["max-min"], realtime=realtime))
     models = fitted_models(measured_rows(out / "calibration.csv", gate_settings(mix.cluster), None))
+    models |= {name: name for name in wanted.contention or ()}
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())

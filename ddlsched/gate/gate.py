@@ -251,7 +251,7 @@ class Gate:
         task = job.job.dag.tasks[message["task"]]
         assert isinstance(task, ComputeTask)
         gpus = message["gpus"]
-        job.computed(task.duration_ns, len(gpus))
+        job.computed(task.duration_ns, gpus)
         if self._settings.slots:
             for gpu in gpus:
                 self.slots.ended(gpu)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -64,6 +64,7 @@ class LiveTransfer:
         self.chunks = self.granted = self.completed = 0
         self.sent_by: list[int] = []
         self.ready_ns = self.granted_ns = self.told_ns = 0
+        self.times_ended = 0
         self.heard: dict[int, dict[int, float]] = {}
 
     def _view(self) -> TransferView:
@@ -124,6 +125,7 @@ class LiveJob:
     began_ns: int = -1
     finished_ns: int = -1
     iterated: list[int] = field(default_factory=list)
+    compute_left_ns: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.columns = Columns(make_records("job", 1))
@@ -147,6 +149,7 @@ class LiveJob:
     ) -> None:
         """Note where it runs from now on, and what an iteration's all-reduces take alone."""
         self.gpus, self.ring, self.placed_ns = tuple(gpus), ring, now_ns
+        self.compute_left_ns = dict.fromkeys(gpus, self.job.compute_ns * self.job.iterations)
         self.columns.start_ns[0] = now_ns
         self.columns.communication_ns[0] = communication_ns
         self.view._placed(tuple(gpus), tuple(servers))
@@ -158,10 +161,19 @@ class LiveJob:
             self.transfers[task] = LiveTransfer(self, task, name, clock)
         return self.transfers[task]
 
-    def computed(self, duration_ns: int, num_gpus: int) -> None:
-        """Note that a task has ended on so many of its GPUs."""
-        left = self.columns.remaining_service_ns.item(0) - duration_ns * num_gpus
+    def computed(self, duration_ns: int, gpus: Sequence[int]) -> None:
+        """Note that a task has ended on some of its GPUs."""
+        left = self.columns.remaining_service_ns.item(0) - duration_ns * len(gpus)
         self.columns.remaining_service_ns[0] = max(left, 0)
+        for gpu in gpus:
+            self.compute_left_ns[gpu] -= duration_ns
+
+    def reduces_left(self) -> Iterator[tuple[float, int]]:
+        """Yield the size of each of its all-reduces, bytes, and how many iterations' are still to end."""
+        for number, task in enumerate(self.job.dag.tasks):
+            if isinstance(task, AllReduceTask):
+                ended = self.transfers[number].times_ended if number in self.transfers else 0
+                yield task.message_bytes, self.job.iterations - ended
 
     def iterate(self, rank: int) -> bool:
         """Note that a rank has ended an iteration; return whether the job is done."""

@@ -70,7 +70,7 @@ class Membership:
         elif what == "sent":
             self.transfers.sent(job, int(message["task"]), int(message["iteration"]), int(message["chunk"]), now_ns)
         elif what == "iterated":
-            job.computed(job.job.compute_ns, 1)
+            job.computed(job.job.compute_ns, [number])
             job.iterate(number)
         else:
             raise TestbedError(f"{what!r} came; expected join, ready, sent or iterated")

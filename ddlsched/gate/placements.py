@@ -109,10 +109,10 @@ class Placements:
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs: remaining compute and, across servers, communication, nanoseconds."""
-        loads = [sum(map(self._load_of, self._residents.get(gpu, []))) for gpu in gpus.tolist()]
+        loads = [sum(self._load_of(job, gpu) for job in self._residents.get(gpu, [])) for gpu in gpus.tolist()]
         return np.array(loads, np.int64)
 
-    def _load_of(self, job: LiveJob) -> int:
-        view = job.view
-        communication = sum(self._costs.load_ns(message, len(view.servers)) for message in job.messages)
-        return view.remaining_service_ns // view.num_gpus + view.iterations_left * communication
+    def _load_of(self, job: LiveJob, gpu: int) -> int:
+        servers = len(job.view.servers)
+        communication = sum(left * self._costs.load_ns(message, servers) for message, left in job.reduces_left())
+        return job.compute_left_ns[gpu] + communication

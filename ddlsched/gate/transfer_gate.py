@@ -87,7 +87,7 @@ class TransferGate:
         if len(set(heard.values())) > 1:
             raise TestbedError(
                 f"job {job.job.job_id!r}, all-reduce {transfer.name!r}: its ranks would send "
-                f"{', '.join(f'{size:g}' for size in heard.values())} bytes; expected the same on every rank"
+                f"{', '.join(f'{size:g}' for _, size in sorted(heard.items()))} bytes; expected the same on every rank"
             )
         chunks = 1 if self._chunk_bytes is None else max(math.ceil(message_bytes / self._chunk_bytes), 1)
         wire = self._costs.wire_bytes(message_bytes, len(job.view.servers))
@@ -125,6 +125,7 @@ class TransferGate:
         if transfer in self.waiting:  # paused while its last chunks were under way
             self.waiting.remove(transfer)
         transfer.state = TransferState.IDLE
+        transfer.times_ended += 1
         transfer.columns.bytes_left[0] = 0.0
         self._record(transfer.row(now_ns))
         self.changed = True

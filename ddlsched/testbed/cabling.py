@@ -11,7 +11,18 @@ from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.topology import Network, Node
 from ddlsched.plugins.names import resolve
 
-__all__ = ["LEAST_BITS_PER_S", "MOST_SERVERS", "SWITCHES", "Cable", "Cabling", "address_of", "cabling", "server_name"]
+__all__ = [
+    "LEAST_BITS_PER_S",
+    "MOST_SERVERS",
+    "SWITCHES",
+    "Cable",
+    "Cabling",
+    "address_of",
+    "cabling",
+    "mac_of",
+    "refuse_inside",
+    "server_name",
+]
 
 SWITCHES = "ddlsched-net"
 """The namespace that holds every bridge and their ends of the cables: with it all of them go."""
@@ -95,7 +106,7 @@ def cabling(cluster: Cluster) -> Cabling:
     if not 2 <= count <= MOST_SERVERS:
         raise InputError(f"a testbed of {count} servers; expected 2 to {MOST_SERVERS}")
     topology: Any = resolve("topology", cluster.topology)
-    Network(topology, count, cluster.network_cards)  # which checks the graph
+    refuse_inside(Network(topology, count, cluster.network_cards))  # which checks the graph
     graph = topology.graph(count)
     switches = {node: number for number, node in enumerate(n for n in graph if not _is_server(n, count))}
     cables: list[Cable] = []
@@ -112,6 +123,15 @@ def cabling(cluster: Cluster) -> Cabling:
         )
     )
     return Cabling(count, len(switches), tuple(cables), forwarding)
+
+
+def refuse_inside(network: Network) -> None:
+    """Raise InputError for a network that states the inside of its servers."""
+    if network.inside is not None:
+        raise InputError(
+            "the topology states the inside of its servers; expected one without (no nvlink_gbps): a server of the "
+            "testbed is one network card"
+        )
 
 
 def _is_server(node: Node, count: int) -> bool:

@@ -147,6 +147,12 @@ def refuse_unfit(workload: Workload, settings: GateSettings) -> None:
         where = f"{workload.where(number)}: job {job.job_id!r}"
         if isinstance(job, ElasticJob):
             raise InputError(f"{where} is elastic; expected jobs of a fixed number of GPUs on the testbed")
+        for task in job.dag.tasks:
+            if task.group is not None or not isinstance(task, ComputeTask | AllReduceTask):
+                raise InputError(
+                    f"{where}: task {task.name!r} is neither a compute task nor an all-reduce of all workers; "
+                    "expected these on the testbed"
+                )
         room = int((cluster.gpu_memory_bytes >= job.gpu_memory_bytes).sum())
         if job.num_gpus > room:
             raise InputError(

@@ -27,6 +27,11 @@ class Scaled:
     def __repr__(self) -> str:
         return f"{label(self.topology)} x {self.factor:g}"
 
+    @property
+    def inside(self) -> Any:
+        """The inside of servers, if the other states it."""
+        return getattr(self.topology, "inside", None)
+
     def graph(self, num_servers: int) -> nx.Graph[Any]:
         """Return the other's graph with its rates multiplied."""
         graph: nx.Graph[Any] = self.topology.graph(num_servers).copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, guarded, label
@@ -12,6 +12,7 @@ from ddlsched.gate.transfer_gate import WINDOW
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.testbed.cabling import refuse_inside
 from ddlsched.units import MAX_MESSAGE_BYTES, is_whole
 
 __all__ = ["gate_settings"]
@@ -54,14 +55,19 @@ def gate_settings(
     names: dict[str, Any] = dict(resolve_bundle(scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
+    policies = {kind: resolve(cast("Any", kind), name) for kind, name in names.items()}
+    for kind, policy in policies.items():
+        if hasattr(policy, "stops"):
+            raise InputError(f"{kind} {label(policy)} stops running jobs, which the testbed cannot; expected another")
     network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    refuse_inside(network)
     model = resolve("contention", contention)
     bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
     return GateSettings(
         cluster=cluster,
-        placement=resolve("placement", names["placement"]),
-        order=resolve("order", names["order"]),
-        communication=resolve("communication", names["communication"]),
+        placement=policies["placement"],
+        order=policies["order"],
+        communication=policies["communication"],
         costs=Costs(bound, network),
         seed=seed,
         chunk_bytes=chunk_bytes,

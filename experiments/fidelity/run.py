@@ -84,10 +84,10 @@ def seed_of(name: str) -> int:
     return int(name.removeprefix("seed-"))
 
 
-def reports(folder: Path) -> dict[str, FidelityReport]:
+def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
     """Return what measured and simulated runs say of each other, for each half of the mixes that has any."""
     measured = pd.read_csv(folder / MEASURED, dtype={"servers": str})
-    models = fitted_models(read_measurements(folder / CALIBRATION))
+    models = fitted_models(read_measurements(folder / CALIBRATION)) | {name: name for name in more_models}
     draw = mixes.QUICK if (folder / QUICK).exists() else mixes.FULL
     policies = measured.groupby("mix", sort=False).policy.unique()
     in_order = {name: tuple(policy for policy in mixes.POLICIES if policy in own) for name, own in policies.items()}
@@ -109,6 +109,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mixes", type=int, default=None)
     parser.add_argument("--compared", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--contention", action="append", default=[], help="one more model, with its constants")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--measured", type=Path, default=None, help="only simulate, against the runs in this folder")
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parsed(arguments)
     if args.measured is None:
         measure(args, planned_runs(args))
-    for half, report in reports(args.measured or args.out).items():
+    for half, report in reports(args.measured or args.out, args.contention).items():
         print(f"== {half} mixes\n\n{report.text()}")
         if args.measured is None:
             target = args.out / half.replace(" ", "_")

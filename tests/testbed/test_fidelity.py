@@ -13,6 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measure import Measured, write_measurements
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.testbed.cabling import cabling
 from ddlsched.testbed.calibration_runs import (
     ITERATIONS,
     Setting,
@@ -24,8 +25,11 @@ from ddlsched.testbed.calibration_runs import (
 from ddlsched.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned, simulated_runs
 from ddlsched.testbed.pinned import Pinned
 from ddlsched.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
+from ddlsched.testbed.scaling import scaled
 from ddlsched.testbed.settings import gate_settings
+from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
+from ddlsched.workload.tasks import CollectiveTask
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
 FREE = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=9"}
@@ -183,3 +187,33 @@ def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     crew.close()
     (path,) = (tmp_path / "runs").iterdir()
     assert {"job_id", "jct_s", "iteration_s", "finish_s", "machine_limited"} <= set(pd.read_parquet(path).columns)
+
+
+def test_a_policy_that_stops_jobs_is_refused() -> None:
+    class Stops:
+        def key(self, job: object, now_s: float) -> int:
+            return 0
+
+        def stops(self, running: object, queue: object, cluster: object) -> list[object]:
+            return []
+
+    with pytest.raises(InputError, match="order Stops stops running jobs, which the testbed cannot"):
+        gate_settings(TWO, order=Stops())
+
+
+def test_servers_with_an_inside_are_refused() -> None:
+    cluster = Cluster(num_servers=2, topology="rail-optimised:nvlink_gbps=3600")
+    with pytest.raises(InputError, match="states the inside of its servers; expected one without"):
+        gate_settings(cluster)
+    with pytest.raises(InputError, match="states the inside of its servers; expected one without"):
+        cabling(scaled(cluster, 1e-4))
+
+
+def test_a_task_that_is_no_all_reduce_of_all_is_refused() -> None:
+    tasks = (
+        ComputeTask(name="a", duration_ns=1),
+        CollectiveTask(name="gathered", kind="all-gather", message_bytes=1e6, after=("a",)),
+    )
+    jobs = Workload.of([quick_job("a", gpus=2, iteration=IterationDag(tasks))])
+    with pytest.raises(InputError, match="task 'gathered' is neither a compute task nor an all-reduce of all workers"):
+        refuse_unfit(jobs, gate_settings(TWO))

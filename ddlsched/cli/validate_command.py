@@ -23,9 +23,10 @@ __all__ = ["validate"]
 
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), "
-    "a comparison (.yaml)"
+    "a comparison (.yaml), a training trace of a rank (.et, .recording.json, Kineto's .json; also .gz)"
 )
 _LONGEST_HEADER = 65_536
+_MOST_TRACE_BYTES = 1 << 32
 
 
 def validate(
@@ -54,7 +55,9 @@ def validate(
 
 
 def _kind(path: Path) -> str:
-    """Return what a file is meant to be, by its suffix and, of a CSV, its header."""
+    """Return what a file is meant to be, by its suffix and, of a CSV, its header, of a JSON text its first words."""
+    if _is_training_trace(path):
+        return "training trace"
     if path.suffix.lower() != ".csv":
         return "comparison" if path.suffix.lower() in (".yaml", ".yml") else "workload"
     try:
@@ -68,6 +71,38 @@ def _kind(path: Path) -> str:
     if "join_s" in header or "leave_s" in header:
         return "capacity"
     return "servers" if "gpus" in header and not header & {"job_id", "iterations", "arrival_s"} else "workload"
+
+
+def _is_training_trace(path: Path) -> bool:
+    name = path.name.lower()
+    if name.removesuffix(".gz").endswith((".et", ".recording.json")) or name.endswith(".json.gz"):
+        return True
+    if not name.endswith(".json"):
+        return False
+    try:
+        with opened(path, _MOST_TRACE_BYTES) as file:
+            begin = file.read(_LONGEST_HEADER)
+        return b'"schemaVersion"' in begin or b'"traceEvents"' in begin
+    except (OSError, InputError):
+        return False  # whose reader says what is wrong
+
+
+def _training_trace(path: Path, _: Cluster | None) -> dict[str, Any]:
+    from ddlsched.workload.recorded.reading import reader_of
+
+    trace = reader_of(path)(path)
+    communications = [each for step in trace.steps.values() for each in step.communications]
+    return {
+        "rank": "not told" if trace.rank is None else trace.rank,
+        "ranks": trace.num_ranks or "not told",
+        "nodes": trace.nodes,
+        "steps": len(trace.steps),
+        "collectives": len(communications),
+        "bytes_of_them": sum(each.input_bytes for each in communications),
+        "groups": len({each.group for each in communications}),
+        "computing_s": _quantiles([step.compute_ns / 1e9 for step in trace.steps.values()]),
+        **trace.notes,
+    }
 
 
 def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
@@ -174,6 +209,7 @@ _READERS: dict[str, Callable[[Path, Cluster | None], dict[str, Any]]] = {
     "outages": _outages,
     "capacity": _capacity,
     "comparison": _comparison,
+    "training trace": _training_trace,
 }
 
 
@@ -181,4 +217,4 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         names = ("smallest", "median", "largest") if len(value) == 3 else ("first", "last")
         return ", ".join(f"{name} {number:g}" for name, number in zip(names, value, strict=True))
-    return f"{value:,}"
+    return value if isinstance(value, str) else f"{value:,}"

@@ -40,6 +40,22 @@ def test_job_summary_and_picture_are_written(tmp_path: Path, trace: Path) -> Non
     assert run("validate", out).exit_code == 0
 
 
+def test_validate_says_what_is_in_a_trace(trace: Path) -> None:
+    done = run("validate", trace, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    expected = {"kind": "training trace", "rank": 0, "ranks": "not told", "nodes": 3, "steps": 1, "collectives": 1}
+    assert expected | {"bytes_of_them": 48 << 20, "computing_s": [0.0013] * 3} == {
+        name: found[name] for name in [*expected, "bytes_of_them", "computing_s"]
+    }
+    assert "ranks                       not told" in run("validate", trace).stdout
+    kineto = trace.parent / "trace.json"
+    kineto.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    refused(run("validate", kineto), str(kineto), "holds no operators or kernels")
+    trace.write_bytes(trace.read_bytes()[:-1])
+    refused(run("validate", trace), str(trace), "the last record is cut off")
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

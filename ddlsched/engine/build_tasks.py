@@ -116,6 +116,7 @@ def _add_grouped(
         known.dag_task = part.task
         if isinstance(task, ComputeTask):
             known.duration_ns = task.duration_ns
+            known.compute_predecessors = -1  # they differ from worker to worker: see ``needs``
             steps += len(part.workers)
             continue
         known.first_member, known.num_members = len(arrays.members), len(part.workers)

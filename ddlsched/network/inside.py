@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ddlsched.errors import InputError
-from ddlsched.network.topology import refuse_bad_counts
+from ddlsched.units import is_whole
 
 __all__ = ["Inside", "refuse_bad_port"]
 
@@ -35,7 +35,8 @@ class Inside:
             raise InputError(f"inside of a server: gpu_gbps is {self.gpu_gbps}; expected a finite number > 0")
         if not 0 <= self.latency_s <= 1e6:
             raise InputError(f"inside of a server: latency_s is {self.latency_s}; expected a number from 0 to 1e6")
-        refuse_bad_counts("inside of a server", cards=self.cards)
+        if not is_whole(self.cards, 1, 1024):
+            raise InputError(f"inside of a server: cards is {self.cards}; expected a whole number from 1 to 1024")
 
     def card_of(self, place: int, num_gpus: int) -> int:
         """Return the card of the GPU at a place of a server with so many."""

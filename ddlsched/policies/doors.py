@@ -13,7 +13,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     remaining_service_per_gpu_ns, communication_ns, remaining_communication_ns, remaining_time_ns``; in Python also
     ``job_id, model, user, dag, time_limit_s``
 :class:`~ddlsched.policies.views.TransferView`, in ``admit``, ``transfer_key``, ``select`` and contention models
-    ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``
+    ``number, job, links, servers, message_bytes, bytes_left, bytes_sent, is_active``; in Python also ``shares``
 :class:`~ddlsched.policies.views.NetworkView`, in ``admit``, ``transfer_key`` and ``select``
     ``now_s, now_ns, active, waiting, met_by(transfer), most_on_links_of(transfer), transfers_on(link), num_on(link),
     links, per_byte_s, penalty_per_byte_s``
@@ -27,7 +27,7 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
     without(jobs)``; for large clusters the same on numpy arrays:
     ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
-    ``number, job, source, target, paths, route, hash(seed)``
+    ``number, job, source, target, cards, paths, route, hash(seed)``
 :class:`~ddlsched.policies.views.LinkLoads`, in ``path``
     ``now_s, now_ns, links, jobs_on(link), flows_on(link)``
 :class:`~ddlsched.policies.elastic_views.ElasticJobView`, in ``allocate``

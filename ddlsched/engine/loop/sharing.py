@@ -24,7 +24,7 @@ def local_rate(s, number):
         call_policy(s, Door.CONTENTION.value, run.rate_address, number, link, run.contention_fields)
         if run.failed_door >= 0:
             return 1.0
-        least = min(least, run.answer / s.entries[e].share)
+        least = min(least, run.answer if transfer.uneven == 0 else run.answer / s.entries[e].share)
     return least
 
 

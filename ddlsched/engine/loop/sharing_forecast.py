@@ -18,9 +18,15 @@ WEIGHT_UNIT = 2.0**-20
 @njit
 def units_on(transfer, entry):
     """The weight with which a transfer counts on a link: in proportion to what it sends there, rounded up."""
-    if entry.share == 1.0:
+    if transfer.uneven == 0:
         return transfer.weight
     return np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT
+
+
+@njit
+def rate_on(transfer, entry):
+    """What a transfer that is filled takes of a link, bytes per second."""
+    return transfer.new_rate if transfer.uneven == 0 else transfer.new_rate * entry.share
 
 
 @njit
@@ -120,7 +126,7 @@ def catch_up(s, link):
 
 @njit
 def subtract(link, e, entry, transfer):
-    link.free = max(link.free - transfer.new_rate * entry.share, 0.0)
+    link.free = max(link.free - rate_on(transfer, entry), 0.0)
     link.unfilled -= units_on(transfer, entry)
     link.num_unfilled -= 1
     link.cursor, link.last_step = e, transfer.step
@@ -210,7 +216,7 @@ def look_ahead(s, number):
         last = following
         while e >= 0 and s.transfers[s.entries[e].transfer].step == following:
             transfer = s.transfers[s.entries[e].transfer]
-            free = max(free - transfer.new_rate * s.entries[e].share, 0.0)
+            free = max(free - rate_on(transfer, s.entries[e]), 0.0)
             unfilled -= units_on(transfer, s.entries[e])
             count -= 1
             e = s.entries[e].next_filled

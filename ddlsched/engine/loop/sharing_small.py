@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import enter_level, gather, sort_gathered, units_on
+from ddlsched.engine.loop.sharing_forecast import enter_level, gather, rate_on, sort_gathered, units_on
 from ddlsched.engine.loop.transfers import touch_link
 
 MOST_LINKS = 40
@@ -96,6 +96,6 @@ def fill_one(s, transfer, share):
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
         link = s.links[entry.link]
-        link.free = max(link.free - transfer.new_rate * entry.share, 0.0)
+        link.free = max(link.free - rate_on(transfer, entry), 0.0)
         link.unfilled -= units_on(transfer, entry)
         link.num_unfilled -= 1

@@ -30,9 +30,9 @@ def needs(s, job, number, task):
 @njit
 def predecessors_on(s, job, number, task):
     """How many predecessors a compute task has on a worker that runs it."""
-    if job.grouped == 1:
-        return max(needs(s, job, number, task), 0)
     record = s.tasks[job.first_task + task]
+    if record.compute_predecessors < 0:
+        return max(needs(s, job, number, task), 0)
     return record.compute_predecessors + record.reduce_predecessors
 
 
@@ -181,7 +181,7 @@ def end_compute(s, gpu):
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
-        if job.grouped == 1 and needs(s, job, number, successor) < 0:
+        if task.compute_predecessors < 0 and needs(s, job, number, successor) < 0:
             continue
         if s.tasks[job.first_task + successor].transfer < 0:
             predecessor_ended(s, number, successor)

@@ -44,19 +44,43 @@ def explain(
     from ddlsched.comparisons.sweeps.repeat import repeat
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs
     from ddlsched.results.explanation import explain as blockers_of
+    from ddlsched.results.explanation import reservations
     from ddlsched.results.result import PHASES
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
     with run_status(f"simulating {run} again, with a timeline") as watch:
         result = repeat(run, timeline=_window(row, job), watch=watch)
-        blockers = blockers_of(result, job)
+        blockers, reserved = blockers_of(result, job), reservations(result, job)
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
     if as_json:
         found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
+        found["reservations"] = _records(reserved)
         emit(json.dumps(found, indent=2) + "\n")
     else:
-        emit(_text(now, phases, blockers))
+        departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
+        emit(_text(now, phases, blockers, [each.moved for each in departures]) + _reserved(reserved))
+
+
+def _stops(restarts: int, moved: list[bool]) -> str:
+    """Return who took a job off its GPUs, and how often; ``moved`` has an entry for each time that a policy did."""
+    counts = {
+        "Stopped by failures": restarts - len(moved),
+        "Stopped by the order": moved.count(False),
+        "Moved": sum(moved),
+    }
+    return ", ".join(f"{what} {_many(count, 'time')}" for what, count in counts.items() if count)
+
+
+def _reserved(reserved: pd.DataFrame) -> str:
+    """Return what a placement policy told of when the job was to start."""
+    if reserved.empty:
+        return ""
+    first, last = reserved.iloc[0], reserved.iloc[-1]
+    lines = ["", f"Reserved from {first['start_s']:.3f} s, as was said at {first['made_s']:.3f} s"]
+    if len(reserved) > 1:
+        lines.append(f"  in the end from {last['start_s']:.3f} s, as was said at {last['made_s']:.3f} s")
+    return "\n".join(lines) + "\n"
 
 
 def _row(run: Path, jobs: pd.DataFrame, job: str) -> pd.Series:
@@ -83,7 +107,7 @@ def _records(blockers: pd.DataFrame) -> list[dict[str, object]]:
     return [{str(name): value for name, value in row.items()} for row in blockers.to_dict("records")]
 
 
-def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame) -> str:
+def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame, departures: list[bool]) -> str:
     total_s = sum(phases.values())
     ending = f"JCT {total_s:.3f} s" if row["state"] == "finished" else f"{row['state']}, so far {total_s:.3f} s"
     where = f" on {_many(row['servers'], 'server')}" if row["servers"] else ""
@@ -92,7 +116,7 @@ def _text(row: pd.Series, phases: dict[str, float], blockers: pd.DataFrame) -> s
         lines.append(f"  {phase.replace('_', ' '):<16}{seconds:>14.3f} s  {_share(seconds, total_s):>6}")
     if row["restarts"]:
         lost = f"{row['lost_s']:.3f} s on its GPUs were for nothing"
-        lines += ["", f"Stopped by failures {_many(row['restarts'], 'time')}: {lost}"]
+        lines += ["", f"{_stops(int(row['restarts']), departures)}: {lost}"]
     for phase, title in _WAITS.items():
         own = blockers[blockers["phase"] == phase]
         if len(own):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddlsched.engine.outcome import Residency
     from ddlsched.results.result import Result
 
-__all__ = ["explain"]
+__all__ = ["explain", "reservations"]
 
 _NO_ALLOCATION = "the allocation policy gave it no GPUs"
 _POLICY_CHOSE = "the placement policy chose to wait, though enough GPUs had the memory"
@@ -69,6 +69,21 @@ def explain(result: Result, job_id: str) -> pd.DataFrame:
     frame["phase"] = pd.Categorical(frame["phase"], phases, ordered=True)
     frame = frame.sort_values(["phase", "seconds"], ascending=[True, False], kind="stable", ignore_index=True)
     return frame.astype({"phase": str})
+
+
+def reservations(result: Result, job_id: str) -> pd.DataFrame:
+    """Return a job's reservations that its placement policy told of, in order: ``made_s`` and ``start_s``, seconds.
+
+    Raises
+    ------
+    UnknownNameError
+        No such job.
+    """
+    import pandas as pd
+
+    number = result.number_of(job_id)
+    rows = [(made, start) for job, made, start in result.finished.reservations if job == number]
+    return pd.DataFrame(rows, columns=["made_s", "start_s"], dtype=float) / NS_PER_S
 
 
 def _refuse_unrecorded(result: Result, number: int) -> None:

@@ -20,8 +20,9 @@ from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.in_order import InOrder
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.comparisons.alone import alone_s
-from ddlsched.errors import InputError, PluginError
+from ddlsched.errors import InputError, InvalidDecisionError, PluginError
 from ddlsched.plugins.names import resolve
+from ddlsched.results.explanation import reservations
 from ddlsched.simulation import simulate
 from ddlsched.testing import cluster_view, job_view
 from ddlsched.workload.job import Job, Workload
@@ -154,6 +155,65 @@ def test_on_gpus_of_two_sizes_only_those_that_the_first_can_use_are_kept_for_it(
     assert dict(zip(run.jobs["job_id"], run.jobs["start_s"], strict=True)) == {"a": 0, "first": 10, "b": 0, "c": 20}
     with pytest.raises(InputError, match="job 'a' does not fit on GPU 0; conservative backfilling expects GPUs"):
         simulate(Workload(jobs), Cluster(servers=servers), placement=CONSERVATIVE, order="fifo")
+
+
+@BOTH
+def test_reservations_of_a_job_that_waits_are_told_and_explained(placement, tmp_path, monkeypatch):
+    workload = Workload((job("wide", 3, 10, limit_s=20), ALL))
+    result = simulate(workload, FOUR_GPUS, placement=placement, order="fifo", timeline=True)
+    assert reservations(result, "all").to_numpy().tolist() == [[0, 20]]
+    assert reservations(result, "wide").empty
+    monkeypatch.chdir(tmp_path)
+    write_workload(workload, "w.csv")
+    name = "easy-backfill" if placement is EASY else "conservative-backfill"
+    options = ["--servers", "1", "--gpu-memory-mb", "1000", "--order", "fifo", "--placement", name]
+    assert run_command("simulate", "w.csv", *options, "--run-out", "run.parquet").exit_code == 0
+    said = run_command("explain", "run.parquet", "all")
+    assert "Reserved from 20.000 s, as was said at 0.000 s" in said.stdout, said.stderr
+    assert "Reserved" not in run_command("explain", "run.parquet", "wide").stdout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """Answers whatever it is given."""
+
+    what: Any
+
+    def place_round(self, queue: Any, cluster: Any) -> Any:
+        return self.what(list(queue))
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (
+            lambda queue: [(queue[0], [0, 1, 2]), (queue[0], [0, 1, 2])],
+            "job 'wide': place_round answered a job",
+        ),
+        (lambda queue: [(queue[0], [0])], r"job 'wide': place_round answered 1 GPUs \[0\]; expected 3"),
+        (
+            lambda queue: [queue[0]],
+            "place_round answered <job wide of 3 GPUs>; expected pairs of",
+        ),
+        (lambda queue: [("wide", [0])], r"place_round answered \('wide', \[0\]\); expected pairs"),
+    ],
+)
+def test_rounds_that_are_none_are_refused_with_policy_time_and_job(what, says):
+    with pytest.raises(InvalidDecisionError, match=r"placement Rounds\(.*at 0.0 s.*" + says):
+        starts(Rounds(what=what), WIDE, ALL)
+
+
+@pytest.mark.parametrize("what", [lambda queue: 7, lambda queue: 1 / 0])
+def test_a_round_that_raises_is_the_placements_fault(what):
+    says = r"placement Rounds\(.* raised (TypeError|ZeroDivisionError) at 0.0 s, 2 queued jobs"
+    with pytest.raises(PluginError, match=says):
+        starts(Rounds(what=what), WIDE, ALL)
+
+
+@pytest.mark.parametrize("kind", [EasyBackfill, ConservativeBackfill, InOrder])
+def test_another_placement_that_decides_about_the_whole_queue_is_refused(kind):
+    with pytest.raises(InputError, match="decides about the whole queue; expected one that has place"):
+        starts(kind(placement=Rounds(what=list)), WIDE, ALL)
 
 
 # ---- Estimates

@@ -311,6 +311,29 @@ def test_the_timeline_shows_state_on_its_way_and_says_why_a_job_left_its_gpus(tm
     assert "job long forward, iteration 2, cut by the order" in names
 
 
+def test_explain_says_who_stopped_a_job(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_workload(Workload((LONG, SHORT)), "w.csv")
+    (tmp_path / "mine.py").write_text(
+        "from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst as Mine\n"
+    )
+    options = [
+        "--servers",
+        "1",
+        "--exclusive",
+        "--order",
+        "mine.py:Mine",
+        "--restart-s",
+        "1.25",
+        "--run-out",
+        "run.parquet",
+    ]
+    said = run_command("simulate", "w.csv", *options, "--run-out", "run.parquet")
+    assert said.exit_code == 0, said.stderr
+    said = run_command("explain", "run.parquet", "long")
+    assert "Stopped by the order 1 time: 0.500 s on its GPUs were for nothing" in said.stdout
+
+
 # ---- Bad answers and bad prices
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -63,12 +64,14 @@ def _whole(source: Source) -> str:
 def _job(cells: Cells, delay_s: float) -> TracedJob:
     # A walltime that is left out, or negative, is none.
     limited = not cells.get("walltime", "-").startswith("-")
-    duration_s = min(delay_s, positive_s(cells, "walltime")) if limited else delay_s
+    walltime_s = positive_s(cells, "walltime") if limited else math.nan
+    duration_s = min(delay_s, walltime_s) if limited else delay_s
     return TracedJob(
         job_id=text_of(cells, "id"),
         arrival_s=number_of(cells, "subtime"),
         num_gpus=gpus_of(cells, "res"),
         duration_s=duration_s,
+        time_limit_s=walltime_s,
         note="cut off at its walltime" if duration_s < delay_s else None,
     )
 

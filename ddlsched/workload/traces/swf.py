@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ddlsched.workload.traces.trace_files import numbered_lines, read_rows
@@ -26,6 +27,7 @@ _NAMES = {
     3: "run time",
     4: "processors",
     7: "requested processors",
+    8: "requested time",
     10: "status",
     11: "user",
 }
@@ -36,7 +38,8 @@ _PARTS = {"2", "3", "4"}
 def swf(source: Source) -> Iterator[TracedJob | Refusal]:
     """Read the 18 fields of a line; a processor counts as a GPU, lines that begin with ``;`` are comments.
 
-    Processors are those allocated, or those requested where the log does not tell.
+    Processors are those allocated, or those requested where the log does not tell; the time requested is the job's
+    limit.
 
     References
     ----------
@@ -61,6 +64,7 @@ def _job_of_line(line: str) -> TracedJob:
         arrival_s=number_of(cells, "submit time"),
         num_gpus=gpus_of(cells, processors),
         duration_s=positive_s(cells, "run time"),
+        time_limit_s=positive_s(cells, "requested time") if cells["requested time"] not in ("", "0") else math.nan,
         user=optional_text(cells, "user"),
         note=f"state {_STATES.get(status, status)}",
     )

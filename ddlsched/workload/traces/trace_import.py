@@ -62,7 +62,8 @@ class ImportedTrace:
         self.refuse_empty()
         # pandas shows a missing text as NaN.
         users = [user if isinstance(user, str) else None for user in self.jobs.get("user", [None] * len(self.jobs))]
-        return Workload(tuple(map(_job, self.jobs.itertuples(index=False), users)))
+        limits_s = [s if s > 0 else None for s in self.jobs.get("time_limit_s", [0.0] * len(self.jobs))]
+        return Workload(tuple(map(_job, self.jobs.itertuples(index=False), users, limits_s)))
 
     def refuse_empty(self) -> None:
         """Raise InputError if no job is left."""
@@ -72,7 +73,7 @@ class ImportedTrace:
             raise InputError(f"no job of {self.report['rows']:,} rows is left ({why}); expected at least one")
 
 
-def _job(row: Any, user: str | None) -> Job:
+def _job(row: Any, user: str | None, time_limit_s: float | None) -> Job:
     return Job(
         job_id=row.job_id,
         arrival_s=row.arrival_s,
@@ -84,6 +85,7 @@ def _job(row: Any, user: str | None) -> Job:
         gpu_memory_mb=row.gpu_memory_mb,
         model=row.model,
         user=user,
+        time_limit_s=time_limit_s,
     )
 
 
@@ -133,7 +135,7 @@ def import_trace(
     constants = {"contention": repr(rule.contention), "gpus_per_server": gpus_per_server, "seed": seed}
     constants["scale"] = selection.scale
     report = {"format": format_name, **log.account(), "left_out": left_out, **account, "rule": constants}
-    unused = ["drawn", "alone_s", "refused"] + (["user"] if made["user"].isna().all() else [])
+    unused = ["drawn", "alone_s", "refused", *(name for name in ("user", "time_limit_s") if made[name].isna().all())]
     return ImportedTrace(jobs=made.drop(columns=unused), refused=log.refusals(), report=report)
 
 
@@ -172,7 +174,7 @@ class _Log:
         self.notes: Counter[str] = Counter()
         self.refused: list[tuple[int, Refusal]] = []
         self.ids: list[str] = []
-        self.numbers = {name: array("d") for name in ("arrival_s", "duration_s", "compute_s")}
+        self.numbers = {name: array("d") for name in ("arrival_s", "duration_s", "compute_s", "time_limit_s")}
         self.counts = {name: array("q") for name in ("num_gpus", "iterations", "line", "source")}
         self.texts: dict[str, list[str | None]] = {"model": [], "user": []}
         self.interned: dict[str | None, str | None] = {}

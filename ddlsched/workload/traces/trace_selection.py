@@ -74,7 +74,7 @@ class Selection:
         left_out["after the limit"] = max(0, len(traced) - (self.limit or len(traced)))
         traced = traced.head(self.limit or len(traced))
         # Fewer iterations, each as long as before.
-        scaled = {name: traced[name] * self.scale for name in ("duration_s", "iterations")}
+        scaled = {name: traced[name] * self.scale for name in ("duration_s", "iterations", "time_limit_s")}
         with np.errstate(over="ignore"):  # What overflows is refused later.
             scaled["arrival_s"] = ((traced["arrival_s"] - self.from_s) * self.scale).round(9)
         return traced.assign(**scaled), {why: count for why, count in left_out.items() if count}

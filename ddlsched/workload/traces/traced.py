@@ -53,6 +53,8 @@ class TracedJob(NamedTuple):
         0 if the trace does not tell.
     compute_s
         Forward and backward of one iteration on each GPU, seconds; NaN if the trace does not tell.
+    time_limit_s
+        How long its user said that it runs at most, seconds; NaN if the trace does not tell.
     model, user
         The trace's names; ``user`` is the virtual cluster where there are no users.
     note
@@ -67,6 +69,7 @@ class TracedJob(NamedTuple):
     duration_s: float = math.nan
     iterations: int = 0
     compute_s: float = math.nan
+    time_limit_s: float = math.nan
     model: str | None = None
     user: str | None = None
     note: str | None = None

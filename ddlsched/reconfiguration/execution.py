@@ -124,6 +124,7 @@ def copied(
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
     buffers = [Buffers(2 * chunk_bytes) for _ in range(threads)]
     done = resumed = 0
+    asked: set[int] = set()
     unfinished = dict.fromkeys(array.tensor for array in arrays)
     with ThreadPoolExecutor(threads) as pool, closing(_Flusher(files, journal)) as flusher:
         for number, (batch, following) in enumerate(_with_next(_batches(arrays, chunk_bytes))):
@@ -133,7 +134,7 @@ def copied(
                 continue
             left = iter(batch)  # Threads take from it one by one.
             running = pool.map(lambda own, left=left: _carry_out(left, files, own), buffers)
-            read_soon(_ranges(following))
+            read_soon(_ranges(following, asked))
             for _ in running:
                 pass
             flusher.begin(number + 1)
@@ -156,19 +157,19 @@ def _with_next(batches: Iterator[list[_Jobs]]) -> Iterator[tuple[list[_Jobs], li
         yield before, []
 
 
-def _ranges(batch: Iterable[_Jobs]) -> Iterator[tuple[int, int, int]]:
-    """Yield what a batch reads of local files: for each array, from its first to its last byte."""
-    found: dict[Source, tuple[int, int]] = {}
-    for array, chunk in (job for jobs in batch for job in jobs):
-        for copy in chunk.copies:
+def _ranges(batch: Iterable[_Jobs], asked: set[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield what the arrays of a batch read of local files, those not asked for yet; not of arrays beyond a batch."""
+    arrays = {id(job.array): job.array for jobs in batch for job in jobs}
+    for number, array in arrays.items():
+        copies = array.copies if number not in asked else ()
+        asked.add(number)
+        if sum(copy.read.num_elements for copy in copies) * DTYPE_BYTES[array.dtype] > _BATCH_BYTES:
+            continue
+        for copy in copies:
             source = array.sources[copy.source]
-            low, high = source.byte_range(copy.read)
-            before = found.get(source, (low, high))
-            found[source] = min(low, before[0]), max(high, before[1])
-    for source, (low, high) in found.items():
-        descriptor = source.place.descriptor(source.file)
-        if descriptor is not None:
-            yield descriptor, low, high
+            descriptor = source.place.descriptor(source.file)
+            if descriptor is not None:
+                yield descriptor, *source.byte_range(copy.read)
 
 
 def _taken(names: dict[str, None], before: str) -> list[str]:

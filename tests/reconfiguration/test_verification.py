@@ -12,7 +12,7 @@ import pytest
 from small_jobs import GPT, stored
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration import execution, verification
+from ddlsched.reconfiguration import execution, read_ahead, verification
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.files_in_parts import OpenFiles
@@ -106,3 +106,13 @@ def test_reading_ahead_of_what_cannot_be_read_does_nothing(folder: Path) -> None
         if "_read_begins" in thread.name:
             thread.join(60)
     assert open_files() == before
+
+
+def test_what_is_read_soon_is_joined_and_only_what_is_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _file, low, length, _what: asked.append((low, low + length)))
+    monkeypatch.setattr(read_ahead, "_is_there", lambda _file, at: at < 1000)
+    read_ahead.read_soon([(3, 0, 900), (3, 5_000_000, 6_000_000), (3, 6_000_000, 6_000_010), (3, 800, 850)])
+    assert asked == [(5_000_000, 6_000_010)]

@@ -150,6 +150,8 @@ class GateClient:
     def _obey(self, message: dict[str, Any]) -> None:
         if message["do"] == "begin":
             self._began.set()
+        elif message["do"] == "ping":
+            self._channel.send({"say": "pong"})
         elif message["do"] == "fail":
             raise TestbedError(str(message["error"]))
         else:

@@ -19,6 +19,8 @@ __all__ = ["MOST_JOBS", "Membership"]
 
 MOST_JOBS = 1_000_000
 _MOST_RANKS = 4096
+HANG_S = 30.0
+"""A rank of which so long nothing is heard, although it is asked, holds the links for nothing: its job is dropped."""
 
 
 class Membership:
@@ -41,6 +43,7 @@ class Membership:
         self.jobs: dict[str, LiveJob] = {}
         self._joined: dict[str, dict[int, Rank]] = {}
         self._seats: dict[Rank, tuple[str, int]] = {}
+        self._heard_ns: dict[Rank, int] = {}
         self._count = 0
         self.wake_ns: int | None = None
 
@@ -59,6 +62,9 @@ class Membership:
 
     def _hear(self, rank: Rank, message: dict[str, Any]) -> None:
         what, now_ns = message["say"], self.now_ns()
+        self._heard_ns[rank] = now_ns
+        if what == "pong":
+            return
         if what == "join":
             self._join(rank, message, now_ns)
             return
@@ -116,9 +122,21 @@ class Membership:
         for rank in live.ranks:
             rank.send({"do": "begin"})
 
+    def look_after(self) -> None:
+        """Ask every rank for a sign of life, and drop the jobs of those that gave none for 30 s."""
+        now_ns = self.now_ns()
+        for rank in list(self._seats):
+            silent_s = s_from_ns(now_ns - self._heard_ns[rank])
+            if silent_s > HANG_S:
+                self.lose(rank, f"hangs: nothing heard for {silent_s:.0f} s")
+            else:
+                with contextlib.suppress(TestbedError):  # the end of its connection will say so
+                    rank.send({"do": "ping"})
+
     def lose(self, rank: Rank, why: str) -> None:
         """Drop the job of a rank that is gone or broke the rules, and tell its other ranks why."""
         name, number = self._seats.pop(rank, ("", 0))
+        self._heard_ns.pop(rank, None)
         job = self.jobs.pop(name, None)
         ranks = [rank] if job is None else job.ranks
         others = [*ranks, *self._joined.pop(name, {}).values()]

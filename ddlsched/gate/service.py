@@ -53,6 +53,7 @@ class GateService:
         self._wakes, self._wake = socket.socketpair()
         self._servers: dict[str, int] = {}
         self._closed = False
+        self._look_ns = 0
 
     def close(self) -> None:
         """Stop listening; :meth:`serve` returns, and every rank is told by the end of its connection."""
@@ -84,6 +85,9 @@ class GateService:
                 self._take_in(selector)
             else:
                 self._read(selector, key.data)
+        if self._members.now_ns() >= self._look_ns:
+            self._look_ns = self._members.now_ns() + int(_TURN_S * NS_PER_S)
+            self._members.look_after()
         self._members.decide()
 
     def _accept(self) -> None:

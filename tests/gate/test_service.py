@@ -15,6 +15,7 @@ import pytest
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.gate import client as client_module
+from ddlsched.gate import membership
 from ddlsched.gate.client import GateClient
 from ddlsched.gate.client import Membership as Member
 from ddlsched.gate.live_jobs import SentRow
@@ -203,3 +204,23 @@ def test_an_address_that_is_taken_is_refused() -> None:
         address = parse_address(f"127.0.0.1:{taken.getsockname()[1]}")
         with pytest.raises(InputError, match="cannot listen there"):
             GateService(address, b"", Membership(gate_settings(Cluster(num_servers=2)), lambda row: None))
+
+
+class Silent(GateClient):
+    """A rank whose process was stopped: it answers nothing."""
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if message["do"] != "ping":
+            super()._obey(message)
+
+
+def test_a_rank_that_hangs_loses_its_links_to_others(gate: Gate, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "HANG_S", 1.5)
+    member = Member(job_id="a", rank=0, size=1, iterations=10, compute_s=0.1, message_bytes=1e6)
+    silent = Transfer([Silent.connected(str(gate.service.address), token, member, 0)], answer=False)
+    assert eventually(lambda: silent.told)
+    other = Transfer(joined(gate, token, "b"))
+    assert eventually(lambda: silent.failed)
+    assert "job 'a', rank 0: hangs: nothing heard for" in silent.failed[0]
+    assert eventually(lambda: gate.rows)
+    assert len(other.told) == 2

@@ -77,7 +77,7 @@ class KindOptions:
         """Return the cluster with the table of throughputs, which is read."""
         if self.throughputs is None:
             return cluster
-        from ddlsched.cluster.throughputs import read_throughputs
+        from ddlsched.cluster.throughput_tables import read_throughputs
 
         return replace(cluster, throughputs=read_throughputs(self.throughputs, self.reference_kind))
 

@@ -17,7 +17,8 @@ from strategies import MODELS, Setting, examples, settings
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughputs import Throughputs, read_throughputs
+from ddlsched.cluster.throughput_tables import read_throughputs
+from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
 from ddlsched.simulation import simulate

@@ -52,7 +52,7 @@ _INTEGERS = {
         "remaining_service_ns steps_left lockstep num_gpus first_task rank iterations_left shared_gpus "
         # fixed
         "arrival_ns iterations compute_ns service_ns memory_bytes memory_class num_tasks "
-        "speed_row first_worker first_transfer num_transfers first_source num_sources elastic kind "
+        "first_worker first_transfer num_transfers first_source num_sources elastic kind "
         # of one whose workers do different things: its compute tasks, counted for each worker that runs them, and where
         # its part of ``needs`` begins
         "grouped group_steps first_need "
@@ -68,14 +68,16 @@ _INTEGERS = {
         "group_wait group_window "
         # progress
         "state load_left_ns stamp checkpoint_ns iteration_ns restarts restarting lost_ns busy_ns "
-        # of a job that is to move: 1 until its iteration ends, then 2; its state: transfers, those under way, and for
-        # how long the job then holds its GPUs
-        "leaving first_flow num_flows flows_left hold_ns "
         # of an elastic job: samples an iteration, and those left when it was placed; 0 for others
         "batch samples_left lost_samples "
         # what it does now, since when, and the time spent on each
         "active_transfers waiting_transfers running_workers since_ns "
-        "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns"
+        "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns "
+        # of a job that is to move: 1 until its iteration ends, then 2; its state: transfers, those under way, and for
+        # how long the job then holds its GPUs
+        "leaving first_flow num_flows flows_left hold_ns "
+        # its model among those of the throughputs
+        "speed_row"
     ),
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "
@@ -86,9 +88,11 @@ _INTEGERS = {
         "memory_bytes spared_ns load_left_ns"
     ),
     "gpu": (
-        "server kind worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
+        "server worker task touched first_ready num_residents free_bytes started_ns busy_ns fits open_place "
         # of the GPUs that are simulated as one
-        "leader group_size next_in_group residents_hash older stamp"
+        "leader group_size next_in_group residents_hash older stamp "
+        # its place among the kinds of the throughputs
+        "kind"
     ),
     "transfer": (
         "job task state since_ns first_entry num_entries stamp position segment_ns sharing times_sent fresh "
@@ -119,7 +123,6 @@ _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s busy_ns answer",
     "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
     "gpu": "slowness relative_speed",
-    "worker": "slowness",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
     "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",

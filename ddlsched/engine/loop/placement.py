@@ -9,7 +9,7 @@ from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.tasks import join_ready, mix, touch_gpu
+from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now, link_waiting, unlink_waiting
 
@@ -65,7 +65,7 @@ def place_job(
     job.uneven = 1 if len(s.jitter) > 1 or job.grouped == 1 else 0
     for i in range(job.num_gpus):
         join_gpu(s, job, job.first_worker + i, chosen[i])
-        if s.workers[job.first_worker + i].slowness != 1.0:
+        if slowness(s, job, chosen[i]) != 1.0:
             job.uneven = 1
     join_links(s, number, job_links)
     job.running_place = run.num_running
@@ -110,9 +110,6 @@ def place_job(
 @njit
 def join_gpu(s, job, number, gpu):
     s.workers[number].gpu = gpu
-    s.workers[number].slowness = s.gpus[gpu].slowness
-    if len(s.speeds) > 0:
-        s.workers[number].slowness /= s.speeds[job.speed_row, s.gpus[gpu].kind]
     s.workers[number].done_ns = s.workers[number].busy_ns = s.workers[number].load_left_ns = 0
     g = s.gpus[gpu]
     part_group(s, gpu)

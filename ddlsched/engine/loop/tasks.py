@@ -136,13 +136,21 @@ def mix(h):
 
 
 @njit
+def slowness(s, job, gpu):
+    """How many times as long a job computes on a GPU as its times say."""
+    if len(s.speeds) == 0:
+        return s.gpus[gpu].slowness
+    return s.gpus[gpu].slowness / s.speeds[job.speed_row, s.gpus[gpu].kind]
+
+
+@njit
 def uneven_ns(s, number, task):
     """How long a task takes on a worker's GPU: its speed, who else is there, and jitter, a hash of which task it is."""
     run = s.run[0]
     worker = s.workers[number]
     job = s.jobs[worker.job]
     duration_ns = s.tasks[job.first_task + task].duration_ns
-    factor = worker.slowness
+    factor = slowness(s, job, worker.gpu)
     if len(s.jitter) > 1:
         h = mix((run.jitter_seed + worker.job) & 0xFFFFFFFF)
         h = mix((h + number - job.first_worker) & 0xFFFFFFFF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -87,11 +88,15 @@ class JobMonitor:
         (from_s, from_step, from_samples), (to_s, to_step, to_samples) = stretch.counted, stretch.last
         if to_step - from_step < self.least_steps or to_s <= from_s:
             return
-        known.rates[stretch.nodes] = (to_samples - from_samples) / (to_s - from_s)
+        rate = (to_samples - from_samples) / (to_s - from_s)
+        if not 0 < rate < math.inf:  # Reports may say what cannot be.
+            return
+        known.rates[stretch.nodes] = rate
         if known.change is not None:
             grew, gap_s, samples = known.change
-            cost_s = max(gap_s - samples / known.rates[stretch.nodes], 0.0)
-            (known.up_s if grew else known.down_s).append(cost_s)
+            cost_s = max(gap_s - samples / rate, 0.0)
+            if math.isfinite(cost_s):
+                (known.up_s if grew else known.down_s).append(cost_s)
             known.change = None
 
     def rates(self, job_id: str) -> dict[int, float]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -173,3 +175,16 @@ def test_nodes_that_have_stayed_go_to_the_largest_job() -> None:
 def test_what_cannot_be_is_refused(make, said) -> None:
     with pytest.raises(InputError, match=said):
         make()
+
+
+@pytest.mark.parametrize("times_s", list(itertools.permutations([-1e308, 0.0, 1e308, 1e-320])))
+@pytest.mark.parametrize("samples", [[0, 0, 0, 0], [0, 9, 0, 9], [0, 2**63 - 1, 0, 1]])
+def test_times_and_samples_that_cannot_be_true_give_no_speed_and_no_cost(times_s, samples) -> None:
+    """A change of size that took an endless time ended the live manager once."""
+    monitor = JobMonitor(warm_up_steps=0, least_steps=1)
+    for step, (time_s, count) in enumerate(zip(times_s * 2, samples * 2, strict=True)):
+        for nodes in (1, 2):
+            monitor.progress("a", time_s=time_s, step=2 * step + nodes, samples=count, nodes=nodes)
+            monitor.progress("a", time_s=-time_s, step=2 * step + nodes + 1, samples=count, nodes=nodes)
+    assert all(0 < rate < float("inf") for rate in monitor.rates("a").values())
+    assert all(0 <= cost_s < float("inf") for cost_s in monitor.rescale_s("a", (1.0, 1.0)))

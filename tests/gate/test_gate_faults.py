@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from in_process_ranks import Exchange, LocalReducer, ThreadCrew, quick_job, run_
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InvalidDecisionError, PluginError, TestbedError
 from ddlsched.gate import watch
-from ddlsched.gate.channel import ChannelEndedError
+from ddlsched.gate.channel import Channel, ChannelEndedError
+from ddlsched.gate.loop import ChannelRank
 from ddlsched.testbed.reducer import Ended
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
@@ -164,3 +166,14 @@ class Broken:
 def test_a_policy_that_raises_is_named() -> None:
     with pytest.raises(PluginError, match=r"order Broken\(\) raised RuntimeError at .*no key today"):
         run_jobs([quick_job("a", gpus=2)], settings(TWO, order=Broken()), ThreadCrew(Exchange()))
+
+
+def test_a_rank_that_cannot_be_told_anything_is_named_with_its_last_words() -> None:
+    ours, theirs = socket.socketpair()
+    rank = ChannelRank(Channel(ours), 3, "")
+    theirs.sendall(b'{"say":"failed","error":"OSError: no memory left"}\n')
+    theirs.close()
+    with pytest.raises(TestbedError, match="the worker on server 3 is gone: OSError: no memory left"):
+        rank.send({"do": "ping"})
+    with pytest.raises(TestbedError, match="the worker on server 3 is gone: a message could not be sent"):
+        rank.send({"do": "ping"})

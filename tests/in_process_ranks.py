@@ -70,7 +70,7 @@ class LocalReducer:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.received = 0
+        self.received = self.rank = 0
 
     def listen(self, address: str) -> int:
         return next(self.exchange.ports)

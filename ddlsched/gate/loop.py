@@ -38,7 +38,15 @@ class ChannelRank:
         try:
             self.channel.send(message)
         except ChannelEndedError as error:
-            raise TestbedError(f"the worker on server {self._server} is gone: {error}") from None
+            raise TestbedError(f"the worker on server {self._server} is gone: {self._last_words() or error}") from None
+
+    def _last_words(self) -> str:
+        """Return why the worker says that it ended, if it has said so."""
+        try:
+            said = [message for message in self.channel.receive() if message.get("say") == "failed"]
+        except ChannelEndedError:
+            return ""
+        return str(said[0].get("error"))[:500] if said else ""
 
 
 class Members(Protocol):

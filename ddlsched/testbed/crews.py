@@ -25,6 +25,7 @@ from ddlsched.testbed.cabling import address_of, server_name
 __all__ = ["NamespaceCrew", "WorkerCrew", "refuse_missing_torch"]
 
 _START_S = 120.0
+_FOLDER = "ddlsched-testbed-"
 
 
 def refuse_missing_torch() -> None:
@@ -102,7 +103,9 @@ class NamespaceCrew(WorkerCrew):
         super().__init__()
         refuse_missing_torch()
         self._realtime = realtime
-        self._folder = Path(tempfile.mkdtemp(prefix="ddlsched-testbed-"))
+        for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):  # by runs that were killed: one runs at a time
+            shutil.rmtree(left, ignore_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
         command = [sys.executable, "-m", "ddlsched.testbed.launcher", str(self._folder / "workers")]
         self._launcher = subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment())
         try:

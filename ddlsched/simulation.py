@@ -196,7 +196,7 @@ def _cluster(cluster: Cluster | None, servers: Mapping[str, Any], other: Mapping
             raise InputError(f"cluster is {cluster!r}; expected ddlsched.Cluster(...)")
         if given:
             raise InputError(f"{', '.join(given)} and cluster= both say what the servers are; expected one of the two")
-        return replace(cluster, **fields)
+        return replace(cluster, **fields) if fields else cluster
     if "server_table" not in given:
         return Cluster(**given, **fields)
     if len(given) > 1:

@@ -79,6 +79,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "order": (["fifo"], ("order",), "fifo"),
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),
+        "path": (["ecmp"], ("path",), "ecmp"),
     },
     ElasticOptions: {
         "allocation": (["malleable"], ("allocation",), "malleable"),
@@ -103,6 +104,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "outages": (["outages.csv"], ("disturbances", "outages"), (Outage(server=3, from_s=0.5, to_s=1.5),)),
         "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
+        "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
     },
 }
 
@@ -144,6 +146,7 @@ def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.Mo
     got = arguments_of_the_run(monkeypatch)
     assert (got.pop("cluster"), got.pop("disturbances")) == (Cluster(), Disturbances())
     assert got.pop("scheduler") == "ada-srsf"  # which None stands for
+    assert callable(got.pop("watch"))  # the status line
     assert got == {name: parameters[name].default for name in got}
 
 

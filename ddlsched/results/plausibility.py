@@ -18,12 +18,15 @@ _ROUNDING = 1.01
 def refuse_faster_than_links(result: Result) -> None:
     """Refuse the run of a contention model whose transfers were faster than the links that they crossed.
 
+    A model that is meant to be, such as one of a network without contention, says ``exceeds_links = True``.
+
     Raises
     ------
     PluginError
         A link carried more bytes than its bandwidth allows in the time in which a transfer was on it.
     """
-    if not getattr(result.contention, "conserves_bytes", True):
+    meant = getattr(result.contention, "exceeds_links", False)
+    if meant or not getattr(result.contention, "conserves_bytes", True):
         return
     links, records = result.finished.network.links, result.finished.state.links
     # A transfer lasts whole nanoseconds, so that many of few bytes seem faster than they were.

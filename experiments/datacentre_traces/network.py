@@ -37,6 +37,7 @@ class Unshared:
     per_byte_s: float
     latency_s: ClassVar[float] = 0.0
     conserves_bytes: ClassVar[bool] = True
+    exceeds_links: ClassVar[bool] = True
 
     @property
     def alone_per_byte_s(self) -> float:

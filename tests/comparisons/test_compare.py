@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -411,7 +412,7 @@ def test_the_recorded_command_gives_the_same_tables():
 @pytest.mark.parametrize(
     ("flags", "parts"),
     [
-        ([], ["--scheduler, --placement, --order, --communication or --allocation: is missing"]),
+        ([], ["--scheduler, --placement, --order, --communication, --allocation or --path: is missing"]),
         (["--scheduler", "ada-srs"], ["--scheduler: no bundle", "Did you mean 'ada-srsf'?"]),
         (["--allocation", "malable"], ["--allocation: no allocation is named", "Did you mean 'malleable'"]),
         (["--placement", "lfw", "--order", "fifi"], ["--placement: no placement", "--order: no order"]),
@@ -539,8 +540,11 @@ def test_the_commands_of_the_document_are_understood():
         "class SmallerFirst:\n    def __init__(self, limit: int): pass\n    def admit(self): pass\n"
     )
     Path("compare.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    jobs = ddlsched.microsoft_160(seed=1).jobs
+    days = [dataclasses.replace(job, arrival_s=1000.0 * number) for number, job in enumerate(jobs)]
+    ddlsched.write_workload(ddlsched.Workload.of(days), Path("philly.parquet"))
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ddlsched compare")]
-    assert len(lines) == 6
+    assert len(lines) == 9
     for line in lines:
         # Refused at the last moment, when everything else has been understood.
         Path("comparison").mkdir(exist_ok=True)

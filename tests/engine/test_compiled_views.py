@@ -12,7 +12,7 @@ from ddlsched.network.contention import SharedLink
 from ddlsched.policies.views import JobView, NetworkView, TransferView
 from ddlsched.testing import network_view
 
-TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag", "time_limit_s"}
+TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag", "time_limit_s", "shares"}
 """What compiled code does not see."""
 
 
@@ -25,7 +25,7 @@ def names_in_python(view: object) -> set[str]:
     ("view", "names"),
     [
         (JOB, names_in_python(JobView) - TEXTS_AND_OBJECTS),
-        (TRANSFER, names_in_python(TransferView)),
+        (TRANSFER, names_in_python(TransferView) - TEXTS_AND_OBJECTS),
         (NETWORK, names_in_python(network_view()) | names_in_python(NetworkView)),
         (LINK, {field.name for field in dataclasses.fields(SharedLink)}),
     ],

@@ -173,6 +173,9 @@ class RunningJob:
     def gpus_of(self, task: int) -> set[int]:
         return {self.gpus[worker] for members in self.tuples(task) for worker in members}
 
+    def takes_part(self, gpu: int, task: int) -> bool:
+        return gpu in self.gpus if self.dag.tasks[task].group is None else gpu in self.gpus_of(task)
+
     def computes_ns(self) -> list[int]:
         """What each worker computes in an iteration."""
         runs = {task: {w for members in self.tuples(task) for w in members} for task in self.durations_ns}
@@ -231,13 +234,14 @@ class RunningJob:
 
     def is_ready(self, task: int, gpu: int) -> bool:
         """Whether nothing keeps a GPU from its part in a task."""
-        before = [other for other in self.predecessors[task] if gpu in self.gpus_of(other)]
-        return (task, gpu) not in self.begun and all((other, gpu) in self.done for other in before)
+        if (task, gpu) in self.begun:
+            return False
+        return all((other, gpu) in self.done for other in self.predecessors[task] if self.takes_part(gpu, other))
 
     def ready_compute(self, gpu: int) -> list[int]:
         if self.finished or self.restarts_until_ns >= 0:
             return []
-        return [task for task in self.durations_ns if gpu in self.gpus_of(task) and self.is_ready(task, gpu)]
+        return [task for task in self.durations_ns if self.takes_part(gpu, task) and self.is_ready(task, gpu)]
 
     def ready_collectives(self) -> list[tuple[int, int]]:
         pairs = [(task, place) for task in self.collectives for place in range(len(self.tuples(task)))]
@@ -248,7 +252,7 @@ class RunningJob:
 
     def compute_left_on(self, gpu: int) -> int:
         """What is left to compute in all iterations on one GPU."""
-        own = {task: ns for task, ns in self.durations_ns.items() if gpu in self.gpus_of(task)}
+        own = {task: ns for task, ns in self.durations_ns.items() if self.takes_part(gpu, task)}
         return self.left({(task, gpu): ns for task, ns in own.items()})
 
     def communication_left_on(self, gpu: int) -> int:

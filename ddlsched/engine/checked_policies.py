@@ -195,7 +195,18 @@ class CheckedPolicies:
             raise self._nonsense("communication", about, network.now_s, what)
         return key
 
-    def sort_transfers(
+    def select_by_key(self, transfers: Sequence[TransferView], network: NetworkView) -> set[int]:
+        """Return the numbers of the transfers that share no link with one of a smaller (key, number) that was taken."""
+        keys = {transfer.number: self.transfer_key(transfer, network) for transfer in transfers}
+        taken: set[int] = set()
+        selected = set()
+        for transfer in self._sorted_transfers(transfers, keys, network.now_s):
+            if taken.isdisjoint(transfer.links):
+                taken.update(transfer.links)
+                selected.add(transfer.number)
+        return selected
+
+    def _sorted_transfers(
         self, transfers: Sequence[TransferView], keys: Mapping[int, Any], now_s: float
     ) -> list[TransferView]:
         """Return transfers by ascending (key, number)."""

@@ -52,20 +52,9 @@ class TransferDecisions:
                     network = self.network()
         elif candidates:
             if self._form == "transfer_key":
-                self._switch(candidates, self._greedy(candidates, network))
+                self._switch(candidates, self._policies.select_by_key(candidates, network))
             else:
                 self._switch(candidates, self._policies.select(candidates, network))
-
-    def _greedy(self, candidates: list[TransferView], network: NetworkView) -> set[int]:
-        """Return those that share no link with one of a smaller key that was taken."""
-        keys = {transfer.number: self._policies.transfer_key(transfer, network) for transfer in candidates}
-        taken: set[int] = set()
-        selected = set()
-        for transfer in self._policies.sort_transfers(candidates, keys, network.now_s):
-            if taken.isdisjoint(transfer.links):
-                taken.update(transfer.links)
-                selected.add(transfer.number)
-        return selected
 
     def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
         for transfer in candidates:

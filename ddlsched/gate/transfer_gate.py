@@ -22,7 +22,7 @@ from ddlsched.errors import TestbedError
 from ddlsched.gate.costs import Costs
 from ddlsched.gate.live_jobs import LiveJob, LiveTransfer, SentRow
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.views import NetworkView, TransferView
+from ddlsched.policies.views import NetworkView
 from ddlsched.units import NS_PER_S, s_from_ns
 
 __all__ = ["CHUNK_BYTES", "WINDOW", "TransferGate"]
@@ -162,7 +162,7 @@ class TransferGate:
         network = self.network(now_ns)
         views = [transfer.view for transfer in candidates]
         if self._form == "transfer_key":
-            selected = self._greedy(views, network)
+            selected = self._policies.select_by_key(views, network)
         else:
             selected = self._policies.select(views, network)
         for transfer in candidates:
@@ -173,17 +173,6 @@ class TransferGate:
         for transfer in candidates:
             if transfer.state == TransferState.WAITING and transfer.view.number in selected:
                 self._start(transfer, now_ns)
-
-    def _greedy(self, views: list[TransferView], network: NetworkView) -> set[int]:
-        """Return those that share no link with one of a smaller key that was taken."""
-        keys = {view.number: self._policies.transfer_key(view, network) for view in views}
-        taken: set[int] = set()
-        selected = set()
-        for view in self._policies.sort_transfers(views, keys, network.now_s):
-            if taken.isdisjoint(view.links):
-                taken.update(view.links)
-                selected.add(view.number)
-        return selected
 
     def _in_order(self, transfers: Iterable[LiveTransfer], now_ns: int) -> list[LiveTransfer]:
         """Return transfers by ascending key of their job, ties by number."""

@@ -11,6 +11,7 @@ import typer
 from ddlsched.cli.import_training_command import refuse_no_json, report
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import notice
+from ddlsched.cli.recorded_job_options import AsJson, CardGbps, CardLatencyUs, ChartStem, JobId, JobIterations
 from ddlsched.cluster.cluster import Server
 from ddlsched.errors import InputError
 
@@ -33,21 +34,15 @@ def record(
     ] = None,
     skip: Annotated[int, typer.Option(help="Steps at the beginning not to record.", metavar="N", parser=whole)] = 3,
     steps: Annotated[int, typer.Option(help="Most steps to record.", metavar="N", parser=whole)] = 1000,
-    iterations: Annotated[int, typer.Option(help="Of the job.", metavar="N", parser=whole)] = 1000,
-    job_id: Annotated[str, typer.Option(help="Of the job.", metavar="TEXT")] = "recorded",
+    iterations: JobIterations = 1000,
+    job_id: JobId = "recorded",
     gpu_memory_mb: Annotated[
         float, typer.Option(help="The job's on each GPU, MB.", metavar="MB", parser=real)
     ] = Server.gpu_memory_mb,
-    gbps: Annotated[
-        float, typer.Option(help="Network card of each rank, for the summary.", metavar="GBIT/S", parser=real)
-    ] = 10.0,
-    latency_us: Annotated[
-        float, typer.Option(help="Of a step from rank to rank, for the summary.", metavar="US", parser=real)
-    ] = 0.0,
-    chart: Annotated[
-        Path | None, typer.Option(metavar="STEM", help="Draw the iteration into STEM.png and STEM.svg.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    gbps: CardGbps = 10.0,
+    latency_us: CardLatencyUs = 0.0,
+    chart: ChartStem = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a training script on several processes and make a job of its steps.
 

@@ -20,7 +20,7 @@ from typing import Any
 from benchmark_tables import Table, say
 
 import ddlsched
-from ddlsched.engine import build
+from ddlsched.engine import build, driver
 from ddlsched.engine.driver import Simulation
 from ddlsched.results.result import Result
 from ddlsched.workload.generators.microsoft import microsoft_160
@@ -76,7 +76,8 @@ def nic_table() -> Table:
     for communication in COMMUNICATIONS:
         say(f"recurrence under {communication}")
         for num_jobs in range(2, 7):
-            with patched(build, "_FIRST_SAMPLE_NS", 10**16):  # samples of the cluster's state end a jump
+            # samples of the cluster's state end a jump, and periods are looked for late
+            with patched(build, "_FIRST_SAMPLE_NS", 10**16), patched(driver, "ROUNDS_BEFORE_JUMPS", 0):
                 runs = [on_one_nic(num_jobs, communication, seed).finished.state.run[0] for seed in range(CASES)]
             after = [int(run.events_to_recurrence) for run in runs if run.jumps > 0]
             share = sum(int(run.jumped_iterations) / int(run.contended_iterations) for run in runs) / CASES

@@ -7,6 +7,7 @@ whose workers all do the same, those are the tasks of its DAG.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -64,9 +65,10 @@ def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
             followers = job.dag.successors()
             sources = [place for place, task in enumerate(job.dag.tasks) if not task.after]
             _add_alike(arrays, job, number, tasks)
-        for task, following in zip(tasks, followers, strict=True):
-            task.first_successor, task.num_successors = len(arrays.successors), len(following)
-            arrays.successors += following
+        counts = [len(following) for following in followers]
+        tasks["num_successors"] = counts
+        tasks["first_successor"] = [*accumulate(counts, initial=len(arrays.successors))][:-1]
+        arrays.successors += chain.from_iterable(followers)
         arrays.owners += [(number, -1 - place) for place in range(job.num_gpus * moving)]
         record.first_source, record.num_sources = len(arrays.successors), len(sources)
         arrays.successors += sources
@@ -88,18 +90,17 @@ def _workers(jobs: Records) -> Records:
 
 def _add_alike(arrays: TaskArrays, job: Job, number: int, tasks: Records) -> None:
     """Fill in the tasks of a job whose workers all do the same."""
-    computes = {task.name: isinstance(task, ComputeTask) for task in job.dag.tasks}
-    for place, (task, known) in enumerate(zip(job.dag.tasks, tasks, strict=True)):
-        known.dag_task = place
-        if isinstance(task, ComputeTask):
-            known.duration_ns = task.duration_ns
-        else:
-            known.transfer = len(arrays.owners)
-            arrays.owners.append((number, place))
-        known.compute_predecessors = sum(computes[name] for name in task.after)
-        known.reduce_predecessors = len(task.after) - known.compute_predecessors
-        known.pending = known.compute_predecessors * job.num_gpus + known.reduce_predecessors
-    predecessors = tasks.compute_predecessors + tasks.reduce_predecessors
+    dag, first = job.dag.tasks, len(arrays.owners)
+    computes = {task.name: isinstance(task, ComputeTask) for task in dag}
+    collectives = [place for place, task in enumerate(dag) if not computes[task.name]]
+    tasks["dag_task"] = range(len(dag))
+    tasks["duration_ns"] = [task.duration_ns if isinstance(task, ComputeTask) else 0 for task in dag]
+    tasks["transfer"][collectives] = range(first, first + len(collectives))
+    arrays.owners += [(number, place) for place in collectives]
+    after_computes = np.array([sum(computes[name] for name in task.after) for task in dag], np.int64)
+    predecessors = np.array([len(task.after) for task in dag], np.int64)
+    tasks["compute_predecessors"], tasks["reduce_predecessors"] = after_computes, predecessors - after_computes
+    tasks["pending"] = after_computes * (job.num_gpus - 1) + predecessors
     arrays.pending.append(np.tile(predecessors, job.num_gpus))
 
 

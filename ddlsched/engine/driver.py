@@ -41,6 +41,9 @@ __all__ = ["Simulation", "run_simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
+ROUNDS_BEFORE_JUMPS = 1 << 17
+"""So many instants, some 20 ms of the loop, pass before periods are looked for: what does it takes longer to compile than
+all of a short run."""
 
 
 class _CompiledFormError(Exception):
@@ -126,6 +129,7 @@ class Simulation:
         self._kept = KeptSlices()
         self._recorded_job = _number_of(workload, settings.window)
         self._idle = 0
+        self._compiling_s = 0.0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -133,7 +137,7 @@ class Simulation:
         run.elastic = bool(self._resizing.jobs)
         run.rerouting = self._routes.chosen_anew
         run.skipping_networked = self._may_skip_networked()
-        run.jumping = self._may_jump()
+        run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
         run.grouping = self._may_group(window)
         if window is not None:
             run.record = 1
@@ -174,6 +178,7 @@ class Simulation:
             Question.CAPACITY: self._change_capacity,
             Question.ALLOCATION: self._allocate,
             Question.HEAR_SIGNALS: lambda: None,
+            Question.JUMPS: self._begin_to_jump,
         }
         begin = time.perf_counter()
         teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
@@ -182,7 +187,7 @@ class Simulation:
                 answers[question]()
             if teller is not None:
                 teller.tell()
-        engine_s = time.perf_counter() - begin
+        engine_s = time.perf_counter() - begin - self._compiling_s
         if question == Question.POLICY_FAILED:
             raise _CompiledFormError(DOORS[Door(self._state.run.failed_door)], self._state.now_s)
         if question == Question.STUCK:
@@ -205,12 +210,16 @@ class Simulation:
             yield Part.PATHS
         if run.elastic:
             yield Part.ELASTIC
-        if run.jumping:
-            yield Part.PERIODS
         if run.contention == Contention.SHARES:
             yield Part.SHARES
         if self._moving is not None:
             yield Part.MOVES
+
+    def _begin_to_jump(self) -> None:
+        """Get what looks for periods, which only long runs call; that is not part of the run's own time."""
+        begin = time.perf_counter()
+        ensure_compiled(self._state.run, [Part.JUMPS])
+        self._compiling_s += time.perf_counter() - begin
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)

@@ -19,7 +19,7 @@ from strategies import COMMUNICATIONS, ORDERS, Setting, examples, settings
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import UniformInterference
-from ddlsched.engine import build
+from ddlsched.engine import build, driver
 from ddlsched.network.contention import Linear, ten_gigabit_ethernet
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.results.result import Result
@@ -325,6 +325,18 @@ def test_a_run_that_jumps_agrees_with_the_reference(communication: str) -> None:
     result = run_engine(setting)
     assert result.finished.state.run[0].jumped_iterations > 0
     assert_agrees(result, run_reference(setting))
+
+
+def test_when_jumps_begin_changes_nothing_but_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = contending(5, 1000.0, "srsf", "bounded-overlap:limit=1")
+    results = []
+    for rounds in (0, 5_000, 1 << 40):
+        monkeypatch.setattr(driver, "ROUNDS_BEFORE_JUMPS", rounds)
+        results.append(run_engine(setting))
+    at_once, later, never = [int(result.finished.state.run[0].jumped_iterations) for result in results]
+    assert at_once > later > never == 0
+    for result in results[1:]:
+        assert_equal_tables(result, results[0])
 
 
 def test_samples_before_the_end_of_a_warm_up_are_as_without_skipping(monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import sys
 import threading
@@ -100,12 +101,15 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
 
 
 def _digest(program: Program) -> str:
+    return hashlib.sha256(f"{program.digest}{sources_stamp()}{_compiler_stamp()}".encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _compiler_stamp() -> str:
+    """Return the hash of the sources that turn a method into compiled code."""
     compiling = Path(sys.modules[Program.__module__].__file__ or "").parent
-    digest = hashlib.sha256(f"{program.digest}{sources_stamp()}".encode())
-    for folder in (compiling, Path(__file__).parent):
-        for path in sorted(folder.glob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
+    paths = [path for folder in (compiling, Path(__file__).parent) for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def _entry(program: Program, method: str, name: str) -> tuple[Any, int, bool]:

@@ -100,8 +100,10 @@ def advance(s):
             if run.num_jobs_left == 0:
                 return Question.DONE.value
             instant = next_instant_ns(s)
-            jumping = run.jumping == 1 and run.num_unsettled == 0
+            jumping = run.rounds >= run.jumps_from_round and run.num_unsettled == 0
             if jumping and (run.first_due >= 0 or run.components_changed == 1) and instant > run.instant_ns:
+                if run.examine_address == 0:
+                    return Question.JUMPS.value
                 examine_components(s, ZERO)
                 instant = next_instant_ns(s)
             if instant > run.pause_ns:

@@ -47,6 +47,7 @@ class Question(IntEnum):
     ALLOCATION = 11
     POLICY_FAILED = 12
     PATHS = 13
+    JUMPS = 14
 
 
 class Door(IntEnum):

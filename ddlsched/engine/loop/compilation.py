@@ -55,7 +55,7 @@ class Part(Enum):
     CAPACITY = "whose servers come and go"
     PYTHON = "with a policy or model that is asked in Python, or has a memory"
     ELASTIC = "with elastic jobs"
-    PERIODS = "that may jump over periods"
+    JUMPS = "that jump over periods"
     SHARES = "whose transfers share by weights and levels"
     MOVES = "whose policies stop or move jobs"
     PATHS = "whose transfers choose their paths anew"
@@ -90,7 +90,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
             (rerate_max_min, (STATE,)),
         ],
         Part.ELASTIC: [(stop_job, (STATE, number, number))],
-        Part.PERIODS: [],
+        Part.JUMPS: [],
         Part.SHARES: [],
         Part.MOVES: [
             (stop_job, (STATE, number, number)),
@@ -139,6 +139,7 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
 def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     """Compile those parts of the loop, or load them, and write addresses into the run; say so on stderr if it lasts."""
     if _is_off():
+        run.examine_address = 1  # there is no other
         return
     other = start_compiling()
     notice = _notice()
@@ -158,7 +159,7 @@ def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
         run.wake_address = compiled_part("wake_address").address
         run.group_address = compiled_part("group_address").address
         for part in parts:
-            if part is Part.PERIODS:
+            if part is Part.JUMPS:
                 run.examine_address = compiled_part("examine_address").address
             elif part is Part.SHARES:
                 run.shares_address = compiled_part("shares_address").address

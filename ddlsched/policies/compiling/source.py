@@ -83,21 +83,31 @@ def function_node(function: Any) -> ast.FunctionDef:
     where = f"{short_path(code.co_filename)}, line {code.co_firstlineno}"
     try:
         stat = Path(code.co_filename).stat()
-        tree, module = _parsed(code.co_filename, stat.st_mtime_ns, stat.st_size)
+        is_there, node = _found(code, stat.st_mtime_ns, stat.st_size)
     except (OSError, SyntaxError, ValueError):
         raise CannotCompileError(where, name, "its source is in no file that can be read") from None
-    if not any(c.co_firstlineno == code.co_firstlineno and _same(c, code) for c in _codes(module)):
+    if not is_there:
         raise CannotCompileError(where, name, "its file has changed since it was loaded")
+    if node is None:
+        raise CannotCompileError(where, name, "its source was not found")
+    if any(not _is_property(decorator) for decorator in node.decorator_list):
+        raise CannotCompileError(where, f"@{ast.unparse(node.decorator_list[0])}", "is a decorator")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise CannotCompileError(where, name, "yields or awaits")
+    return node
+
+
+@functools.lru_cache(maxsize=256)
+def _found(code: CodeType, mtime_ns: int, size: int) -> tuple[bool, ast.FunctionDef | None]:
+    """Return whether a file still holds a code that was loaded from it, and the definition that it comes from."""
+    tree, module = _parsed(code.co_filename, mtime_ns, size)
+    is_there = any(c.co_firstlineno == code.co_firstlineno and _same(c, code) for c in _codes(module))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
-                if any(not _is_property(decorator) for decorator in node.decorator_list):
-                    raise CannotCompileError(where, f"@{ast.unparse(node.decorator_list[0])}", "is a decorator")
-                if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-                    raise CannotCompileError(where, name, "yields or awaits")
-                return node
-    raise CannotCompileError(where, name, "its source was not found")
+                return is_there, node
+    return is_there, None
 
 
 def is_set_when_running(function: Any, name: str) -> bool:

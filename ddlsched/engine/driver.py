@@ -42,8 +42,7 @@ __all__ = ["Simulation", "run_simulation"]
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
 ROUNDS_BEFORE_JUMPS = 1 << 17
-"""So many instants, some 20 ms of the loop, pass before periods are looked for: what does it takes longer to compile than
-all of a short run."""
+"""So many instants, some 20 ms of the loop, pass before periods are looked for, as what does it must be compiled."""
 
 
 class _CompiledFormError(Exception):

@@ -45,6 +45,7 @@ from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
 __all__ = ["Part", "compile_loop", "ensure_compiled", "start_compiling"]
 
 _SILENT_S = 2.0
+_TYPES = numba.int64, numba.int64[::1], numba.float64[::1]
 
 
 class Part(Enum):
@@ -62,11 +63,9 @@ class Part(Enum):
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
-    number, numbers, floats = numba.int64, numba.int64[::1], numba.float64[::1]
-    chosen = (STATE, number, number, numbers, number, *[numbers] * 3, *[floats] * 3, numbers, number)
+    number, numbers, floats = _TYPES
     signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
         Part.ALL: [
-            (place_job, chosen),
             (fill_loads, (STATE, numbers, numbers)),
             (next_fitting, (STATE, numbers, number)),
             (close_books, (STATE,)),
@@ -118,9 +117,11 @@ def _compile(part: Part) -> None:
 
 
 def compile_loop() -> None:
-    """Compile the loop itself, or load it from disk."""
+    """Compile the loop itself, or load it from disk; and what places a job, half of which is part of the loop, too."""
+    number, numbers, floats = _TYPES
     with compiling():
         advance.compile((STATE,))
+        place_job.compile((STATE, number, number, numbers, number, *[numbers] * 3, *[floats] * 3, numbers, number))
 
 
 @functools.cache

@@ -53,6 +53,8 @@ def simulated(trace: str, servers: int, until_s: float | None) -> dict[str, floa
         "skipped": int(run.skipped_iterations),
         "contended": int(run.contended_iterations),
         "jumped": int(run.jumped_iterations),
+        "several": sum(job.iterations for job in workload if job.num_gpus > 1),
+        "last_arrival_s": max(job.arrival_s for job in workload),
     }
 
 
@@ -84,9 +86,14 @@ def main() -> None:
             say("the whole trace" if until_s is None else f"up to {until_s:,.0f} s")
             spec = json.dumps({"trace": str(trace), "servers": given.servers, "until_s": until_s})
             done = subprocess.run([sys.executable, __file__, "--one", spec], check=True, stdout=subprocess.PIPE)
-            rows.append(row(json.loads(done.stdout)))
+            found = json.loads(done.stdout)
+            rows.append(row(found))
     title = f"Philly, first-fit, {given.servers} servers of {GPUS_PER_SERVER} GPUs used exclusively, SRSF(1)"
-    print(Table(title=title, columns=COLUMNS, rows=rows))
+    note = (
+        f"Jobs of several GPUs have {found['several'] / 1e6:,.0f} million iterations: no more can contend. "
+        f"The last job arrives at {found['last_arrival_s']:,.0f} s."
+    )
+    print(Table(title=title, columns=COLUMNS, rows=rows, notes=[note]))
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ class Solver:
             transfers[n].weight, transfers[n].level = ring.weight, ring.level
             for link in ring.links:
                 entries[e].link, entries[e].transfer = link, n
+                entries[e].share, entries[e].units = 1.0, ring.weight
                 e += 1
         run, filling = make_records("run", 1), make_records("filling", 1)
         run.per_byte_s, filling.num_levels = 1.0, num_levels

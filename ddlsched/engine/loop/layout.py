@@ -128,7 +128,7 @@ _FLOATS = {
     "link": "relative_bandwidth bandwidth_bytes_per_s bytes free unfilled due_share own_share",
     "step": "lead_share share",
     "filling": "lead_share",
-    "entry": "share",
+    "entry": "share units",
     "slice": "rate",
 }
 

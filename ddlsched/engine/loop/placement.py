@@ -9,6 +9,7 @@ from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
+from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now, link_waiting, unlink_waiting
@@ -246,6 +247,7 @@ def reroute_transfer(s, number, links, shares, latency_ns):
         if shares[place] != 1.0:
             transfer.uneven = 1
         link_waiting(s, e)
+    count_units(s, transfer)
 
 
 @njit

@@ -7,7 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
 from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.sharing_forecast import units_on
+from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
@@ -39,7 +39,7 @@ def alone_rate_now(s, number):
     least = np.inf
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link = s.links[s.entries[e].link]
-        units = units_on(transfer, s.entries[e]) * link.count
+        units = s.entries[e].units * link.count
         least = min(least, 1.0 / run.per_byte_s * link.relative_bandwidth / units)
     return transfer.weight * least
 
@@ -87,6 +87,7 @@ def weigh(s, number):
         change_share(s, number, weight, np.int64(run.answer))
     elif transfer.weight == 0.0:
         transfer.weight = 1.0
+        count_units(s, transfer)
 
 
 @njit
@@ -101,6 +102,7 @@ def change_share(s, number, weight, level):
         for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
             touch_link(s, s.entries[e].link)
     transfer.weight, transfer.level = weight, level
+    count_units(s, transfer)
 
 
 @njit

@@ -16,17 +16,17 @@ WEIGHT_UNIT = 2.0**-20
 
 
 @njit
-def units_on(transfer, entry):
-    """The weight with which a transfer counts on a link: in proportion to what it sends there, rounded up."""
-    if transfer.uneven == 0:
-        return transfer.weight
-    return np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT
+def count_units(s, transfer):
+    """Note the weight with which a transfer counts on each link: in proportion to what it sends there, rounded up."""
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        entry.units = np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT
 
 
 @njit
 def rate_on(transfer, entry):
     """What a transfer that is filled takes of a link, bytes per second."""
-    return transfer.new_rate if transfer.uneven == 0 else transfer.new_rate * entry.share
+    return transfer.new_rate * entry.share
 
 
 @njit
@@ -105,7 +105,7 @@ def enter_level(s, link, level):
     while e >= 0:
         transfer = s.transfers[s.entries[e].transfer]
         if transfer.level == level:
-            link.unfilled += units_on(transfer, s.entries[e])
+            link.unfilled += s.entries[e].units
             link.num_unfilled += 1
         e = s.entries[e].next
 
@@ -127,7 +127,7 @@ def catch_up(s, link):
 @njit
 def subtract(link, e, entry, transfer):
     link.free = max(link.free - rate_on(transfer, entry), 0.0)
-    link.unfilled -= units_on(transfer, entry)
+    link.unfilled -= entry.units
     link.num_unfilled -= 1
     link.cursor, link.last_step = e, transfer.step
 
@@ -217,7 +217,7 @@ def look_ahead(s, number):
         while e >= 0 and s.transfers[s.entries[e].transfer].step == following:
             transfer = s.transfers[s.entries[e].transfer]
             free = max(free - rate_on(transfer, s.entries[e]), 0.0)
-            unfilled -= units_on(transfer, s.entries[e])
+            unfilled -= s.entries[e].units
             count -= 1
             e = s.entries[e].next_filled
 

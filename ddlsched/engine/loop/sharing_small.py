@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.codes import ZERO
 from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import enter_level, gather, rate_on, sort_gathered, units_on
+from ddlsched.engine.loop.sharing_forecast import enter_level, gather, rate_on, sort_gathered
 from ddlsched.engine.loop.transfers import touch_link
 
 MOST_LINKS = 40
@@ -47,7 +47,7 @@ def collect_component(s):
             entry = s.entries[e]
             transfer = s.transfers[entry.transfer]
             if transfer.level == 0:
-                link.unfilled += units_on(transfer, entry)
+                link.unfilled += entry.units
                 link.num_unfilled += 1
             if transfer.stamp != run.stamp:
                 transfer.stamp = run.stamp
@@ -97,5 +97,5 @@ def fill_one(s, transfer, share):
         entry = s.entries[e]
         link = s.links[entry.link]
         link.free = max(link.free - rate_on(transfer, entry), 0.0)
-        link.unfilled -= units_on(transfer, entry)
+        link.unfilled -= entry.units
         link.num_unfilled -= 1

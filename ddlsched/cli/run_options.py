@@ -10,6 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 
 __all__ = [
+    "RESTART_FIELDS",
     "ClusterOptions",
     "ElasticOptions",
     "KindOptions",
@@ -19,6 +20,8 @@ __all__ = [
     "SpanOptions",
 ]
 
+RESTART_FIELDS = ("restart_s", "state_mb")
+"""What going on after a failure, a stop or a move costs: fields of :class:`ddlsched.Disturbances`."""
 _BUNDLES = "the bundle's"
 
 

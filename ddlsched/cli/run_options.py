@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddlsched.cli.dataclass_options import like, option
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 
 __all__ = [
@@ -79,6 +80,8 @@ class KindOptions:
     def applied_to(self, cluster: Cluster) -> Cluster:
         """Return the cluster with the table of throughputs, which is read."""
         if self.throughputs is None:
+            if self.reference_kind is not None:
+                raise InputError("--reference-kind: does nothing alone; expected --throughputs as well")
             return cluster
         from ddlsched.cluster.throughput_tables import read_throughputs
 

@@ -75,7 +75,7 @@ def simulate(
     if out.run_out is not None:
         write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), out.run_out)
     write_files(result, out.jobs_out, out.timeline)
-    emit(metrics_json(result.summary()) if out.as_json else metrics_table(result))
+    emit(metrics_json(result) if out.as_json else metrics_table(result))
     for line in remarks(result) if out.as_json else ():
         notice(line)
 

@@ -249,7 +249,8 @@ def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _described_place(place: Place) -> dict[str, Any]:
-    cluster = place.cluster
+    cluster, network = place.cluster, _network_of(place.cluster)
+    inside = None if network is None else network.inside
     return {
         "num_servers": cluster.num_servers,
         "gpus_per_server": cluster.gpus_per_server,
@@ -259,7 +260,8 @@ def _described_place(place: Place) -> dict[str, Any]:
         **_described_kinds(cluster),
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
-        "remark": _remark(place),
+        "remark": None if network is None else _remark(place, network),
+        **({"inside": {"gpu_gbps": inside.gpu_gbps, "cards": inside.cards}} if inside else {}),
     }
 
 
@@ -272,13 +274,17 @@ def _described_kinds(cluster: Cluster) -> dict[str, Any]:
     return {"gpu_kinds": dict(zip(cluster.kinds, counts, strict=True)), "throughputs": told}
 
 
-def _remark(place: Place) -> str | None:
-    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
-    cluster = place.cluster
+def _network_of(cluster: Cluster) -> Network | None:
+    """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
-        network = Network(
-            resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
-        )
+        topology = resolve("topology", cluster.topology)
+        return Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+    return None
+
+
+def _remark(place: Place, network: Network) -> str | None:
+    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
+    with suppress(DdlschedError):
         model = resolve("contention", place.contention)
         return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
     return None

@@ -95,7 +95,7 @@ TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())
 TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
 TestStoppingSrtf = conformance(OrderingConformance, StoppingShortestRemainingTimeFirst())
-TestStoppingTiresias = conformance(OrderingConformance, StoppingTiresias(threshold_gpu_s=0.5, interval_s=0.25))
+TestStoppingTiresias = conformance(OrderingConformance, StoppingTiresias(threshold_gpu_s=2.0, interval_s=1.0))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())

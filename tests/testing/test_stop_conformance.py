@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,7 +160,7 @@ class PathBeyond:
 class PathByEarlierRuns:
     def path(self, flow, network):
         COUNT.append(1)
-        return len(COUNT) % len(flow.paths)
+        return random.Random(len(COUNT)).randrange(len(flow.paths))
 
 
 def test_paths_that_are_wrong_are_found() -> None:

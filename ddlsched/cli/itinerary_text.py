@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ddlsched.results.slices import STATE_TASK
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -50,7 +48,7 @@ def _transfers(transfers: pd.DataFrame) -> Iterator[str]:
     longest = transfers.sort_values("seconds", ascending=False, kind="stable")
     for row in longest.head(_MOST).to_dict("records"):
         tuples = f", {row['tuples']} tuples" if row["tuples"] > 1 else ""
-        what = row["task"] if row["kind"] in (row["task"], STATE_TASK) else f"{row['task']} ({row['kind']}{tuples})"
+        what = row["task"] if row["kind"] == row["task"] else f"{row['task']} ({row['kind']}{tuples})"
         yield f"  {row['seconds']:>12.3f} s  {what}"
     if len(transfers) > _MOST:
         yield f"  and {len(transfers) - _MOST} shorter ones"

@@ -12,6 +12,8 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.cluster.server_tables import read_cluster
+from ddlsched.cluster.throughput_tables import throughputs_of
+from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import Span, Window
 from ddlsched.engine.run_progress import RunWatcher
@@ -44,6 +46,8 @@ def simulate(
     server_table: str | Path | None = None,
     topology: Topology | str | None = None,
     exclusive: bool | None = None,
+    throughputs: Throughputs | str | Path | None = None,
+    reference_kind: str | None = None,
     scheduler: str | None = None,
     placement: PlacementPolicy | str | None = None,
     order: OrderingPolicy | str | None = None,
@@ -75,6 +79,10 @@ def simulate(
         :func:`ddlsched.read_cluster`.
     topology, exclusive
         Of the cluster, in place of its own: a network between the servers; whether a GPU has one job at a time.
+    throughputs, reference_kind
+        How fast each model trains on each kind of the cluster's GPUs, in place of the cluster's own: a file of
+        :func:`ddlsched.cluster.throughput_tables.read_throughputs`, and the kind on which jobs take the times that the
+        workload says.
     scheduler
         A bundle of placement, order and communication, by default ``"ada-srsf"``.
     placement, order, communication
@@ -140,7 +148,7 @@ def simulate(
             "gpu_memory_mb": gpu_memory_mb,
             "server_table": server_table,
         },
-        {"topology": topology, "exclusive": exclusive},
+        {"topology": topology, "exclusive": exclusive, "throughputs": throughputs_of(throughputs, reference_kind)},
     )
     if load_per_byte_s is not None and not 0 <= load_per_byte_s <= MAX_CONSTANT_S:
         raise InputError(f"load_per_byte_s is {load_per_byte_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s")

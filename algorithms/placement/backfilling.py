@@ -91,13 +91,18 @@ class Backfilling(PlacesOthers):
         self._gpus_of, self._memory_of = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._run_ns_of = np.zeros(0, np.int64)
 
-    def _take_note(self, queue: JobQueue, cluster: ClusterView) -> None:
-        """Note whose GPUs are free again, and what new jobs need; refuse one that cannot be planned with."""
-        for number, (gpus, _) in list(self._running.items()):
+    def _take_note(self, queue: JobQueue, cluster: ClusterView) -> list[tuple[int, int]]:
+        """Note whose GPUs are free again, and what new jobs need; refuse one that cannot be planned with.
+
+        Return the number of GPUs of each job that left them, and when it was expected to.
+        """
+        left = []
+        for number, (gpus, end_ns) in list(self._running.items()):
             if cluster.num_residents(gpus[0]) == 0:
                 self._held[gpus] = False
                 self._run_ns_of[number] = -1  # it has ended, or waits again and has less left
                 del self._running[number]
+                left.append((len(gpus), end_ns))
         if (more := int(queue.numbers.max(initial=-1)) + 1 - len(self._gpus_of)) > 0:
             room = max(more, len(self._gpus_of))
             self._gpus_of, self._memory_of = np.pad(self._gpus_of, (0, room)), np.pad(self._memory_of, (0, room))
@@ -106,6 +111,7 @@ class Backfilling(PlacesOthers):
             job = queue[place]
             self._gpus_of[job.number], self._memory_of[job.number] = job.num_gpus, job.memory_bytes
             self._run_ns_of[job.number] = self._expected_run_ns(job, cluster)
+        return left
 
     def _free(self, job: JobView, cluster: ClusterView) -> np.ndarray:
         """Return the GPUs with nobody on them and the memory for a job, ascending."""

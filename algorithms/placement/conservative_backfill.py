@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithms.placement.backfilling import Backfilling, BackfillingPolicy
-from algorithms.placement.free_profile import NEVER, earliest_starts_ns
+from algorithms.placement.free_profile import NEVER, FreeProfile
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
-from ddlsched.policies.views import ClusterView, JobQueue
+from ddlsched.policies.views import ClusterView, JobQueue, JobView
 
 __all__ = ["ConservativeBackfill"]
 
@@ -38,14 +38,24 @@ class ConservativeBackfill(BackfillingPolicy):
 
 
 class _Conservative(Backfilling):
+    """During a run: the reservations, and the profile of free GPUs beside which they were made.
+
+    While running jobs and servers do as expected, old reservations would be made again as they are: a job was given the
+    earliest time beside those before it, whoever of them now comes after it has a later time, and takes nothing before
+    that. So the profile of the round before is gone on with, and only new jobs are given a time. It is made anew when a
+    job leaves before its time, outlives it or cannot start, and when a server fails or comes back.
+    """
+
     def __init__(self, policy: BackfillingPolicy, cluster: Cluster, rng: np.random.Generator) -> None:
         super().__init__(policy, cluster, rng)
         self._reserved_ns = np.zeros(0, np.int64)
+        self._profile = FreeProfile(np.zeros(0, np.int64), 0)
+        self._num_there = -1
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Make all reservations anew, and start the jobs whose reservation is now."""
-        self._take_note(queue, cluster)
-        starts_ns = self._reserve(queue, cluster)
+        leave_ns = max((end_ns for _, end_ns in self._take_note(queue, cluster)), default=0)
+        starts_ns = self._reserve(queue, cluster, as_expected=leave_ns <= cluster.now_ns)
         for place in np.flatnonzero(starts_ns == cluster.now_ns).tolist():
             job = queue[place]
             chosen = self._chosen_of_free(job, cluster)
@@ -57,25 +67,31 @@ class _Conservative(Backfilling):
         """Return when each job that waits is expected to start, by number, nanoseconds."""
         return {n: ns for n, ns in enumerate(self._reserved_ns.tolist()) if ns < NEVER}
 
-    def _reserve(self, queue: JobQueue, cluster: ClusterView) -> np.ndarray:
+    def _reserve(self, queue: JobQueue, cluster: ClusterView, *, as_expected: bool) -> np.ndarray:
         """Make and return the reservations of the jobs of the queue; NEVER for one that there are too few GPUs for."""
-        numbers, memory_of = queue.numbers, self._memory_of
-        largest = queue[int(memory_of[numbers].argmax())]
+        numbers = queue.numbers
+        there = self._could_hold(self._largest(queue), cluster)
+        missing = len(self._gpus_of) - len(self._reserved_ns)
+        before_ns = np.pad(self._reserved_ns, (0, missing), constant_values=NEVER)[numbers]
+        order = before_ns.argsort(kind="stable")
+        starts_ns: np.ndarray = before_ns.copy()
+        if as_expected and len(there) == self._num_there and before_ns[order[0]] >= cluster.now_ns:
+            self._profile.go_on(cluster.now_ns)
+            order = order[np.searchsorted(before_ns[order], NEVER) :]
+        else:
+            self._profile = FreeProfile(self._free_from_ns(cluster.now_ns)[there], cluster.now_ns)
+        self._num_there = len(there)
+        starts_ns[order] = self._profile.reserve(self._gpus_of[numbers[order]], self._run_ns_of[numbers[order]])
+        self._reserved_ns = np.full(len(self._gpus_of), NEVER)
+        self._reserved_ns[numbers] = starts_ns
+        return starts_ns
+
+    def _largest(self, queue: JobQueue) -> JobView:
+        """Return the job of the queue with the most memory a GPU, which must fit on any GPU."""
+        largest = queue[int(self._memory_of[queue.numbers].argmax())]
         if (too_small := np.flatnonzero(self._memory_bytes < largest.memory_bytes)).size:
             raise InputError(
                 f"job {largest.job_id!r} does not fit on GPU {too_small[0]}; conservative backfilling expects GPUs "
                 "with the memory for every job"
             )
-        missing = len(self._gpus_of) - len(self._reserved_ns)
-        before_ns = np.pad(self._reserved_ns, (0, missing), constant_values=NEVER)[numbers]
-        order = before_ns.argsort(kind="stable")
-        there = self._could_hold(largest, cluster)
-        free_from_ns = self._free_from_ns(cluster.now_ns)[there]
-        starts_ns = np.full(len(numbers), NEVER)
-        in_order = numbers[order]
-        starts_ns[order] = earliest_starts_ns(
-            free_from_ns, cluster.now_ns, self._gpus_of[in_order], self._run_ns_of[in_order]
-        )
-        self._reserved_ns = np.full(len(self._gpus_of), NEVER)
-        self._reserved_ns[numbers] = starts_ns
-        return starts_ns
+        return largest

@@ -13,7 +13,15 @@ from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.cli.reporting import one_line
-from ddlsched.cli.run_options import ClusterOptions, ElasticOptions, NetworkOptions, PolicyOptions
+from ddlsched.cli.run_options import (
+    RESTART_FIELDS,
+    ClusterOptions,
+    ElasticOptions,
+    KindOptions,
+    NetworkOptions,
+    PolicyOptions,
+)
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 
@@ -73,9 +81,11 @@ def compare(
     cluster: Annotated[
         Given[ClusterOptions], Panel(_RUNS, several=("servers", "server_table", "topology"), only_given=True)
     ],
+    kinds: Annotated[Given[KindOptions], Panel(_RUNS, only_given=True)],
     network: Annotated[
         Given[NetworkOptions], Panel(_RUNS, only=("contention",), several=("contention",), only_given=True)
     ],
+    restarts: Annotated[Given[Disturbances], Panel(_RUNS, only=RESTART_FIELDS, only_given=True)],
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,8 +144,8 @@ def compare(
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
     flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(policies.values | elastic.values)}
-    flags |= {"baseline": baseline, "seeds": seeds, "options": _options(option), "timeline": timeline}
-    flags |= cluster.values | network.values
+    flags |= {"baseline": baseline, "seeds": seeds, "timeline": timeline}
+    flags |= cluster.values | kinds.values | network.values | {"options": _options(option, restarts.values)}
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
     _refuse_processes(processes)
     from ddlsched.comparisons.compare import carry_out, planned
@@ -157,9 +167,9 @@ def _policies(given: dict[str, list[str]]) -> list[Any]:
     return [*given.get("scheduler", []), *([doors] if doors else [])]
 
 
-def _options(texts: list[str] | None) -> dict[str, Any]:
-    """Return what ``name=value`` and ``name.part=value`` say."""
-    options: dict[str, Any] = {}
+def _options(texts: list[str] | None, restarts: dict[str, Any]) -> dict[str, Any]:
+    """Return what ``name=value`` and ``name.part=value`` say, and the flags of what going on costs."""
+    options: dict[str, Any] = {"disturbances": dict(restarts)} if restarts else {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals:
@@ -186,7 +196,27 @@ def _with_config(config: Path | None, given: dict[str, Any]) -> tuple[dict[str, 
     from ddlsched.comparisons.yaml_file import read_yaml
 
     fields, line = read_yaml(config)
-    return fields | given, lambda location: _flag(location) if location and location[0] in given else line(location)
+    asked = fields | given
+    if isinstance(fields.get("options"), dict) and "options" in given:
+        asked["options"] = _over(fields["options"], given["options"])
+    return asked, lambda location: _flag(location) if _is_flagged(location, given) else line(location)
+
+
+def _is_flagged(location: Location, flags: Any) -> bool:
+    """Return whether the value at a place came from a flag."""
+    for part in location:
+        if not isinstance(flags, dict):
+            return True
+        if part not in flags:
+            return False
+        flags = flags[part]
+    return bool(location)
+
+
+def _over(options: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's options with those of the flags in their place, the parts of one by themselves."""
+    both = [name for name in flags if isinstance(flags[name], dict) and isinstance(options.get(name), dict)]
+    return options | flags | {name: options[name] | flags[name] for name in both}
 
 
 def _flag(location: Location) -> str:
@@ -199,6 +229,8 @@ def _flag(location: Location) -> str:
             return f"--{door}"
         case ("policies", *_):
             return "--scheduler, --placement, --order, --communication, --allocation or --path"
+        case ("options", "disturbances", str(name)) if name in RESTART_FIELDS:
+            return f"--{name.replace('_', '-')}"
         case ("options", *names):
             return f"--option {'.'.join(map(str, names))}"
     return f"--{str(location[0]).replace('_', '-')}"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddlsched.cli.output import emit, run_status
+from ddlsched.cli.itinerary_text import itinerary_text
+from ddlsched.cli.output import emit, run_status, without_nan
 from ddlsched.errors import UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def explain(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's job_id.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print every blocker as one JSON object.")] = False,
 ) -> None:
-    """Say what a job waited for, and which jobs held that.
+    """Say what a job waited for, which jobs held that, where it went and what it sent.
 
     The run is simulated again, and what touches the job is recorded; where several jobs held it at once, they share
     the time equally.
@@ -45,21 +46,28 @@ def explain(
     from ddlsched.comparisons.sweeps.stored_runs import read_jobs
     from ddlsched.results.explanation import explain as blockers_of
     from ddlsched.results.explanation import reservations
+    from ddlsched.results.itinerary import stays_of, transfers_of
     from ddlsched.results.result import PHASES
 
     row = _row(run, read_jobs(run, ("job_id", "start_s", "finish_s")), job)
     with run_status(f"simulating {run} again, with a timeline") as watch:
         result = repeat(run, timeline=_window(row, job), watch=watch)
         blockers, reserved = blockers_of(result, job), reservations(result, job)
+        stays, transfers = stays_of(result, job), transfers_of(result, job)
     now = result.jobs[result.jobs["job_id"] == job].iloc[0]
     phases = {phase.removesuffix("_s"): float(now[phase]) for phase in PHASES}
     if as_json:
         found = {"job_id": job, "state": str(now["state"]), "phases_s": phases, "blockers": _records(blockers)}
-        found["reservations"] = _records(reserved)
+        found |= {"reservations": _records(reserved), "transfers": _records(transfers)}
+        found["stays"] = [without_nan(row) for row in _records(stays)]
         emit(json.dumps(found, indent=2) + "\n")
     else:
         departures = [each for each in result.finished.departures if each.job == result.number_of(job)]
-        emit(_text(now, phases, blockers, [each.moved for each in departures]) + _reserved(reserved))
+        emit(
+            _text(now, phases, blockers, [each.moved for each in departures])
+            + _reserved(reserved)
+            + itinerary_text(stays, transfers)
+        )
 
 
 def _stops(restarts: int, moved: list[bool]) -> str:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from ddlsched.cli.dataclass_options import like, option
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 
 __all__ = [
+    "RESTART_FIELDS",
     "ClusterOptions",
     "ElasticOptions",
     "KindOptions",
@@ -19,6 +21,8 @@ __all__ = [
     "SpanOptions",
 ]
 
+RESTART_FIELDS = ("restart_s", "state_mb")
+"""What going on after a failure, a stop or a move costs: fields of :class:`ddlsched.Disturbances`."""
 _BUNDLES = "the bundle's"
 
 
@@ -76,6 +80,8 @@ class KindOptions:
     def applied_to(self, cluster: Cluster) -> Cluster:
         """Return the cluster with the table of throughputs, which is read."""
         if self.throughputs is None:
+            if self.reference_kind is not None:
+                raise InputError("--reference-kind: does nothing alone; expected --throughputs as well")
             return cluster
         from ddlsched.cluster.throughput_tables import read_throughputs
 

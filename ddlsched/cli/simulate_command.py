@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.ineffective_flags import refuse_ineffective
 from ddlsched.cli.output import emit, notice, run_status
 from ddlsched.cli.run_options import (
     ClusterOptions,
@@ -53,7 +54,7 @@ def simulate(
     """
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
-    _refuse_ineffective(context)
+    refuse_ineffective(context)
     _refuse_outputs(jobs, {"--jobs-out": out.jobs_out, "--run-out": out.run_out, "--timeline": out.timeline})
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.engine.run_progress import long_run_remark
@@ -74,44 +75,9 @@ def simulate(
     if out.run_out is not None:
         write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), out.run_out)
     write_files(result, out.jobs_out, out.timeline)
-    emit(metrics_json(result.summary()) if out.as_json else metrics_table(result))
+    emit(metrics_json(result) if out.as_json else metrics_table(result))
     for line in remarks(result) if out.as_json else ():
         notice(line)
-
-
-_NEEDS = {
-    "rescale_cost": ("allocation",),
-    "straggler_slowdown": ("straggler_share",),
-    "server_repair_s": ("server_mtbf_s",),
-    "restart_s": ("server_mtbf_s", "outages", "capacity", "order", "placement"),
-    "state_mb": ("order", "placement"),
-    "throughputs": ("server_table",),
-    "reference_kind": ("throughputs",),
-    "checkpoint_iterations": ("server_mtbf_s", "outages", "capacity"),
-}
-"""Flags that change nothing without one of others."""
-
-
-def _refuse_ineffective(context: typer.Context) -> None:
-    """Refuse flags that another makes void, or that do nothing alone: the result would seem to be theirs."""
-    given = {name for name in context.params if _is_given(context, name)}
-    for name in ("servers", "gpus_per_server", "gpu_memory_mb"):
-        if {name, "server_table"} <= given:
-            raise InputError(f"{_flag(name)}: the servers are those of --server-table; expected one of the two")
-    if {"exclusive", "interference"} <= given:
-        raise InputError("--interference: with --exclusive no GPU is shared; expected one of the two")
-    for name, others in _NEEDS.items():
-        if name in given and given.isdisjoint(others):
-            raise InputError(f"{_flag(name)}: does nothing alone; expected {' or '.join(map(_flag, others))} as well")
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _window(timeline: Path | None, text: str | None) -> bool | tuple[float, float]:

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["metrics_json", "metrics_table", "remarks", "write_files", "write_run"]
 
 
-def metrics_json(summary: dict[str, float]) -> str:
+def metrics_json(result: Result) -> str:
     """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
-    return json.dumps(without_nan(summary), indent=2) + "\n"
+    return json.dumps(without_nan(result.summary() | _used(result)), indent=2) + "\n"
+
+
+def _used(result: Result) -> dict[str, float]:
+    """Return how often doors were used, of those that were."""
+    from ddlsched.results.door_counts import door_counts
+
+    return {name: count for name, count in door_counts(result).items() if count}
 
 
 def write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
@@ -86,7 +93,7 @@ def metrics_table(result: Result) -> str:
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    for row in _rows(result.summary()):
+    for row in _rows(result.summary(), _used(result)):
         table.add_row(*row)
     with console.capture() as capture:
         console.print(table)
@@ -103,7 +110,9 @@ def remarks(result: Result) -> list[str]:
     return [*([shared] if most > 1 else []), *([remark] if remark else [])]
 
 
-def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
+def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, str, str]]:
+    from ddlsched.results.door_counts import COUNTS
+
     unfinished, restarts = summary["unfinished_jobs"], summary["restarts"]
     cut = [("finished jobs", f"{summary['jobs'] - unfinished:,}", ""), ("unfinished jobs", f"{unfinished:,}", "")]
     apart = (cut if unfinished else []) + ([("restarts", f"{restarts:,}", "")] if restarts else [])
@@ -114,6 +123,14 @@ def _rows(summary: dict[str, float]) -> list[tuple[str, str, str]]:
         ("makespan", f"{summary['makespan_s']:.3f}", "s"),
         ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
         *apart,
+        *(_count(COUNTS[name], count) for name, count in used.items()),
         ("events", f"{summary['events']:,}", ""),
         ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
     ]
+
+
+def _count(label: str, count: float) -> tuple[str, str, str]:
+    """Return the row of how often a door was used; a label of bytes ends with their unit."""
+    name = label.removesuffix(" (GB)")
+    shown = name[:1].lower() + name[1:]
+    return (shown, f"{count / 1e9:,.3f}", "GB") if label.endswith("(GB)") else (shown, f"{count:,}", "")

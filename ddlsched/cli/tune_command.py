@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.ineffective_flags import refuse_ineffective
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
+from ddlsched.cli.run_options import (
+    ClusterOptions,
+    ElasticOptions,
+    KindOptions,
+    NetworkOptions,
+    PolicyOptions,
+    SpanOptions,
+)
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,8 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["tune"]
 
+_RUNS = "The runs"
 
+
+@with_options
 def tune(
+    context: typer.Context,
     workload: Annotated[
         str,
         typer.Argument(metavar="JOBS", help="A generator whose jobs the seed makes, e.g. microsoft-160:scale=0.01."),
@@ -27,6 +42,15 @@ def tune(
     order: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
     communication: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
     allocation: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
+    path: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
+    *,
+    cluster: Annotated[Given[ClusterOptions], Panel(_RUNS, only_given=True)],
+    kinds: Annotated[Given[KindOptions], Panel(_RUNS, only_given=True)],
+    network: Annotated[Given[NetworkOptions], Panel(_RUNS, only_given=True)],
+    sharing: Annotated[Given[PolicyOptions], Panel(_RUNS, only=("interference",), only_given=True)],
+    elastic: Annotated[Given[ElasticOptions], Panel(_RUNS, only=("rescale_cost", "capacity"), only_given=True)],
+    disturbances: Annotated[Given[Disturbances], Panel(_RUNS, metavars={"outages": "FILE.csv"}, only_given=True)],
+    span: Annotated[Given[SpanOptions], Panel(_RUNS, only=("warmup_s", "until_s"), only_given=True)],
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,20 +72,28 @@ def tune(
     ] = -1,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
 ) -> None:
-    """Search the fields of policies for a better metric on some seeds, and check the best on others.
+    r"""Search the fields of policies for a better metric on some seeds, and check the best on others.
 
     Ends with the flags of the best and a warning where the gain is not there on the held-out seeds.
 
-    Needs pip install 'ddlsched[tune]'.
+    Needs pip install 'ddlsched\[tune]'.
     """
     from ddlsched.comparisons.fields import seeds_of
     from ddlsched.comparisons.tuning import tune as search
     from ddlsched.io.progress import progress_bar
 
+    refuse_ineffective(context)
     given = {"placement": placement, "order": order, "communication": communication, "allocation": allocation}
-    policies = {door: text for door, text in given.items() if text is not None}
+    policies = {door: text for door, text in (given | {"path": path}).items() if text is not None}
     if not policies:
-        raise InputError("there is no policy to tune; expected --placement, --order, --communication or --allocation")
+        raise InputError(
+            "there is no policy to tune; expected --placement, --order, --communication, --allocation or --path"
+        )
+    options = network.values | sharing.values | elastic.values | span.values
+    if cluster.values or kinds.values:
+        options["cluster"] = kinds.made().applied_to(cluster.made().cluster())
+    if disturbances.values:
+        options["disturbances"] = disturbances.made()
     with progress_bar("trials") as tell:
         found = search(
             workload,
@@ -71,6 +103,7 @@ def tune(
             trials=trials,
             seeds=seeds_of(seeds, "--seeds"),
             held_out=seeds_of(held_out, "--held-out"),
+            options=options,
             folder=out,
             processes=processes,
             watch=lambda done, total: tell(done, total, None),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.output import emit
+from ddlsched.cli.run_options import RESTART_FIELDS, ClusterOptions, KindOptions
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.io.reading import opened
 from ddlsched.io.tables import cell_whole, csv_rows
@@ -22,35 +27,55 @@ if TYPE_CHECKING:
 __all__ = ["validate"]
 
 _KINDS = (
-    "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), "
+    "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
+    "of throughputs (.csv with the column model), "
     "a comparison (.yaml), a training trace of a rank (.et, .recording.json, Kineto's .json; also .gz)"
 )
 _LONGEST_HEADER = 65_536
 _MOST_TRACE_BYTES = 1 << 32
 
 
+@dataclass(frozen=True)
+class _Beside:
+    """What a file is checked against: a cluster if one is told, and what of it was told."""
+
+    cluster: Cluster | None
+    network: bool
+    price: Disturbances | None
+
+    @property
+    def usual(self) -> Cluster:
+        """The cluster, or that of the 64-GPU experiment."""
+        from ddlsched.cluster.cluster import Cluster
+
+        return self.cluster or Cluster()
+
+
+@with_options
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
-    server_table: Annotated[
-        Path | None,
-        typer.Option(
-            help="The cluster on which a workload's jobs must fit (else 16 servers of 4 GPUs), or whose servers fail, "
-            "join and leave.",
-            metavar="FILE.csv",
-        ),
-    ] = None,
+    *,
+    cluster: Annotated[Given[ClusterOptions], Panel(None, only=("server_table", "topology"), only_given=True)],
+    kinds: Annotated[Given[KindOptions], Panel(None, only_given=True)],
+    restarts: Annotated[Given[Disturbances], Panel(None, only=RESTART_FIELDS, only_given=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
 ) -> None:
-    """Check an input file and say what is in it, or what is wrong and where."""
-    from ddlsched.cluster.server_tables import read_cluster
+    """Check an input file and say what is in it, or what is wrong and where.
 
-    cluster = None if server_table is None else read_cluster(server_table)
+    With --server-table a workload's jobs must fit on those servers (else 16 of 4 GPUs), or those fail, join and leave.
+
+    With --topology also the links and the paths between servers, with --throughputs also the speeds on kinds of GPUs,
+    with --restart-s or --state-mb also what going on elsewhere takes.
+    """
+    network = "topology" in cluster.values
+    told = kinds.made().applied_to(cluster.made().cluster()) if cluster.values or kinds.values else None
+    beside = _Beside(told, network, restarts.made() if restarts.values else None)
     kind = _kind(file)
-    found = _READERS[kind](file, cluster)
+    found = _READERS[kind](file, beside)
     if as_json:
         emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
     else:
-        lines = [f"{file}: valid ({kind})", *(f"  {name.replace('_', ' '):<28}{_text(found[name])}" for name in found)]
+        lines = [f"{file}: valid ({kind})", *(f"  {name:<28}{text}" for name, text in _lines(found))]
         emit("\n".join(lines) + "\n")
 
 
@@ -70,6 +95,8 @@ def _kind(path: Path) -> str:
         return "outages"
     if "join_s" in header or "leave_s" in header:
         return "capacity"
+    if "model" in header and not header & {"job_id", "iterations", "arrival_s", "other"}:
+        return "throughputs"
     return "servers" if "gpus" in header and not header & {"job_id", "iterations", "arrival_s"} else "workload"
 
 
@@ -87,7 +114,7 @@ def _is_training_trace(path: Path) -> bool:
         return False  # whose reader says what is wrong
 
 
-def _training_trace(path: Path, _: Cluster | None) -> dict[str, Any]:
+def _training_trace(path: Path, _: _Beside) -> dict[str, Any]:
     from ddlsched.workload.recorded.reading import reader_of
 
     trace = reader_of(path)(path)
@@ -105,13 +132,13 @@ def _training_trace(path: Path, _: Cluster | None) -> dict[str, Any]:
     }
 
 
-def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
     import numpy as np
 
-    from ddlsched.cluster.cluster import Cluster
+    from ddlsched.cli import validate_doors as doors
     from ddlsched.workload.workload_files import read_workload
 
-    workload = read_workload(path)
+    workload, cluster = read_workload(path), beside.usual
     gpus = np.array([job.num_gpus for job in workload])
     arrivals_s = np.array([job.arrival_s for job in workload])
     service_s = sum(job.service_ns for job in workload) / 1e9
@@ -124,8 +151,12 @@ def _workload(path: Path, cluster: Cluster | None) -> dict[str, Any]:
         "jobs_of_8_or_more_gpus": int((gpus >= 8).sum()),
         "arrivals_s": [float(arrivals_s.min()), float(arrivals_s.max())],
         "gpu_hours_of_compute": round(service_s / 3600, 3),
-        "jobs_that_never_fit": _misfits(workload, cluster or Cluster()),
-    } | ({"jobs_with_groups": grouped} if grouped else {})
+        "jobs_that_never_fit": _misfits(workload, cluster),
+        **({"jobs_with_groups": grouped, "collectives": doors.collectives(workload)} if grouped else {}),
+        **doors.kinds_of_gpus(workload, cluster),
+        **(doors.network_summary(cluster) if beside.network else {}),
+        **(doors.going_on(workload, cluster, beside.price) if beside.price else {}),
+    }
 
 
 def _misfits(workload: Workload, cluster: Cluster) -> int:
@@ -144,25 +175,39 @@ def _quantiles(values: Any) -> list[float]:
     return [float(value) for value in np.quantile(values, [0.0, 0.5, 1.0])]
 
 
-def _servers(path: Path, _: Cluster | None) -> dict[str, Any]:
+def _servers(path: Path, beside: _Beside) -> dict[str, Any]:
+    from ddlsched.cli.validate_doors import network_summary
     from ddlsched.cluster.server_tables import read_cluster
 
-    cluster = read_cluster(path)
+    cluster = read_cluster(path, topology=beside.usual.topology)
+    counts: Counter[str] = Counter()
+    for server in cluster.servers:
+        counts.update({server.gpu_kind: server.gpus} if server.gpu_kind else {})
+    kinds = ", ".join(f"{kind} ({count} GPUs)" for kind, count in counts.items())
     return {
         "servers": cluster.num_servers,
         "gpus": cluster.num_gpus,
         "gpu_memory_mb": _quantiles([server.gpu_memory_mb for server in cluster.servers]),
         "relative_speed": _quantiles([server.relative_speed for server in cluster.servers]),
-        **({"gpu_kinds": kinds} if (kinds := len({server.gpu_kind for server in cluster.servers} - {None})) else {}),
+        **({"gpu_kinds": kinds} if kinds else {}),
         "exclusive": cluster.exclusive,
+        **(network_summary(cluster) if beside.network else {}),
     }
 
 
-def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+def _throughputs(path: Path, beside: _Beside) -> dict[str, Any]:
+    from ddlsched.cli.validate_doors import throughput_summary
+    from ddlsched.cluster.throughput_tables import read_throughputs
+
+    return throughput_summary(read_throughputs(path), beside.cluster)
+
+
+def _outages(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cluster.disturbances import read_outages
 
     outages = read_outages(path)
     last = max((outage.server for outage in outages), default=0)
+    cluster = beside.cluster
     if cluster is not None and last >= cluster.num_servers:
         raise InputError(f"{path}: server {last} is down; expected servers from 0 to {cluster.num_servers - 1}")
     return {
@@ -172,10 +217,11 @@ def _outages(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     }
 
 
-def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
+def _capacity(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cluster.capacity import CapacityTrace
 
     trace = CapacityTrace.read(path)
+    cluster = beside.cluster
     if cluster is not None:
         for where, row in csv_rows(path, ("server", "join_s", "leave_s"), ("warned",)):
             cell_whole(where, "server", row["server"], at_most=cluster.num_servers - 1, at_least=0)
@@ -189,23 +235,29 @@ def _capacity(path: Path, cluster: Cluster | None) -> dict[str, Any]:
     }
 
 
-def _comparison(path: Path, _: Cluster | None) -> dict[str, Any]:
+def _comparison(path: Path, _: _Beside) -> dict[str, Any]:
+    from pandas import DataFrame
+
     from ddlsched.comparisons.compare import planned
+    from ddlsched.comparisons.conditions import conditions
     from ddlsched.comparisons.yaml_file import read_yaml
 
     plan = planned(*read_yaml(path))
+    told = conditions(plan.described(), DataFrame())
     return {
         "policies": len(plan.policies),
         "workloads": len(plan.workloads),
         "clusters": len(plan.places),
         "seeds": len(plan.settings.seeds),
         "runs": len(plan.runs()),
+        **({"conditions": " ".join(told)} if told else {}),
     }
 
 
-_READERS: dict[str, Callable[[Path, Cluster | None], dict[str, Any]]] = {
+_READERS: dict[str, Callable[[Path, _Beside], dict[str, Any]]] = {
     "workload": _workload,
     "servers": _servers,
+    "throughputs": _throughputs,
     "outages": _outages,
     "capacity": _capacity,
     "comparison": _comparison,
@@ -213,8 +265,21 @@ _READERS: dict[str, Callable[[Path, Cluster | None], dict[str, Any]]] = {
 }
 
 
-def _text(value: Any) -> str:
+def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a name and a text for each thing found, for each kind of collective one."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            for kind, own in value.items():
+                few, many = own["workers"]
+                sizes = f"{few}" if few == many else f"{few} to {many}"
+                yield kind, f"{own['tuples']:,} over {sizes} workers, {own['message_bytes'] / 1e9:,.6g} GB in all runs"
+        else:
+            yield name.replace("_", " "), _text(name, value)
+
+
+def _text(name: str, value: Any) -> str:
     if isinstance(value, list):
-        names = ("smallest", "median", "largest") if len(value) == 3 else ("first", "last")
+        ends = ("first", "last") if name in ("arrivals_s", "joins_s") else ("smallest", "largest")
+        names = ("smallest", "median", "largest") if len(value) == 3 else ends
         return ", ".join(f"{name} {number:g}" for name, number in zip(names, value, strict=True))
     return value if isinstance(value, str) else f"{value:,}"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, lcm
@@ -188,6 +189,29 @@ class Cluster:
             return []
         there = {server.gpu_kind for server in self.servers}
         return [kind for kind in self.throughputs.kinds if kind in there]
+
+    @property
+    def models_on_all_kinds(self) -> list[str]:
+        """The models that have a throughput on each of :attr:`kinds`; none without a table of throughputs."""
+        if self.throughputs is None:
+            return []
+        there = {(model, kind) for model, kind, _ in self.throughputs.values}
+        return [model for model in self.throughputs.models if all((model, kind) in there for kind in self.kinds)]
+
+    def refuse_without_throughput(self, jobs: Iterable[tuple[str, str, str | None]]) -> None:
+        """Refuse the first job whose model lacks a throughput on a kind of the GPUs.
+
+        ``jobs`` are the place in the workload, the id and the model of each.
+
+        Raises
+        ------
+        InputError
+            With the job's place and the row and column of the table.
+        """
+        if self.throughputs is not None:
+            for where, job_id, model in jobs:
+                for kind in self.kinds:
+                    self.throughputs.speed(model, kind, f"{where}: job {job_id!r}")
 
     @cached_property
     def kind_of_gpu(self) -> np.ndarray:

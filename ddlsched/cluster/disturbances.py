@@ -129,6 +129,11 @@ class Disturbances:
         return self.server_mtbf_s is not None or bool(self.outages)
 
     @property
+    def draws(self) -> bool:
+        """Whether anything of it depends on the run's seed."""
+        return self.jitter_cv > 0 or self.straggler_share > 0 or self.server_mtbf_s is not None
+
+    @property
     def restart_ns(self) -> int:
         """Time for which a job that starts again holds its GPUs, nanoseconds."""
         return ns_from_s(self.restart_s)

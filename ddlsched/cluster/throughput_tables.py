@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_number, check_columns, read_text, readable
 
-__all__ = ["read_throughputs"]
+__all__ = ["read_throughputs", "throughputs_of"]
 
 
 def read_throughputs(path: str | Path, reference_kind: str | None = None) -> Throughputs:
@@ -30,6 +31,23 @@ def read_throughputs(path: str | Path, reference_kind: str | None = None) -> Thr
     read = _read_json if Path(path).suffix.lower() == ".json" else _read_csv
     values = readable(Path(path), "a table of throughputs (CSV or JSON)", read)
     return Throughputs(values=tuple(values), reference_kind=reference_kind, source=str(path))
+
+
+def throughputs_of(given: Throughputs | str | Path | None, reference_kind: str | None) -> Throughputs | None:
+    """Return the throughputs that are given, or of a file, with the reference kind in place of their own.
+
+    Raises
+    ------
+    InputError
+        A reference kind without throughputs; or as :func:`read_throughputs`.
+    """
+    if given is None:
+        if reference_kind is not None:
+            raise InputError(f"reference_kind is {reference_kind!r}; expected throughputs as well")
+        return None
+    if not isinstance(given, Throughputs):
+        return read_throughputs(given, reference_kind)
+    return given if reference_kind is None else replace(given, reference_kind=reference_kind)
 
 
 def _read_csv(path: Path) -> list[tuple[str, str, float]]:

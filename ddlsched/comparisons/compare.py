@@ -29,6 +29,8 @@ def compare(
     gpus_per_server: int | None = None,
     gpu_memory_mb: float | None = None,
     server_table: str | Path | Sequence[str | Path] | None = None,
+    throughputs: str | Path | None = None,
+    reference_kind: str | None = None,
     exclusive: bool = Cluster.exclusive,
     topology: Any = Cluster.topology,
     contention: Any = DEFAULT_CONTENTION,
@@ -59,6 +61,9 @@ def compare(
         The clusters: one for each number of servers and each topology; by default 16 servers of 4 GPUs of 32,768 MB.
     server_table
         Files of :func:`ddlsched.read_cluster` for servers that differ, a cluster each, in place of the first three.
+    throughputs, reference_kind
+        A file of :func:`ddlsched.cluster.throughput_tables.read_throughputs` for the kinds of GPUs of ``server_table``,
+        and the kind on which jobs take the times that the workload says.
     contention
         One model, or several, with each of which everything is simulated.
     exclusive

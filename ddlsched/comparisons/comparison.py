@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddlsched.comparisons.comparison_tables import SETTING, compare_everywhere
+from ddlsched.comparisons.conditions import conditions
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 from ddlsched.results.charts_above import ChartsAbove
 from ddlsched.results.classes import class_metrics, compare_classes
+from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS
 
@@ -87,7 +89,10 @@ class Comparison:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row a finished run: policy, workload, cluster, seed, file (in the folder), metrics, most_jobs_on_a_gpu."""
+        """A row a finished run: policy, workload, cluster, seed, file (in the folder), metrics, most_jobs_on_a_gpu.
+
+        And those of :data:`ddlsched.results.door_counts.COUNTS` that are not 0 in all of them.
+        """
         return self._read("runs.csv")
 
     @property
@@ -164,8 +169,7 @@ class Comparison:
         notes += [f"{workload}: {self._why_one_run(workload)}." for workload in alone]
         if len(table) and table["seeds_left_out"].any():
             notes.append("Where runs failed, a policy is compared on the seeds that are left, and has no verdict.")
-        clusters = self.asked["clusters"].items()
-        return [*notes, *self._sharing(), *(f"{name}: {has['remark']}" for name, has in clusters if has.get("remark"))]
+        return [*notes, *conditions(self.asked, self.runs)]
 
     def _why_one_run(self, workload: str) -> str:
         """Return why the seeds of a workload count as one run: nothing drew, or what was drawn changed no metric."""
@@ -177,13 +181,6 @@ class Comparison:
             "neither the jobs nor the policy draw random numbers, so all seeds are one run, without an interval or a "
             "verdict (jobs that differ by seed: docs/traces.md#a-trace-with-seeds)"
         )
-
-    def _sharing(self) -> list[str]:
-        """Return that jobs shared GPUs, if they did; tables of an older version do not say."""
-        most = self.runs.get("most_jobs_on_a_gpu")
-        if most is None or not most.max() > 1:
-            return []
-        return [f"GPUs were shared: up to {int(most.max())} jobs at a time on one (--exclusive: one job a GPU)."]
 
     def _read(self, name: str) -> pd.DataFrame:
         """Read a table once; a caller gets a copy, so that what it changes stays its own."""
@@ -234,7 +231,7 @@ def finish(comparison: Comparison, done: Sweep) -> None:
     rows, classes = [], []
     for run, path in done.finished:
         labels, told = {**run.labels, "seed": run.seed}, read_metadata(path)
-        shared = {"most_jobs_on_a_gpu": told["most_jobs_on_a_gpu"]}
+        shared = {"most_jobs_on_a_gpu": told["most_jobs_on_a_gpu"], **told["door_counts"]}
         rows.append({**labels, "file": f"runs/{path.name}", **told["summary"], **shared})
         classes += [labels | row for row in class_metrics(read_jobs(path)).to_dict("records")]
         for kind, kept in run.files(path.parent, path.stem).items():
@@ -242,6 +239,8 @@ def finish(comparison: Comparison, done: Sweep) -> None:
                 _publish(kept, kept_file(folder, kind, run.labels["policy"]))
     runs = pd.DataFrame(rows, columns=None if rows else [*LABELS, "seed", "file"])
     by_class = pd.DataFrame(classes, columns=None if classes else [*LABELS, "seed", "size_class"])
+    unused = [name for name in COUNTS if name in runs and not runs[name].any()]
+    runs = runs.drop(columns=unused)
     _write(folder / "runs.csv", runs)
     _write(folder / "comparison.csv", compare_everywhere(runs, runs, comparison.baseline))
     compared = compare_everywhere(runs, by_class, comparison.baseline, compare_classes)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import inspect
 import typing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
 from ddlsched.cluster.server_tables import read_cluster
+from ddlsched.cluster.throughput_tables import read_throughputs
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
@@ -30,6 +33,7 @@ __all__ = [
     "Plugin",
     "Seeds",
     "ServerTable",
+    "ThroughputTable",
     "Whole",
     "Window",
     "Workload",
@@ -96,6 +100,21 @@ def _server_table(name: str) -> str:
 ServerTable = Annotated[str, BeforeValidator(_text), AfterValidator(_server_table)]
 """A file, which is read."""
 
+
+def _throughputs(name: str, info: ValidationInfo) -> str:
+    tables = info.data.get("server_table", [])
+    if not tables:
+        raise InputError("the kinds of GPUs are those of servers; expected server_table as well")
+    values = read_throughputs(name, info.data.get("reference_kind"))
+    for table in tables:
+        cluster = read_cluster(table)
+        located(f"server_table {table}", partial(replace, cluster, throughputs=values))
+    return name
+
+
+ThroughputTable = Annotated[str, BeforeValidator(_text), AfterValidator(_throughputs)]
+"""A file, which is read, and which has the kinds of the tables of servers."""
+
 Workload = Annotated[str, BeforeValidator(_text), AfterValidator(_usable)]
 """A file, which is read, or a generator, which is tried with the first seed."""
 
@@ -151,6 +170,7 @@ Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
 _CLUSTER = {"servers", "gpus_per_server", "gpu_memory_mb", "server_table", "topology", "exclusive"}
+_CLUSTER |= {"throughputs", "reference_kind"}
 GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, *_CLUSTER, "scheduler", "contention", "seed", "timeline", "watch"}
 
 if TYPE_CHECKING:

@@ -17,10 +17,13 @@ import numpy as np
 import yaml
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.server_tables import read_cluster
+from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.errors import DdlschedError, InputError, guarded
+from ddlsched.io.tables import located
 from ddlsched.network.card_remark import card_remark
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
@@ -34,7 +37,7 @@ from ddlsched.workload.workload_specs import draws_from_seed, is_generator, work
 __all__ = ["Place", "Plan"]
 
 _WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "until_s", "warmup_s"}
-"""Arguments of ``simulate`` that draw no random numbers; any other is taken to."""
+"""Arguments of ``simulate`` that draw no random numbers; any other is taken to, but for disturbances, which say so."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class Plan:
         if settings.server_table:
             stems = Counter(Path(table).stem for table in settings.server_table)
             names = {t: Path(t).stem if stems[Path(t).stem] == 1 else t for t in settings.server_table}
-            return {name: read_cluster(table, exclusive=settings.exclusive) for table, name in names.items()}
+            clusters = {name: read_cluster(table, exclusive=settings.exclusive) for table, name in names.items()}
+            speeds = throughputs_of(settings.throughputs, settings.reference_kind)
+            return {name: replace(cluster, throughputs=speeds) for name, cluster in clusters.items()}
         memory_mb, exclusive = settings.gpu_memory_mb, settings.exclusive
         equal = Cluster(gpus_per_server=per_server, gpu_memory_mb=memory_mb, exclusive=exclusive)
         return {f"{count}x{per_server}": replace(equal, num_servers=count) for count in settings.servers}
@@ -138,8 +143,11 @@ class Plan:
 
     def _chance(self, workload: str) -> dict[str, bool]:
         """Return of each policy whether its runs on a workload differ from seed to seed."""
-        jobs_differ = draws_from_seed(self.workloads[workload]) or self.settings.given_options.keys() - _WITHOUT_CHANCE
-        return {policy: bool(jobs_differ) or draws for policy, draws in self._draws.items()}
+        given = self.settings.given_options
+        disturbances = given.get("disturbances") or Disturbances()
+        drawn = disturbances.draws or bool(given.keys() - _WITHOUT_CHANCE - {"disturbances"})
+        jobs_differ = drawn or draws_from_seed(self.workloads[workload])
+        return {policy: jobs_differ or draws for policy, draws in self._draws.items()}
 
     @cached_property
     def _draws(self) -> dict[str, bool]:
@@ -158,15 +166,19 @@ class Plan:
             an option out of range.
         """
         self._match_allocations(where)
-        iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1.0)
-        job = Job(job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1e-6)
+        located(where(("throughputs",)), self._match_throughputs)
         options = self.settings.given_options
         for place in self.places.values():
-            tried = partial(_refusal, Workload.of([job]), place)
+            tried = partial(_refusal, Workload.of([_job_of_a_second(place.cluster)]), place)
             refusal = tried(options)
             if refusal is not None:
                 faulty = [name for name in options if tried({name: options[name]}) is not None]
                 raise InputError(f"{where(('options', faulty[0]) if len(faulty) == 1 else ())}: {refusal}")
+
+    def _match_throughputs(self) -> None:
+        """Refuse a job whose model lacks a throughput on a kind of a cluster's GPUs."""
+        for jobs, cluster in product(self._jobs_of.values(), self._servers.values()):
+            cluster.refuse_without_throughput((jobs.where(n), job.job_id, job.model) for n, job in enumerate(jobs))
 
     def _match_allocations(self, where: Where) -> None:
         for name in self.workloads:
@@ -202,13 +214,23 @@ class Plan:
         if not all(isinstance(plugin, str) for plugin in [*settings.topology, *settings.contention, *policies]):
             return None
         equal = ("servers", "gpus_per_server", "gpu_memory_mb")
-        servers = ("server_table",) if settings.server_table else equal
+        kinds = ("throughputs", "reference_kind") if settings.throughputs else ()
+        servers = ("server_table", *kinds) if settings.server_table else equal
         networks = ("exclusive", "topology", "contention")
         fields = {name: getattr(settings, name) for name in ("workloads", "seeds", *servers, *networks)}
         fields |= {"policies": [{"name": name} | doors for name, doors in self.policies.items()]}
         fields |= {"baseline": self.baseline, "options": self.described()["options"]}
         fields |= {"timeline": list(settings.timeline)} if settings.timeline else {}
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
+
+
+def _job_of_a_second(cluster: Cluster) -> Job:
+    """Return a job that fits anywhere, of a model that has a throughput on all of the cluster's kinds of GPUs."""
+    iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=1.0)
+    model = next(iter(cluster.models_on_all_kinds), None)
+    return Job(
+        job_id="a", arrival_s=0.0, num_gpus=1, iterations=1, iteration=iteration, gpu_memory_mb=1e-6, model=model
+    )
 
 
 def _refusal(workload: Workload, place: Place, options: Mapping[str, Any]) -> InputError | None:
@@ -227,26 +249,42 @@ def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _described_place(place: Place) -> dict[str, Any]:
-    cluster = place.cluster
+    cluster, network = place.cluster, _network_of(place.cluster)
+    inside = None if network is None else network.inside
     return {
         "num_servers": cluster.num_servers,
         "gpus_per_server": cluster.gpus_per_server,
         "gpu_memory_mb": cluster.gpu_memory_mb,
         "gpus": np.diff(cluster.first_gpus).tolist(),
         "exclusive": cluster.exclusive,
+        **_described_kinds(cluster),
         "topology": text_of(cluster.topology),
         "contention": text_of(place.contention),
-        "remark": _remark(place),
+        "remark": None if network is None else _remark(place, network),
+        **({"inside": {"gpu_gbps": inside.gpu_gbps, "cards": inside.cards}} if inside else {}),
     }
 
 
-def _remark(place: Place) -> str | None:
-    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
-    cluster = place.cluster
+def _described_kinds(cluster: Cluster) -> dict[str, Any]:
+    """Return how many GPUs there are of each kind and whose throughputs they have; nothing without a table."""
+    if cluster.throughputs is None:
+        return {}
+    counts = np.bincount(cluster.kind_of_gpu).tolist()
+    told = {"source": cluster.throughputs.source, "reference_kind": cluster.throughputs.reference_kind}
+    return {"gpu_kinds": dict(zip(cluster.kinds, counts, strict=True)), "throughputs": told}
+
+
+def _network_of(cluster: Cluster) -> Network | None:
+    """Return the network between the servers, or None: a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
-        network = Network(
-            resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
-        )
+        topology = resolve("topology", cluster.topology)
+        return Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+    return None
+
+
+def _remark(place: Place, network: Network) -> str | None:
+    """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
+    with suppress(DdlschedError):
         model = resolve("contention", place.contention)
         return card_remark(guarded("contention: bound_to", lambda: model.bound_to(network)), network)
     return None

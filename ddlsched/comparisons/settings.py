@@ -26,6 +26,7 @@ from ddlsched.comparisons.fields import (
     Plugin,
     Seeds,
     ServerTable,
+    ThroughputTable,
     Whole,
     Window,
     Workload,
@@ -111,6 +112,9 @@ class Settings(_Model):
         Clusters of equal servers: one for each number of servers.
     server_table
         Files of :func:`ddlsched.read_cluster`, a cluster each, in place of the three above.
+    throughputs, reference_kind
+        File of a matrix of throughputs of models on the kinds of GPUs of ``server_table``, and the kind on which jobs
+        take the times that the workload says.
     exclusive
         Whether a GPU of any cluster has one job at a time.
     topology
@@ -132,6 +136,8 @@ class Settings(_Model):
     gpus_per_server: Whole = Cluster.gpus_per_server
     gpu_memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Cluster.gpu_memory_mb
     server_table: Annotated[list[ServerTable], Listed] = []
+    reference_kind: str | None = None
+    throughputs: ThroughputTable | None = None
     exclusive: bool = Cluster.exclusive
     topology: Annotated[list[Annotated[Any, Plugin("topology")]], Listed, Field(min_length=1)] = [Cluster.topology]
     contention: Annotated[list[Annotated[Any, Plugin("contention")]], Listed, Field(min_length=1)] = [
@@ -146,6 +152,12 @@ class Settings(_Model):
         equal = sorted({"servers", "gpus_per_server", "gpu_memory_mb"} & self.model_fields_set)
         if self.server_table and equal:
             raise InputError(f"both server_table and {equal[0]} are given; expected one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _reference_with_throughputs(self) -> Settings:
+        if self.reference_kind is not None and self.throughputs is None:
+            raise InputError("reference_kind is given; expected throughputs as well")
         return self
 
     @field_validator("workloads", "servers", "server_table", "topology", "contention")

@@ -78,7 +78,7 @@ def tune(
     workload
         A generator whose jobs the seed makes, such as ``"microsoft-160:scale=0.01"``.
     policies
-        Texts by kind: ``placement``, ``order``, ``communication`` or ``allocation``.
+        Texts by kind: ``placement``, ``order``, ``communication``, ``allocation`` or ``path``.
     ranges
         What is tuned; see :func:`ddlsched.comparisons.search_space.knobs`.
     metric

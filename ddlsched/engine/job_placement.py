@@ -115,7 +115,9 @@ class JobPlacement:
             )
         links_of = {state.transfers.task.item(t): transfer.links for t, transfer in enumerate(planned, first)}
         links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
-        state.stays.append(Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns))
+        state_bytes = sum(transfer.size_bytes for transfer in transfers)
+        stay = Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns, state_bytes=state_bytes)
+        state.stays.append(stay)
         if transfers:
             self._make_room([], sum(len(transfer.links) for transfer in transfers), 0)
             self._transfers.send(number, transfers, hold_ns)

@@ -48,6 +48,7 @@ class Residency:
     It begins with the transfers of the job's state, if a policy had taken it off its GPUs, and ``hold_ns`` in which the
     job starts again; ``to_ns`` is -1 until it ends, ``ended_by`` says why unless the job has finished. ``links_of`` are
     the links that each transfer crosses, by its task's number, an entry a crossing; those of state are below 0.
+    ``state_bytes`` is what of its state comes over the network to begin with.
     """
 
     job: int
@@ -58,6 +59,7 @@ class Residency:
     to_ns: int = -1
     ended_by: str = ""
     rerouted: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    state_bytes: int = 0
 
     def reroute(self, task: int, from_ns: int, links: tuple[int, ...]) -> None:
         """Note the links that a task's transfer crosses from an instant on; only in recorded runs."""

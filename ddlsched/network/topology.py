@@ -225,6 +225,11 @@ class Network:
         """Return whether a link is a network card."""
         return link < self._first_ports[0]
 
+    @property
+    def ports(self) -> slice:
+        """The numbers of the links that are ports of GPUs; none unless ``inside`` is known."""
+        return slice(self._first_ports[0], self._first_ports[0] if self.inside is None else self._first_ports[-1])
+
     def port(self, server: int, place: int) -> int:
         """Return the number of the link that is the port of a server's GPU, if ``inside`` is known."""
         return self._first_ports[server] + place

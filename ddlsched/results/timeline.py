@@ -12,6 +12,8 @@ import numpy as np
 from ddlsched.engine.recording import ragged
 from ddlsched.io.files import replacing
 from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, repeated, rows_of, sending
+from ddlsched.workload.groups import parts_of
+from ddlsched.workload.tasks import CollectiveTask
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -201,7 +203,7 @@ class _Trace:
         if (job, task) not in self._labels:
             name = self._result.workload[job].dag.part_names[task] if task >= 0 else STATE_TASK
             title = json.dumps(f"job {self._result.workload[job].job_id} {name}, iteration ")
-            args = f'{self._job_args(job)},"task":{json.dumps(name)},"iteration":'
+            args = f'{self._job_args(job)}{self._group_args(job, task)},"task":{json.dumps(name)},"iteration":'
             self._labels[job, task] = title.removesuffix('"'), args
         return self._labels[job, task]
 
@@ -209,6 +211,16 @@ class _Trace:
         job = self._result.workload[number]
         model = "" if job.model is None else f',"model":{json.dumps(job.model)}'
         return f'"job":{json.dumps(job.job_id)}{model}'
+
+    def _group_args(self, number: int, part: int) -> str:
+        """Return the kind and the workers of a collective of a job with groups, as JSON."""
+        job = self._result.workload[number]
+        if part < 0 or not job.dag.groups:
+            return ""
+        tuple_of_part = parts_of(job.dag.tasks, job.dag.groups, job.num_gpus)[part]
+        task = job.dag.tasks[tuple_of_part.task]
+        kind = f',"kind":"{task.kind}"' if isinstance(task, CollectiveTask) else ""
+        return f'{kind},"workers":{json.dumps(tuple_of_part.workers)}'
 
     def _gpu_events(self) -> Iterator[str]:
         for gpu, job, stay, task, iteration, start_ns, end_ns, cut in rows_of(*self._compute[:8]):

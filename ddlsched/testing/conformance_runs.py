@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.policies.promises import PROMISES, promises
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
@@ -18,6 +19,7 @@ from ddlsched.testing.examples import (
     python_form,
     without_promises,
 )
+from ddlsched.workload.job import Workload
 
 __all__ = [
     "CLUSTER",
@@ -26,6 +28,7 @@ __all__ = [
     "assert_linear",
     "assert_promises_change_nothing",
     "assert_runs_alike",
+    "assert_stops_and_moves_alike",
     "begun",
     "finishes_of",
     "run_example",
@@ -33,6 +36,8 @@ __all__ = [
 
 SEEDS = range(4)
 CLUSTER = Cluster(num_servers=4, gpus_per_server=3)
+_EXCLUSIVE = Cluster(num_servers=4, gpus_per_server=3, exclusive=True)
+_PRICE = Disturbances(restart_s=0.05, state_mb=200.0)
 _COMPILED_DOORS = ("order", "communication", "contention")
 
 
@@ -80,6 +85,37 @@ def assert_promises_change_nothing(door: str, plugin: object) -> None:
             plugins: list[dict[str, Any]] = [{door: kind} for kind in kinds]
             finishes = [finishes_of(simulate(workload, CLUSTER, seed=seed, **given)) for given in plugins]
             assert finishes[0] == finishes[1], f"what the class promises is so: {' and '.join(made)}"
+
+
+def assert_stops_and_moves_alike(door: str, plugin: object) -> None:
+    """Assert of runs in which a policy may stop or move jobs, at a price: same seed, same run, in each of its forms.
+
+    Every job finishes, no two are on a GPU at once, and it changes nothing whether the run is recorded, whether the
+    policy is compiled, and whether what its class promises is relied on.
+    """
+    forms = {"the same seed gives the same run": plugin, "what the class promises is so": without_promises(plugin)}
+    if door in _COMPILED_DOORS and getattr(plugin, "compiled", None) is not False:
+        forms["both forms agree"] = python_form(plugin)
+    for seed in SEEDS:
+        for workload in (example_workload(seed), long_workload(seed)):
+            result = _run_at_a_price(workload, seed, {door: plugin})
+            finishes = finishes_of(result)
+            assert all(finish > 0 for finish in finishes), "every job finishes"
+            _assert_one_job_a_gpu(result)
+            for what, form in forms.items():
+                assert finishes == finishes_of(_run_at_a_price(workload, seed, {door: form})), what
+            recorded = _run_at_a_price(workload, seed, {door: plugin}, timeline=True)
+            assert finishes == finishes_of(recorded), "a run that is recorded, in which nothing is skipped, is the same"
+
+
+def _run_at_a_price(workload: Workload, seed: int, plugins: dict[str, Any], *, timeline: bool = False) -> Result:
+    return simulate(workload, _EXCLUSIVE, seed=seed, disturbances=_PRICE, timeline=timeline, **plugins)
+
+
+def _assert_one_job_a_gpu(result: Result) -> None:
+    assert result.most_jobs_on_a_gpu <= 1, "a GPU of an exclusive cluster has one job at a time"
+    departures = len(result.finished.departures)
+    assert result.jobs["restarts"].sum() == departures, "a job leaves its GPUs before its end by a stop or a move only"
 
 
 def assert_linear(keys: list[Any]) -> None:

@@ -30,7 +30,8 @@ class PathConformance:
     def test_takes_the_only_path(self) -> None:
         """Inside a leaf there is one, without a link between switches."""
         policy = begun(self.make())
-        assert policy.path(flow_view(job_view(num_gpus=2, servers=(0, 1)), [()]), link_loads()) == 0
+        answer = policy.path(flow_view(job_view(num_gpus=2, servers=(0, 1)), [()]), link_loads())
+        assert answer == 0, f"path: answered {answer!r} of 1 paths; expected 0"
 
     def test_answers_a_path(self) -> None:
         """Whatever is on the links."""
@@ -39,7 +40,8 @@ class PathConformance:
             job = job_view(number=number, num_gpus=2, servers=servers)
             flow = flow_view(job, [(0,), (1, 2), (3,)], source=servers[0], target=servers[1], route=1)
             for loads in (link_loads(), link_loads(jobs={0: 2, 2: 1}), link_loads(flows={1: 7}, jobs={1: 1})):
-                assert policy.path(flow, loads) in range(3)
+                answer = policy.path(flow, loads)
+                assert answer in range(3), f"path: answered {answer!r} of 3 paths; expected 0, 1 or 2"
 
     def test_runs_alike(self) -> None:
         """Every job finishes; the same seed gives the same run."""

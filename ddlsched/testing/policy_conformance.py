@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.engine.allocation_checks import what_is_wrong_with
+from ddlsched.engine.placement_checks import what_is_wrong_with_move, what_is_wrong_with_stops
 from ddlsched.policies.promises import promises
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.simulation import simulate
@@ -21,6 +23,7 @@ from ddlsched.testing.conformance_runs import (
     assert_linear,
     assert_promises_change_nothing,
     assert_runs_alike,
+    assert_stops_and_moves_alike,
     begun,
     finishes_of,
 )
@@ -72,6 +75,38 @@ class PlacementConformance:
         """Every job finishes; the same seed gives the same run."""
         assert_runs_alike("placement", self.make())
 
+    def test_moves_are_jobs_that_run_and_gpus_that_hold_them(self) -> None:
+        """Of a policy that has ``moves``: jobs that it was given, each once, with GPUs that have the memory."""
+        rng = np.random.default_rng(11)
+        for _ in range(40 if hasattr(begun(self.make()), "moves") else 0):
+            policy = begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))
+            running, cluster = _running(rng)
+            left = {id(job) for job in running}
+            for answer in policy.moves(running, cluster):
+                wrong = what_is_wrong_with_move(answer, left, cluster)
+                assert wrong is None, wrong
+                left.discard(id(answer[0]))
+
+    def test_moves_run_alike(self) -> None:
+        """Of a policy that has ``moves``: the same seed gives the same run, and promises change nothing."""
+        if hasattr(begun(self.make()), "moves"):
+            assert_stops_and_moves_alike("placement", self.make())
+
+
+def _running(rng: np.random.Generator) -> tuple[list[JobView], ClusterView]:
+    """Return jobs with one, two or three GPUs each for themselves, and their cluster of 4 servers of 4 GPUs."""
+    gpus, running = rng.permutation(16).tolist(), []
+    residents: dict[int, list[JobView]] = {}
+    for number in range(int(rng.integers(0, 6))):
+        own = [gpus.pop() for _ in range(int(rng.integers(1, 4)))] if len(gpus) > 3 else []
+        if own:
+            servers = tuple(dict.fromkeys(gpu // 4 for gpu in own))
+            left = int(rng.integers(1, 100))
+            running.append(job_view(number=number, num_gpus=len(own), gpus=own, servers=servers, iterations_left=left))
+            residents |= {gpu: [running[-1]] for gpu in own}
+    free_mb = [0.0 if gpu in residents else float(rng.choice([500.0, 32768.0])) for gpu in range(16)]
+    return running, cluster_view(free_memory_mb=free_mb, residents=residents, exclusive=True, now_s=5.0)
+
 
 def _placed(policy: Any, job: JobView, cluster: ClusterView) -> Any:
     """Return the GPUs that a placement policy chooses for the only job that waits, or None."""
@@ -111,6 +146,26 @@ class OrderingConformance:
         """Every job finishes; the same seed gives the same run; both forms agree, and promises change nothing."""
         assert_runs_alike("order", self.make())
         assert_promises_change_nothing("order", self.make())
+
+    def test_stops_are_jobs_that_run(self) -> None:
+        """Of an order that has ``stops``: some of the running jobs that it was given, each once."""
+        rng = np.random.default_rng(13)
+        for _ in range(40 if hasattr(begun(self.make()), "stops") else 0):
+            running, cluster = _running(rng)
+            waiting = [
+                job_view(number=20 + n, num_gpus=int(rng.integers(1, 9)), iterations_left=int(rng.integers(1, 100)))
+                for n in range(int(rng.integers(1, 4)))
+            ]
+            if running:
+                policy = begun(self.make(), Cluster(num_servers=4, gpus_per_server=4))
+                queue = job_queue(*sorted(waiting, key=partial(policy.key, now_s=5.0)))
+                wrong = what_is_wrong_with_stops(list(policy.stops(running, queue, cluster)), running)
+                assert wrong is None, wrong
+
+    def test_stops_run_alike(self) -> None:
+        """Of an order that has ``stops``: the same seed gives the same run, in both forms; promises change nothing."""
+        if hasattr(begun(self.make()), "stops"):
+            assert_stops_and_moves_alike("order", self.make())
 
 
 class InterferenceConformance:

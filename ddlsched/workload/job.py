@@ -110,8 +110,8 @@ class Job:
             for worker in workers_of([group]):
                 if worker >= self.num_gpus:
                     raise InputError(
-                        f"job {self.job_id!r}: group {name!r} has worker {worker}; expected workers of the job's "
-                        f"{self.num_gpus} GPUs, from 0 to {self.num_gpus - 1}"
+                        f"job {self.job_id!r}, field groups: group {name!r} has worker {worker}; "
+                        f"expected workers of the job's {self.num_gpus} GPUs, from 0 to {self.num_gpus - 1}"
                     )
 
     @cached_property

@@ -91,6 +91,13 @@ HOSTS = (
 )
 
 
+CONDITIONS = {
+    "bus_bandwidth": "All-reduces of 1 GB alone, max-min sharing, links as the data sheets say, no latency; bus "
+    "bandwidth is 2 (n - 1) / n of the message over the time.",
+    "a100_by_size": "8 A100 in one server. Fitted: 228.4 GB/s and 6.42 us a step, found in these same measurements.",
+}
+
+
 def all_reduce_s(message_bytes: float, hosts: int, topology: str) -> float:
     """Return the time of an all-reduce over all GPUs of some hosts of eight, in a run of its own."""
     job = ddlsched.Job(
@@ -154,7 +161,7 @@ def main() -> int:
     given = parser.parse_args()
     tables = {"bus_bandwidth": table()} | ({"a100_by_size": by_size(given.data)} if given.data else {})
     for name, frame in tables.items():
-        print(frame.to_string(index=False), end="\n\n")
+        print(f"{CONDITIONS[name]}\n{frame.to_string(index=False)}\n")
         if given.out:
             given.out.mkdir(parents=True, exist_ok=True)
             frame.to_csv(given.out / f"{name}.csv", index=False, lineterminator="\n")

@@ -160,6 +160,7 @@ def test_a_job_moves_at_the_end_of_its_iteration_and_its_state_crosses_the_links
     assert (column(result, "communication_s"), column(result, "restart_s")) == ({"a": 1.6}, {"a": 0.25})
     assert column(result, "lost_s") == {"a": 0}
     assert result.links["bytes"].tolist() == [2e9, 0, 2e9]
+    assert [stay.state_bytes for stay in result.finished.stays] == [0, 2_000_000_000]
     assert result.gpus_of("a") == (4, 5)
 
 

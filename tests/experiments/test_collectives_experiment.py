@@ -19,6 +19,17 @@ def test_the_committed_table_is_that_of_the_run() -> None:
         assert start in README
 
 
+def test_the_command_prints_the_table_with_its_condition(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bus_bandwidth.py"])
+    assert bus_bandwidth.main() == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("All-reduces of 1 GB alone, max-min sharing, links as the data sheets say, no latency;")
+    assert "8 A100, NVSwitch               300.0              229.3" in printed
+    assert "2 (n - 1) / n of the message over the time" in README
+
+
 def test_the_readme_holds_the_times_by_size() -> None:
     """The measurements are not part of the project; what was simulated beside them is repeated here."""
     table = pd.read_csv(FOLDER / "expected" / "a100_by_size.csv")

@@ -18,6 +18,8 @@ from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
+from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
+from algorithms.ordering.stopping_tiresias import StoppingTiresias
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
 from algorithms.path.ecmp import Ecmp
@@ -92,6 +94,8 @@ TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())
 TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
+TestStoppingSrtf = conformance(OrderingConformance, StoppingShortestRemainingTimeFirst())
+TestStoppingTiresias = conformance(OrderingConformance, StoppingTiresias(threshold_gpu_s=2.0, interval_s=1.0))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())

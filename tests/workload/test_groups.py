@@ -142,7 +142,7 @@ def test_workers_that_are_not_the_jobs_are_refused_with_file_and_row(tmp_path):
     row = {"job_id": "a", "arrival_s": 0, "gpus": 3, "iterations": 1, "gpu_memory_mb": 1}
     tasks = [{"name": "r", "kind": "all-gather", "message_bytes": 1, "group": "tensor"}]
     path.write_text(json.dumps({"jobs": [row | {"tasks": tasks, "groups": TENSOR}]}))
-    fault = r"jobs.json, row 1: job 'a': group 'tensor' has worker 3; expected workers of the job's 3 GPUs, from 0 to 2"
+    fault = r"jobs.json, row 1: job 'a', field groups: group 'tensor' has worker 3; expected workers of the job's 3"
     with pytest.raises(InputError, match=fault):
         read_workload(path)
     path.write_text(json.dumps({"jobs": [row | {"tasks": tasks, "groups": {"tensor": [[0, 0]]}}]}))

@@ -121,6 +121,7 @@ def _content(reported: Reported, charts: Sequence[Path], place: Path) -> dict[st
         "overview": report_tables.overview(reported)
         if len(reported.settings) > 1 and len(reported.policies) > 1
         else None,
+        "notes": reported.comparison.notes(),
         "sections": sections,
         "chart_data": [chart["data"] for chart in drawn if chart["data"]],
         "failures": reported.comparison.failures.to_dict("records"),
@@ -160,7 +161,7 @@ def _section(reported: Reported, setting: Setting) -> dict[str, Any]:
         first_class,
         report_tables.slowdown_table(reported, setting),
     ]
-    compared.append(report_tables.phase_table(reported, setting))
+    compared += [report_tables.phase_table(reported, setting), report_tables.door_table(reported, setting)]
     return {
         "id": f"setting-{number}",
         "name": f"{setting.workload} on {setting.cluster}",

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ddlsched.comparisons.report.number_texts import class_name, interval
 from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
@@ -20,6 +21,7 @@ __all__ = [
     "Table",
     "Verdict",
     "class_tables",
+    "door_table",
     "main_table",
     "overview",
     "phase_table",
@@ -161,6 +163,26 @@ def phase_table(reported: Reported, setting: Setting) -> Table:
         [SHARES[phase].partition(" (")[0] for phase in phases],
         rows,
     )
+
+
+def door_table(reported: Reported, setting: Setting) -> Table:
+    """Return how often running jobs were stopped and moved and the bytes of that, and those inside servers.
+
+    What none of the runs did is left out.
+    """
+    runs = reported.rows(reported.comparison.runs, setting)
+    there = [name for name in COUNTS if name in runs.columns and (runs[name] > 0).any()]
+    means = {
+        (policy, name): mean_interval(own[name]).scaled(1e-9 if "_bytes" in name else 1)
+        for policy, own in runs.groupby("policy", sort=False)
+        for name in there
+    }
+    decimals = {name: _decimals(max(mean.mean for (_, each), mean in means.items() if each == name)) for name in there}
+    rows = [
+        (policy, [_cell(means[policy, name], decimals[name]) if (policy, name) in means else None for name in there])
+        for policy in reported.policies
+    ]
+    return Table("Stops, moves and their bytes (a run; mean over seeds)", [COUNTS[name] for name in there], rows)
 
 
 def class_tables(reported: Reported, setting: Setting) -> Iterator[Table]:

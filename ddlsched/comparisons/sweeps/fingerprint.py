@@ -24,7 +24,17 @@ from ddlsched.plugins.user_files import digest_of, files_named, installed_packag
 __all__ = ["describe", "fingerprint", "sources_digest"]
 
 _AFTERWARDS = ("classes", "paired_comparison", "explanation", "statistics")
-_ASKING = ("compare", "comparison", "comparison_tables", "fields", "folder", "run_plan", "settings", "yaml_file")
+_ASKING = (
+    "compare",
+    "comparison",
+    "comparison_tables",
+    "conditions",
+    "fields",
+    "folder",
+    "run_plan",
+    "settings",
+    "yaml_file",
+)
 _PRESENTATION = (
     "cli",
     "comparisons/charts",

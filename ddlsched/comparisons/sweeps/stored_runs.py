@@ -3,8 +3,9 @@
 A run's file is Parquet: its table of jobs (:func:`ddlsched.comparisons.alone.job_metrics`), and under the
 metadata key ``ddlsched`` a JSON object with
 ``inputs`` (what was simulated), ``summary`` (its metrics), ``samples`` (what the cluster did over time, by
-column), ``most_jobs_on_a_gpu`` (at a time) and, of ``simulate --run-out``, ``workload``: the workload's file, its
-suffix and its bytes (zlib, base64). The process that asked for a sweep is the only one that writes.
+column), ``most_jobs_on_a_gpu`` (at a time), ``door_counts`` (stops, moves and bytes) and, of ``simulate --run-out``,
+``workload``: the workload's file, its suffix and its bytes (zlib, base64). The process that asked for a sweep is the
+only one that writes.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def run_bytes(
 ) -> bytes:
     """Return a run's file; ``further`` metrics join those of its summary, and the file ``workload`` its inputs."""
     from ddlsched.comparisons.alone import job_metrics
+    from ddlsched.results.door_counts import door_counts
     from ddlsched.results.metrics import run_metrics
 
     jobs = job_metrics(result)
@@ -60,7 +62,8 @@ def run_bytes(
     described = {"inputs": inputs, "summary": summary, "samples": result.samples.to_dict("list")}
     if workload is not None:
         described["workload"] = [workload.suffix, base64.b64encode(zlib.compress(read_bytes(workload))).decode()]
-    return _parquet(jobs, described | {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu})
+    counts = {"most_jobs_on_a_gpu": result.most_jobs_on_a_gpu, "door_counts": door_counts(result)}
+    return _parquet(jobs, described | counts)
 
 
 def placements_bytes(result: Result, inputs: Mapping[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ class AgentSettings:
     facts
         Facts of jobs by name, for those whose comment has none.
     every_s
-        Seconds from one look at Slurm to the next.
+        Seconds from one look at Slurm to the next; looks are at multiples of it by the clock.
     start_s
         A job that Slurm does not start within so many seconds of its release is held again.
     give_up_s
@@ -120,17 +120,18 @@ class SlurmAgent:
         InputError, PluginError
             The partition does not exist, Slurm's answers cannot be read, or a policy fails.
         """
-        reached_s, wait_s = self._now_s(), self._settings.every_s
+        reached_s, retry_s = self._now_s(), self._settings.every_s
         while not until():
             try:
                 self.look()
-                reached_s, wait_s = self._now_s(), self._settings.every_s
+                reached_s, retry_s = self._now_s(), self._settings.every_s
+                sleep(self._settings.every_s - reached_s % self._settings.every_s)
             except SlurmBusyError as error:
                 if self._now_s() - reached_s > self._settings.give_up_s:
                     raise
-                wait_s = min(2 * wait_s, _MOST_WAIT_S)
-                self._say("fail", 0, f"{error}; asked again in {wait_s:g} s")
-            sleep(wait_s)
+                retry_s = min(2 * retry_s, _MOST_WAIT_S)
+                self._say("fail", 0, f"{error}; asked again in {retry_s:g} s")
+                sleep(retry_s)
 
     def look(self) -> None:
         """Look at Slurm once, decide, and carry it out.

@@ -124,9 +124,6 @@ class LocalSlurm:
 
     def close(self) -> None:
         """End all daemons and whatever their jobs left, by process id, and remove the folder."""
-        if "slurmctld" in self._daemons:
-            with contextlib.suppress(SimulationError, subprocess.TimeoutExpired):
-                self.run("scancel", "--user", _user(), "--full")
         for daemon in self._daemons.values():
             daemon.terminate()
         until_s = time.monotonic() + _STOP_S

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ddlsched.slurm.commands import SlurmBusyError, SlurmRefusalError
+
+Node = TypeVar("Node")
 
 
 @dataclass
@@ -102,7 +105,7 @@ class FakeSlurm:
         return {"name": name, "gres": gres, "partitions": ["gpus"], "state": self.nodes[name], "state_flags": []}
 
 
-def greedy(free: dict[str, int], gpus: int) -> dict[str, int]:
+def greedy(free: dict[Node, int], gpus: int) -> dict[Node, int]:
     """Return how Slurm shares GPUs out among nodes: all of each in order, but one at least for each that follows."""
     given, left = {}, gpus
     for place, (node, count) in enumerate(free.items()):

@@ -188,6 +188,7 @@ class SlurmAgent:
                 self._forget(known, "is gone")
             else:
                 self._follow(known, job, now_s)
+        self._free_blocked(jobs)
         for job in sorted(self._slurm_jobs.values(), key=lambda job: (job.submit_s, job.job_id)):
             if job.job_id not in self._known and job.is_held and self._is_described(job):
                 self._add(job, now_s)
@@ -240,6 +241,20 @@ class SlurmAgent:
             after = replace(after, seats=self._given(after, job))
         if after != known or job.job_id not in self._board_jobs:
             self._keep(after, job)
+
+    def _free_blocked(self, jobs: Sequence[SlurmJob]) -> None:
+        """Take jobs back whose nodes Slurm meanwhile gave to others: it takes what is free as it starts a job."""
+        assert self._board is not None
+        free = {node.name: node.num_gpus for node in self._board.nodes}
+        stopping = {known.job_id for known in self._known.values() if known.state == "stopping"}
+        for job in jobs:
+            for node, count in job.gpus_on.items() if job.holds and job.job_id not in stopping else ():
+                free[node] = free.get(node, 0) - count
+        for known in list(self._known.values()):
+            on = [free.get(node, 0) for node in known.seats] if known.state == "starting" else []
+            if on and (min(on) < 1 or sum(on) < sum(map(len, known.seats.values()))):
+                job = self._slurm_jobs[known.job_id]
+                self._keep(self._taken_back(job, known, replace(known, state="queued", seats={})), job)
 
     def _resumed(self, known: KnownJob, job: SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""

@@ -127,9 +127,9 @@ def _facts_of(pairs: Mapping[str, str]) -> JobFacts:
     if "iterations" not in pairs:
         raise InputError("iterations is missing; expected iterations=N")
     facts = JobFacts(**{name: _value(name, text) for name, text in pairs.items()})  # type: ignore[arg-type]
-    if facts.forward_s + facts.backward_s <= 0:
-        raise InputError("its iteration computes for 0 s; expected forward_s or backward_s above 0")
     facts.job("job", arrival_s=0.0, num_gpus=1, user="user", time_limit_s=1.0)  # which checks every range
+    if facts.forward_s + facts.backward_s < 1e-9:
+        raise InputError("its iteration computes for less than 1 ns; expected forward_s or backward_s above that")
     return facts
 
 

@@ -27,6 +27,8 @@ from ddlsched.slurm.local_files import gres_conf, slurm_conf
 __all__ = ["LocalSlurm"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "sinfo", "squeue")
+_DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Before a daemon's command: the kernel ends it with the thread that started it, however that ends."""
 _START_S = 60.0
 _STOP_S = 10.0
 _LOOK_S = 0.1
@@ -113,7 +115,11 @@ class LocalSlurm:
         log = (self.folder / f"{name}.out").open("ab")
         with log:
             self._daemons[name] = subprocess.Popen(
-                self._command(name), env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [*_DIES_WITH_US, *self._command(name)],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
 
     def kill(self, name: str) -> None:

@@ -105,7 +105,7 @@ def test_an_order_that_stops_jobs_has_them_requeued_and_a_job_that_resumes_goes_
     ("values", "why"),
     [
         ({"comment": "ddlsched:iterations=ten"}, "iterations is 'ten'; expected a whole number from 1"),
-        ({"comment": "ddlsched:iterations=5"}, "computes for 0 s"),
+        ({"comment": "ddlsched:iterations=5"}, "computes for less than 1 ns"),
         ({"comment": "ddlsched:iterations=5,forward=1"}, "Did you mean 'forward_s'"),
         ({"comment": "ddlsched:"}, "expected name=value"),
         ({"gpus": 0}, "expected --gpus=N"),
@@ -172,6 +172,23 @@ def test_a_job_that_slurm_does_not_start_is_taken_back_and_given_up_after_three_
     assert starts_of(slurm) == [job] * 3
     assert slurm.states() == {job: "HELD"}
     assert bench.said("refuse") == [(job, "could not be started 3 times; it stays held")]
+
+
+def test_a_job_whose_nodes_slurm_gave_to_another_is_taken_back_at_once(tmp_path: Path) -> None:
+    """Between decision and start a job ended on n1: Slurm gives the first more of n1, and nothing is left there."""
+    slurm = FakeSlurm(nodes=3)
+    bench = Bench(tmp_path, slurm)
+    ends, stays = slurm.submit(2), slurm.submit(1)
+    bench.turns(2)
+    first, second = slurm.submit(5), slurm.submit(4)
+    bench.turns(start=False)
+    assert slurm.jobs[first].wanted == ("n1", "n2")
+    assert slurm.jobs[second].wanted == ("n3",)
+    slurm.nodes["n3"], slurm.jobs[stays].given = "idle", {"n1": 1, "n3": 1}
+    slurm.end(ends)
+    bench.turns(4)
+    assert bench.said("take back")[0] == (second, "did not start on n3 (None)")
+    assert slurm.states() == {ends: "COMPLETED", stays: "RUNNING", first: "RUNNING", second: "RUNNING"}
 
 
 def test_a_job_whose_node_dies_is_taken_back_and_starts_elsewhere(tmp_path: Path) -> None:

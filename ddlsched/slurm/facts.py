@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.tables import abbreviated, csv_rows, located
+from ddlsched.io.tables import abbreviated, csv_rows, located, readable
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
@@ -98,6 +98,10 @@ def read_facts(path: Path) -> dict[str, JobFacts]:
     InputError
         The file or a row cannot be used.
     """
+    return readable(path, "a table of jobs' facts", _table)
+
+
+def _table(path: Path) -> dict[str, JobFacts]:
     optional = [name for name in _KINDS if name != "iterations"]
     table: dict[str, JobFacts] = {}
     for where, row in csv_rows(path, ["name", "iterations"], optional):

@@ -29,6 +29,8 @@ __all__ = ["LocalSlurm"]
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "sinfo", "squeue")
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Before a daemon's command: the kernel ends it with the thread that started it, however that ends."""
+_MARK = "DDLSCHED_LOCAL_SLURM"
+"""In the environment of daemons and of the steps that they start."""
 _START_S = 60.0
 _STOP_S = 10.0
 _LOOK_S = 0.1
@@ -116,7 +118,7 @@ class LocalSlurm:
         with log:
             self._daemons[name] = subprocess.Popen(
                 [*_DIES_WITH_US, *self._command(name)],
-                env=self.environment,
+                env={**self.environment, _MARK: str(self.folder)},
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -146,12 +148,14 @@ class LocalSlurm:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def processes(self) -> list[int]:
-        """Return the ids of all processes of this Slurm: daemons, steps, jobs; not commands that this process runs."""
-        mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
+        """Return the ids of all processes of this Slurm: daemons, steps and jobs, not who submits or looks."""
+        mark, conf = (text.encode() for text in (f"{_MARK}={self.folder}", f"SLURM_CONF={self.folder}/slurm.conf"))
         found = []
         for folder in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                if mark in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
+                values = (folder / "environ").read_bytes().split(b"\0")
+                in_job = conf in values and any(value.startswith(b"SLURM_JOB_ID=") for value in values)
+                if mark in values or in_job:
                     found.append(int(folder.name))
         return found
 

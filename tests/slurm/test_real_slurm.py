@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -69,6 +70,10 @@ def test_a_cluster_leaves_no_process_and_no_folder_behind() -> None:
         slurm.run("scontrol", "release", str(job))
         awaited(lambda: job_of(slurm, job).state == "RUNNING")
         folder, processes = slurm.folder, slurm.processes()
+        bystander = subprocess.Popen(["sleep", "60"], env=slurm.environment)  # a user's shell that reaches this Slurm
+    assert bystander.poll() is None
+    bystander.kill()
+    assert bystander.wait() == -signal.SIGKILL
     assert len(processes) >= 6  # munged, slurmctld, two slurmds, the job
     assert slurm.processes() == []
     assert not folder.exists()

@@ -24,7 +24,7 @@ from ddlsched.slurm.local_cluster import LocalSlurm
 pytestmark = pytest.mark.slurm
 
 KILLS = int(os.environ.get("KILLS", "30"))
-LEAST_S, MOST_S = 0.02, 0.6
+LEAST_S, MOST_S = 0.02, 2.0
 """How long an agent lives."""
 
 
@@ -55,8 +55,8 @@ def test_killed_agents_lose_no_job_and_start_none_twice(order: str, tmp_path: Pa
         jobs: list[int] = []
         kills = 0
         while kills < KILLS // 2 or not is_done(slurm, jobs):
-            if kills < KILLS // 2 and waiting(slurm) < 6:
-                jobs.append(submit(slurm, rng))
+            if kills < KILLS // 2 and waiting(slurm) < 8:
+                jobs += [submit(slurm, rng) for _ in range(2)]
             process = fork.Process(target=agent, args=(slurm, tmp_path, order))
             process.start()
             time.sleep(rng.uniform(LEAST_S, MOST_S) if kills < KILLS // 2 else 3.0)
@@ -66,6 +66,9 @@ def test_killed_agents_lose_no_job_and_start_none_twice(order: str, tmp_path: Pa
             kills += 1
             assert kills < 2 * KILLS + 100, f"jobs are left: {slurm.run('squeue')}"
         assert_once(slurm, jobs)
+        decisions = Journal(tmp_path / "agent.sqlite").decisions()
+        broken_off = sum(outcome == "intended" for *_, outcome in decisions)
+        print(f"{order}: {kills} kills, {len(jobs)} jobs, {len(decisions)} decisions, {broken_off} of them broken off")
         orphans = set(slurm.processes()) - daemons
         assert not orphans, [Path(f"/proc/{orphan}/cmdline").read_bytes() for orphan in orphans]
 

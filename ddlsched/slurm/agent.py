@@ -19,6 +19,8 @@ __all__ = ["AgentSettings", "Event", "SlurmAgent"]
 
 _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
+_AGAIN_S = 2
+"""Until a job that was requeued may start: in the second of its end a node takes it for the one that was ended."""
 _CHANGING = ("state", "since_s", "seats", "iterations_done", "failed_starts")
 
 
@@ -339,7 +341,7 @@ class SlurmAgent:
         nodes = ",".join(seats)
         update = ["scontrol", "update", f"JobId={known.job_id}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}"]
         if self._slurm_jobs[known.job_id].restarts:
-            update.append("StartTime=now")  # or Slurm lets it wait two minutes more
+            update.append(f"StartTime=now+{_AGAIN_S}")  # or Slurm lets it wait two minutes more
         commands = [update, ["scontrol", "release", str(known.job_id)]]
         intended = replace(known, state="starting", since_s=now_s, seats=seats)
         detail = ", ".join(f"{len(gpus)} on {node}" for node, gpus in seats.items())

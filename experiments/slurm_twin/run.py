@@ -50,7 +50,7 @@ def measure(args: argparse.Namespace) -> None:
             if path.exists() or scenario.name not in (args.scenario or [scenario.name]):
                 continue
             notice(f"{scenario.name}, {num_jobs} jobs, seed {seed}")
-            table = run_for_real(stream(num_jobs, seed), scenario, path.with_suffix(".events"))
+            table = run_for_real(stream(num_jobs, seed, scenario.sizes), scenario, path.with_suffix(".events"))
             with replacing(path, "--out") as partial:
                 table.to_csv(partial, index=False)
 
@@ -61,7 +61,7 @@ def compared(folder: Path) -> pd.DataFrame:
     for path in sorted(folder.glob("*-*-*.csv")):
         name, num_jobs, seed = path.stem.rsplit("-", 2)
         [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
-        row = comparison(stream(int(num_jobs), int(seed)), scenario, pd.read_csv(path))
+        row = comparison(stream(int(num_jobs), int(seed), scenario.sizes), scenario, pd.read_csv(path))
         rows.append({"scenario": name, "jobs": int(num_jobs), "seed": int(seed)} | row)
     if not rows:
         raise InputError(f"{folder}: holds no runs; expected files such as srsf-lwf-500-0.csv")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from stream import CLUSTER
+from stream import CLUSTER, SIZES, WHOLE_NODES
 
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
@@ -40,12 +40,15 @@ class Scenario:
         What ``ddlsched slurm-agent`` is told; None if Slurm decides alone.
     placement, order
         The same for a simulation.
+    sizes
+        GPUs of jobs, and their shares.
     """
 
     name: str
     options: Sequence[str] | None
     placement: Any
     order: str
+    sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
 
 
 SCENARIOS = (
@@ -66,6 +69,13 @@ SCENARIOS = (
         None,
         Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
         "fifo",
+    ),
+    Scenario(
+        "whole-nodes-srsf-lwf",
+        ["--placement", "lwf", "--order", "srsf"],
+        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S),
+        "srsf",
+        WHOLE_NODES,
     ),
 )
 

@@ -18,7 +18,7 @@ def test_pairs_in_opposite_order_are_counted_unless_their_starts_are_close() -> 
 
 
 def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
-    workload, [first, *_] = stream.stream(20, 0), scenarios.SCENARIOS
+    workload, [first, *_] = stream.stream(20, 0, stream.SIZES), scenarios.SCENARIOS
     simulated = scenarios.predicted(workload, first)
     real = simulated.assign(decided_s=simulated["start_s"] - 0.5, seen_end_s=simulated["end_s"] + 0.6, load=0.0)
     row = compare.comparison(workload, first, real)
@@ -29,7 +29,7 @@ def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
 
 
 def test_jobs_are_up_to_32_gpus_and_have_limits_of_whole_minutes() -> None:
-    jobs = list(stream.stream(500, 0))
+    jobs = list(stream.stream(500, 0, stream.SIZES))
     assert {job.num_gpus for job in jobs} == set(stream.SIZES)
     limits_s = np.array([job.time_limit_s for job in jobs])
     assert (limits_s % 60 == 0).all()

@@ -50,7 +50,7 @@ def test_kills_lose_no_job_undo_no_step_and_leave_nothing_behind(tmp_path: Path)
     rows = "".join(f"{name},count,{STEPS},2\n" for name in NAMES)
     (tmp_path / "jobs.csv").write_text(f"job_id,program,steps,max_nodes\n{rows}")
     rng = random.Random(0)
-    seen: dict[str, list[float]] = dict.fromkeys(NAMES, [])
+    seen: dict[str, list[float]] = {name: [] for name in NAMES}
     killed: Counter[str] = Counter()
     with LocalSlurm(nodes=4) as slurm:
         daemons = set(slurm.processes())

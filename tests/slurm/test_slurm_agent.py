@@ -98,7 +98,7 @@ def test_an_order_that_stops_jobs_has_them_requeued_and_a_job_that_resumes_goes_
     slurm.end(short)
     bench.turns(2)
     assert slurm.states()[long] == "RUNNING"
-    assert "StartTime=now" in slurm.commands[-2]
+    assert "StartTime=now+2" in slurm.commands[-2]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from ddlsched.slurm.local_cluster import LocalSlurm
 pytestmark = pytest.mark.slurm
 
 KILLS = int(os.environ.get("KILLS", "30"))
+# Slurm forgets jobs that have ended after five minutes, unless told otherwise.
+SETTINGS = {"MinJobAge": "86400"}
 LEAST_S, MOST_S = 0.02, 2.0
 """How long an agent lives."""
 
@@ -50,11 +52,11 @@ def submit(slurm: LocalSlurm, rng: random.Random) -> int:
 def test_killed_agents_lose_no_job_and_start_none_twice(order: str, tmp_path: Path) -> None:
     rng = random.Random(order)
     fork = multiprocessing.get_context("fork")
-    with LocalSlurm(nodes=4) as slurm:
+    with LocalSlurm(nodes=4, settings=SETTINGS) as slurm:
         daemons = set(slurm.processes())
         jobs: list[int] = []
         kills = 0
-        while kills < KILLS // 2 or not is_done(slurm, jobs):
+        while kills < KILLS // 2 or not is_done(slurm):
             if kills < KILLS // 2 and waiting(slurm) < 8:
                 jobs += [submit(slurm, rng) for _ in range(2)]
             process = fork.Process(target=agent, args=(slurm, tmp_path, order))
@@ -77,18 +79,18 @@ def waiting(slurm: LocalSlurm) -> int:
     return sum(job.state == "PENDING" for job in jobs_of_squeue(slurm.run("squeue", "--json")))
 
 
-def is_done(slurm: LocalSlurm, jobs: list[int]) -> bool:
-    ends = (slurm.folder / "stamps").read_text() if (slurm.folder / "stamps").exists() else ""
-    return ends.count("ends") >= len(jobs) and not any(
-        job.holds or job.state == "PENDING" for job in jobs_of_squeue(slurm.run("squeue", "--json"))
-    )
+def is_done(slurm: LocalSlurm) -> bool:
+    there = jobs_of_squeue(slurm.run("squeue", "--json"))
+    return not any(job.holds or job.state == "PENDING" for job in there)
 
 
 def assert_once(slurm: LocalSlurm, jobs: list[int]) -> None:
-    """Check that each job ended once, and began once more than Slurm requeued it for the agent."""
+    """Check that each job ended, and began and ended at most once more than it was requeued for the agent."""
     stamps = Counter((slurm.folder / "stamps").read_text().splitlines())
     restarts = {job.job_id: job.restarts for job in jobs_of_squeue(slurm.run("squeue", "--json"))}
-    assert {job: stamps[f"{job} ends"] for job in jobs} == dict.fromkeys(jobs, 1)
-    began = {job: stamps[f"{job} begins"] for job in jobs if job in restarts}
-    assert all(1 <= count <= 1 + restarts[job] for job, count in began.items())
+    for job in jobs:
+        lives = 1 + restarts[job]
+        assert 1 <= stamps[f"{job} ends"] <= stamps[f"{job} begins"] <= lives, slurm.run(
+            "scontrol", "show", "job", str(job)
+        )
     assert len(jobs) >= KILLS // 8

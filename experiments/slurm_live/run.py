@@ -4,7 +4,7 @@
     python experiments/slurm_live/run.py --measured experiments/slurm_live/expected
 
 The first runs each of the three for real, unless DIR holds it, on eight nodes of this host; it needs Slurm's Debian
-packages (tests/slurm/run installs them). Both print the table, and draw the nodes into nodes.png beside the runs.
+packages (tests/slurm/run installs them), and draws the nodes into DIR/nodes.png. Both print the table.
 """
 
 from __future__ import annotations
@@ -81,13 +81,16 @@ def main() -> None:
         folder = args.out or args.measured
         if args.out is not None:
             measure(args.out, args.jobs, args.only)
-        emit(table(folder).to_string(index=False) + "\n")
+        found = table(folder)
+        emit(found.to_string(index=False) + "\n")
+        if args.out is not None:
+            found.to_csv(args.out / "table.csv", index=False)
         if (folder / "sleeping-waits.csv").exists() and (folder / "training-waits.csv").exists():
             more_s = more_than_slurms_own(folder)
             share = 100 * float((more_s <= 2).mean())
             emit(f"beyond Slurm's own preemption: mean {more_s.mean():.2f} s, {share:.0f} % of jobs at most 2 s\n")
-        if (folder / "training-nodes.csv").exists():
-            save(nodes_chart(folder / "training-nodes.csv"), folder / "nodes")
+        if args.out is not None and (args.out / "training-nodes.csv").exists():
+            save(nodes_chart(args.out / "training-nodes.csv"), args.out / "nodes")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,16 @@ def workers(slurm: LocalSlurm) -> list[int]:
     return found
 
 
+def kill_one_worker(slurm: LocalSlurm, rng: random.Random, manager: subprocess.Popen[bytes]) -> bool:
+    """Kill a process on a node, once there is one; return whether one was there before its manager ended."""
+    while not (there := workers(slurm)) and manager.poll() is None:
+        time.sleep(0.05)
+    if there:
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(there), signal.SIGKILL)
+    return bool(there)
+
+
 def test_kills_lose_no_job_undo_no_step_and_leave_nothing_behind(tmp_path: Path) -> None:
     rows = "".join(f"{name},count,{STEPS},2\n" for name in NAMES)
     (tmp_path / "jobs.csv").write_text(f"job_id,program,steps,max_nodes\n{rows}")
@@ -57,11 +67,8 @@ def test_kills_lose_no_job_undo_no_step_and_leave_nothing_behind(tmp_path: Path)
         manager = manager_of(slurm, tmp_path)
         while killed.total() < KILLS and manager.poll() is None:
             time.sleep(rng.uniform(0.3, 4.0))
-            there = workers(slurm)
-            if there and rng.random() < 2 / 3:
-                with suppress(ProcessLookupError):
-                    os.kill(rng.choice(there), signal.SIGKILL)
-                killed["worker"] += 1
+            if rng.random() < 2 / 3:
+                killed["worker"] += kill_one_worker(slurm, rng, manager)
             else:
                 manager.kill()
                 manager.wait()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slurm
 
 KILLS = int(os.environ.get("KILLS", "10"))
 NAMES = ("a", "b", "c")
-STEPS = 15 * KILLS
+STEPS = 60 * KILLS
 
 
 def manager_of(slurm: LocalSlurm, folder: Path) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,12 +158,12 @@ def test_commands_of_somebody_without_permission_are_told_as_refusals(slurm: Loc
 
 def test_the_command_starts_jobs_and_names_a_partition_that_does_not_exist(slurm: LocalSlurm, tmp_path: Path) -> None:
     job = submit(slurm, 3)
-    program = ["python", "-c", "from ddlsched.cli import main; main()", "slurm-agent"]
+    program = [sys.executable, "-c", "from ddlsched.cli import main; main()", "slurm-agent"]
     options = ["--placement", "lwf", "--order", "fifo", "--once"]
     done = subprocess.run(
         [*program, "main", *options, "--state", str(tmp_path)], env=slurm.environment, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout) == (0, f"start: job {job}: 3 on n1\n")
+    assert (done.stderr, done.returncode, done.stdout) == ("", 0, f"start: job {job}: 3 on n1\n")
     wrong = subprocess.run(
         [*program, "mian", *options, "--dry-run"], env=slurm.environment, capture_output=True, text=True
     )

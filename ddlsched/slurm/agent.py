@@ -227,7 +227,9 @@ class SlurmAgent:
         return described
 
     def _facts(self, job: SlurmJob) -> JobFacts:
-        return facts_of_comment(job.comment) if job.comment.startswith(PREFIX) else self._settings.facts[job.name]
+        if job.comment.startswith(PREFIX) or job.name not in self._settings.facts:
+            return facts_of_comment(job.comment)
+        return self._settings.facts[job.name]
 
     def _follow(self, known: KnownJob, job: SlurmJob, now_s: float) -> None:
         """Take note of what became of a known job, and take it back if it went wrong."""
@@ -261,7 +263,11 @@ class SlurmAgent:
     def _resumed(self, known: KnownJob, job: SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""
         board_job = self._board_jobs.get(job.job_id)
-        return board_job.iterations_done(now_s) if board_job is not None and self._facts(job).resumes else 0
+        try:
+            resumes = self._facts(job).resumes
+        except InputError:  # its comment was changed meanwhile, of which _keep tells
+            resumes = False
+        return board_job.iterations_done(now_s) if board_job is not None and resumes else 0
 
     def _keep(self, known: KnownJob, job: SlurmJob) -> None:
         """Note a job's state, and show policies what follows from it."""

@@ -203,6 +203,27 @@ def test_a_job_whose_node_dies_is_taken_back_and_starts_elsewhere(tmp_path: Path
     assert slurm.jobs[job].given == {"n2": 4}
 
 
+@pytest.mark.parametrize("comment", ["ddlsched:iterations=none", "my best run"])
+def test_a_comment_that_is_changed_while_a_job_runs_ends_no_agent(tmp_path: Path, comment: str) -> None:
+    slurm = FakeSlurm(nodes=1)
+    bench = Bench(tmp_path, slurm)
+    job = slurm.submit(4)
+    bench.turns(2)
+    slurm.jobs[job].comment = comment
+    bench.turns(2)
+    slurm.jobs[job].state, slurm.jobs[job].given, slurm.jobs[job].restarts = "PENDING", {}, 1  # Slurm requeues it
+    bench.turns(2)
+    bench.again()
+    bench.turns(2)
+    assert slurm.jobs[job].restarts == 1
+    assert {what for what, _ in ((event.what, event) for event in bench.events)} <= {
+        "start",
+        "take back",
+        "refuse",
+        "end",
+    }
+
+
 def test_a_job_that_its_user_cancels_frees_its_gpus(tmp_path: Path) -> None:
     slurm = FakeSlurm(nodes=1)
     bench = Bench(tmp_path, slurm)

@@ -27,6 +27,8 @@ _COMMANDS: Final = {
     "checkpoint": "checkpoint_command:app",
     "list": "list_command:list_plugins",
     "live": "live_command:live",
+    "slurm-agent": "slurm_agent_command:slurm_agent",
+    "slurm-trial": "slurm_trial_command:slurm_trial",
     "record": "record_command:record",
     "tune": "tune_command:tune",
     "doctor": "doctor_command:doctor",

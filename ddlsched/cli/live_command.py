@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
     from ddlsched.live.idle_nodes.scavengers import Scavenger
+    from ddlsched.live.launchers import Launcher
     from ddlsched.live.manager import Event, Sharer
 
 __all__ = ["live"]
@@ -30,7 +32,17 @@ def live(
         Path | None, typer.Option(metavar="FILE", help="Idle fragments to play back: node, idle_from_s, idle_to_s.")
     ] = None,
     speed: Annotated[float, typer.Option(help="Seconds of the trace that pass in one.")] = 1.0,
-    slurm: Annotated[bool, typer.Option("--slurm", help="Ask Slurm for idle nodes instead.")] = False,
+    slurm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PARTITION",
+            help="Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST", help="With --slurm: by which name nodes reach this host.", show_default="its own"),
+    ] = None,
     allocation: Annotated[
         str, typer.Option(help="Who shares the nodes out, by counts as malleable does.", metavar="NAME")
     ] = "malleable:lookahead_s=120",
@@ -43,7 +55,7 @@ def live(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
 ) -> None:
-    """Train jobs as processes on this machine, one a node; a node that leaves takes its process with it.
+    """Train jobs as processes, one a node, on this machine or Slurm's nodes; a node that leaves takes its process.
 
     Started again with the same DIR it goes on where it was, whatever ended it. Programs: your script calls
     ddlsched.live.training.train and needs PyTorch (the extra 'live'), as does mlp; count only counts.
@@ -52,12 +64,20 @@ def live(
     from ddlsched.live.idle_nodes.idle_trace import read_fragments
     from ddlsched.live.idle_nodes.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger
     from ddlsched.live.jobs_file import read_jobs
+    from ddlsched.live.launchers import LocalLauncher, SlurmLauncher
     from ddlsched.live.manager import LiveManager
 
-    if (trace is None) != slurm:
-        raise InputError("live: expected either --trace FILE or --slurm")
+    if (trace is None) == (slurm is None):
+        raise InputError("live: expected either --trace FILE or --slurm PARTITION")
+    if listen is not None and slurm is None:
+        raise InputError("--listen: processes are on this machine; expected --slurm PARTITION as well")
     wanted = read_jobs(jobs)
-    scavenger: Scavenger = SeldomAsked(SlurmScavenger(), notice)
+    scavenger: Scavenger
+    launcher: Launcher = LocalLauncher()
+    if slurm is not None:
+        launcher = on_nodes = SlurmLauncher.for_folder(slurm, folder)
+        scavenger = SeldomAsked(SlurmScavenger(partition=slurm, placeholder=on_nodes.name), notice)
+        listen = listen or socket.gethostname()
     if trace is not None:
         scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
     sharer = _sharer(allocation, hold_s)
@@ -74,7 +94,9 @@ def live(
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
-        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s)
+        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen)
+        if isinstance(launcher, SlurmLauncher):
+            launcher.end_leftovers()
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
         manager.run(until_s)

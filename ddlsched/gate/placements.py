@@ -17,6 +17,9 @@ from ddlsched.units import s_from_ns
 
 __all__ = ["Placements"]
 
+_ABSENT_BYTES = -2
+"""Below what is left of a GPU that one job has for itself."""
+
 
 class Placements:
     """The queue, and what each GPU holds."""
@@ -44,12 +47,25 @@ class Placements:
             self._gpus.free_bytes[gpu] = self._empty[gpu] - taken
         self.changed = True
 
+    def shut(self, gpus: list[int]) -> None:
+        """Let nobody have GPUs: their server is not there, or somebody else has them."""
+        self._gpus.free_bytes[gpus] = _ABSENT_BYTES
+
+    def stops(self, running: list[LiveJob], now_ns: int) -> list[LiveJob]:
+        """Return those of the running jobs that the order stops for the queue."""
+        if not self._policies.order_stops or not self.queue or not running:
+            return []
+        queue = self._job_queue(self._in_order(now_ns))
+        jobs = {job.number: job for job in sorted(running, key=lambda job: job.number)}
+        stopped = self._policies.stops([job.view for job in jobs.values()], queue, self.view(now_ns))
+        return [jobs[number] for number in stopped]
+
     def decide(self, now_ns: int) -> list[LiveJob]:
         """Ask the placement policy about the queued jobs, in the queue's order; return those that were placed."""
         self.changed = False
         placed, queue = [], self._in_order(now_ns)
-        for job, chosen in self._starts(queue, self._view(now_ns)):
-            self._put(job, chosen, now_ns)
+        for job, chosen in self._starts(queue, self.view(now_ns)):
+            self.put(job, chosen, now_ns)
             placed.append(job)
         self.queue = [job for job in queue if job not in placed]
         return placed
@@ -58,10 +74,8 @@ class Placements:
         """Yield who starts and where; a policy that goes job by job is asked for those that GPUs have room for."""
         if self._policies.placement_has_rounds:
             jobs = {job.number: job for job in queue}
-            views = [jobs[number].view if number in jobs else None for number in range(max(jobs, default=-1) + 1)]
             if queue:
-                numbers = np.array(list(jobs), np.int64)
-                for number, chosen in self._policies.place_round(JobQueue(numbers, views), view):  # type: ignore[arg-type]
+                for number, chosen in self._policies.place_round(self._job_queue(queue), view):
                     yield jobs[number], chosen
             return
         for job in queue:
@@ -70,6 +84,11 @@ class Placements:
                 if gpus is not None:
                     yield job, gpus
 
+    def _job_queue(self, queue: list[LiveJob]) -> JobQueue:
+        views = {job.number: job.view for job in queue}
+        by_number = [views.get(number) for number in range(max(views) + 1)]
+        return JobQueue(np.array(list(views), np.int64), by_number)  # type: ignore[arg-type]
+
     def _in_order(self, now_ns: int) -> list[LiveJob]:
         jobs = {job.number: job for job in self.queue}
         views = {number: job.view for number, job in jobs.items()}
@@ -77,7 +96,8 @@ class Placements:
         order = self._policies.sort(list(jobs), keys, views, s_from_ns(now_ns))  # type: ignore[arg-type]
         return [jobs[number] for number in order]
 
-    def _put(self, job: LiveJob, gpus: list[int], now_ns: int) -> None:
+    def put(self, job: LiveJob, gpus: list[int], now_ns: int) -> None:
+        """Let a job have GPUs."""
         servers = tuple(dict.fromkeys(int(self._cluster.server_of_gpu[gpu]) for gpu in gpus))
         ring = self._costs.network.ring(servers)
         communication_ns = sum(self._costs.reduce_ns(message, servers) for message in job.messages)
@@ -89,7 +109,8 @@ class Placements:
             if self._cluster.exclusive:
                 self._gpus.free_bytes[gpu] = -1
 
-    def _view(self, now_ns: int) -> ClusterView:
+    def view(self, now_ns: int) -> ClusterView:
+        """Return the cluster as policies see it."""
         return ClusterView(
             self._gpus,
             self._cluster,

@@ -13,6 +13,7 @@ from ddlsched.live.commits import committed_steps
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
+from ddlsched.live.launchers import Launcher, LocalLauncher
 from ddlsched.live.ownership import Ownership
 from ddlsched.live.processes import JobProcesses, Worker, assignment_of
 from ddlsched.live.progress_socket import Ready, Report, ReportSocket
@@ -64,6 +65,10 @@ class LiveManager:
     hang_s
         Processes of which nothing is heard for so long are ended: no step of their group, or no sign that they have
         started.
+    launcher
+        Who starts processes on nodes.
+    host
+        On which address of this machine processes report, by TCP; None for those on this machine, by a Unix socket.
 
     Raises
     ------
@@ -77,6 +82,8 @@ class LiveManager:
     most_jobs: int = 10
     watch: Callable[[Event], None] | None = None
     hang_s: float = 300.0
+    launcher: Launcher = field(default_factory=LocalLauncher)
+    host: str | None = None
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,7 +92,7 @@ class LiveManager:
         self._ownership = Ownership(self.folder)
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()
-        self._socket = ReportSocket(self.store.accepts)
+        self._socket = ReportSocket(self.store.accepts, self.host)
         self._begun_s = time.monotonic()
         self._idle: frozenset[str] = frozenset()
         self._failures: dict[str, int] = {}
@@ -171,6 +178,9 @@ class LiveManager:
             ended = job.take_ended()
             if any(self._has_finished(job, worker) for worker in ended):
                 self._finish(job_id)
+            elif ended and all(self.launcher.was_taken(worker.process.returncode) for worker in ended):
+                self._end(job_id, [], "lost a node")
+                self._ask = True
             elif ended:
                 self._fail(job_id, [], "a process died")
             elif hanging := job.hanging(self.now_s, self.hang_s):
@@ -279,8 +289,9 @@ class LiveManager:
             steps=job.steps,
             folder=folder,
             socket=self._socket.path,
+            parent=self.launcher.parent,
         )
-        return JobProcesses(assigned)
+        return JobProcesses(assigned, launcher=self.launcher)
 
     def _stop(self, job_id: str) -> None:
         if job_id in self.running:

@@ -7,15 +7,13 @@ its members has gone, or when others wait to join. Processes that stay are asked
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from ddlsched.live.launchers import Launcher, LocalLauncher
 from ddlsched.live.progress_socket import Ready
 from ddlsched.live.seat import LEAVE, Assignment, Orders
 
@@ -29,6 +27,8 @@ class Worker:
     node: str
     process: subprocess.Popen[bytes]
     started_s: float
+    number: int
+    """Of all processes of its job, this one."""
     generation: int = 0
     """Of the last group that it was ordered to; 0 if none."""
     is_ready: bool = False
@@ -50,11 +50,8 @@ class Worker:
                 self.process.stdin.write(line)
                 self.process.stdin.flush()
 
-    def kill(self) -> None:
-        """End it at once, without warning."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+    def close(self) -> None:
+        """Close what its orders went through; it has ended."""
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -80,6 +77,9 @@ class JobProcesses:
     is_leaving: bool = False
     progress_s: float = 0.0
     """When something of the present group was last heard of."""
+    launcher: Launcher = field(default_factory=LocalLauncher)
+    started: int = 0
+    """How many processes were started."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -95,16 +95,18 @@ class JobProcesses:
         """Start a process on each node; its assignment goes to its stdin, so that no token is in a command line."""
         for node in nodes:
             with (Path(self.assignment.folder) / f"{node.replace('/', '_')}.log").open("ab") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "ddlsched.live.worker"], stdin=subprocess.PIPE, stdout=log, stderr=log
-                )
-            self.workers[node] = worker = Worker(node, process, now_s)
-            worker.write(json.dumps(asdict(self.assignment)).encode() + b"\n")
+                process = self.launcher.start(node, log)
+            self.started += 1
+            self.workers[node] = worker = Worker(node, process, now_s, self.started)
+            assignment = replace(self.assignment, process=self.started)
+            worker.write(json.dumps(asdict(assignment)).encode() + b"\n")
 
     def remove(self, nodes: Iterable[str]) -> None:
         """End the processes on some nodes at once: what is committed is what there is of their work."""
         for node in nodes:
-            self.workers.pop(node).kill()
+            worker = self.workers.pop(node)
+            self.launcher.end(worker.process)
+            worker.close()
 
     def take_ended(self) -> list[Worker]:
         """Return the processes that have ended by themselves, which are not part of this any more."""
@@ -115,7 +117,7 @@ class JobProcesses:
     def take_ready(self, said: Ready) -> None:
         """Note that a process waits for orders, unless it has been given some since it said so."""
         for worker in self.workers.values():
-            if (worker.process.pid, worker.generation) == (said.process, said.generation):
+            if (worker.number, worker.generation) == (said.process, said.generation):
                 worker.is_ready = True
 
     def has_broken(self) -> bool:
@@ -166,6 +168,8 @@ class JobProcesses:
         return [worker for worker in starting if now_s - worker.started_s > hang_s] + (stopped or training)
 
 
-def assignment_of(job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str) -> Assignment:
-    """Return what this process, as a manager, tells the processes of a job."""
-    return Assignment(job_id, token, program, steps, str(folder), socket, os.getpid())
+def assignment_of(
+    job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str, parent: int
+) -> Assignment:
+    """Return what a manager tells the processes of a job."""
+    return Assignment(job_id, token, program, steps, str(folder.resolve()), socket, parent)

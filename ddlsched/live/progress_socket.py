@@ -1,4 +1,4 @@
-"""Where training processes report: a Unix socket that only this user can open, a line of JSON a report."""
+"""Where training processes report, a line of JSON a report: a Unix socket that only this user can open, or TCP."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ddlsched.errors import InputError
 from ddlsched.live.socket_folders import SOCKET, listening_folder
 from ddlsched.units import MAX_NS, is_whole
 
@@ -79,12 +81,25 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 def send_report(path: str, report: Report | Ready) -> None:
     """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(1.0)
-            connection.connect(path)
+        with _connected(path) as connection:
             connection.sendall(json.dumps(report.__dict__).encode() + b"\n")
     except OSError:
         return
+
+
+def _connected(path: str) -> socket.socket:
+    """Return a connection to a path, or to HOST:PORT."""
+    if not path.startswith("/"):
+        host, _, port = path.rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=1.0)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(1.0)
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 class ReportSocket:
@@ -96,12 +111,24 @@ class ReportSocket:
     ----------
     accepts
         From a job's name and a token to whether its reports are believed.
+    host
+        On which address of this machine to listen by TCP, at any port; by default a Unix socket.
+
+    Raises
+    ------
+    InputError
+        Nobody can listen there.
     """
 
-    def __init__(self, accepts: Callable[[str, str], bool]) -> None:
+    def __init__(self, accepts: Callable[[str, str], bool], host: str | None = None) -> None:
         self._accepts = accepts
-        self._folder, self._listener = listening_folder(_MOST_CONNECTIONS)
-        self.path = str(self._folder / SOCKET)
+        self._folder: Path | None = None
+        if host is None:
+            self._folder, self._listener = listening_folder(_MOST_CONNECTIONS)
+            self.path = str(self._folder / SOCKET)
+        else:
+            self._listener = _listening(host)
+            self.path = f"{host}:{self._listener.getsockname()[1]}"
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -162,4 +189,14 @@ class ReportSocket:
             self._drop(connection)
         self._selector.close()
         self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _listening(host: str) -> socket.socket:
+    try:
+        return socket.create_server((host, 0), backlog=_MOST_CONNECTIONS)
+    except OSError as error:
+        raise InputError(
+            f"{host}: cannot listen there ({error.strerror or error}); expected a name of this host"
+        ) from None

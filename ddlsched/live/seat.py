@@ -36,8 +36,11 @@ class Assignment:
     steps: int
     folder: str
     socket: str
-    manager: int
-    """Its process id."""
+    """Where to report: a path, or HOST:PORT."""
+    parent: int
+    """The process id of this process's parent, if that is the manager; 0 on another machine."""
+    process: int = 0
+    """By which number the manager knows this process."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Seat:
 
     def _say_ready(self) -> None:
         job = self.assignment
-        send_report(job.socket, Ready(job.job, job.token, os.getpid(), self._generation))
+        send_report(job.socket, Ready(job.job, job.token, job.process, self._generation))
 
     def _has_more(self, timeout_s: float | None) -> bool:
         return bool(self._read or select.select([self._from], [], [], timeout_s)[0])

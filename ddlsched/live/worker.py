@@ -29,7 +29,7 @@ def main() -> int:
     """Run the program of this process's job until its last step is committed."""
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     seat = Seat(_private_stdin())
-    if os.getppid() != seat.assignment.manager:  # It died before the first line above.
+    if seat.assignment.parent not in (0, os.getppid()):  # It died before the first line above.
         return 1
     Seat.here = seat
     program = seat.assignment.program

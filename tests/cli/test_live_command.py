@@ -60,7 +60,8 @@ def test_faults_in_the_table_of_jobs_are_named(files, old, new, said) -> None:
 
 
 def test_other_faults_are_one_line(files) -> None:
-    assert "either --trace FILE or --slurm" in live(files, "--slurm").stderr
+    assert "either --trace FILE or --slurm" in live(files, "--slurm", "idle").stderr
+    assert "expected --slurm PARTITION as well" in live(files, "--listen", "localhost").stderr
     assert "speed is 0" in live(files, "--speed", 0).stderr
     assert "shares no nodes out by counts" in live(files, "--allocation", "malletrain").stderr
     (files / "state").write_text("")
@@ -73,20 +74,26 @@ def test_no_time_to_hang_is_refused(files) -> None:
 
 @pytest.fixture
 def slurm(files, monkeypatch):
-    """Commands of a Slurm with two idle nodes; a file counts how often sinfo is asked, another makes it fail."""
+    """Commands of a Slurm with two idle nodes; a file counts how often sinfo is asked, another makes it fail.
+
+    Its srun runs a command here.
+    """
     (files / "sinfo").write_text(
         f"#!/bin/sh\necho >> {files}/asked\n[ -e {files}/down ] && echo no controller >&2 && exit 1\n"
         "echo 'n1|idle'; echo 'n2|idle'\n"
     )
     (files / "squeue").write_text("#!/bin/sh\n")
-    for name in ("sinfo", "squeue"):
+    (files / "scancel").write_text("#!/bin/sh\n")
+    (files / "srun").write_text('#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
+    for name in ("sinfo", "squeue", "scancel", "srun"):
         (files / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(files), prepend=":")
     return files
 
 
 def live_slurm(folder: Path, *more: object):
-    return run("live", folder / "jobs.csv", "--state", folder / "state", "--slurm", "--hold-s", 0.1, *more)
+    options = ["--slurm", "idle", "--listen", "127.0.0.1", "--hold-s", 0.1]
+    return run("live", folder / "jobs.csv", "--state", folder / "state", *options, *more)
 
 
 def test_slurm_is_asked_once_in_a_short_run(slurm) -> None:

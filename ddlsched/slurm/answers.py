@@ -1,0 +1,181 @@
+"""Jobs and nodes in what ``squeue --json`` and ``sinfo --json`` write (Slurm 22.05, and later forms of fields)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddlsched.errors import InputError
+from ddlsched.slurm.commands import SlurmBusyError
+
+__all__ = ["HOLDING", "SlurmJob", "SlurmNode", "jobs_of_squeue", "nodes_of_sinfo"]
+
+HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT"})
+"""States in which a job has its GPUs."""
+_UNLIMITED_S = 365 * 86_400.0
+"""What Slurm's own backfilling takes a job without a time limit for."""
+_USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+_HARMLESS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
+_GPUS = re.compile(r"gres[:/]gpu(?:[:/=][^:/=,()]+)*?[:=](\d+)")
+_GRES = re.compile(r"gpu(?::[^:,()]+)??:(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """A job, as Slurm says.
+
+    Parameters
+    ----------
+    job_id, name, user, comment, partition
+        What it is and whose.
+    state
+        Its base state, such as ``PENDING``.
+    is_held, reason
+        Whether its user holds it back, and why it waits.
+    is_array
+        Whether it stands for several tasks, or is one of them.
+    num_gpus
+        What ``--gpus`` asked for; None if GPUs were asked for otherwise, or none.
+    gpus_on
+        Of a job that has them: how many GPUs on each node.
+    submit_s
+        When it was submitted (or last requeued), seconds of Slurm's clock.
+    restarts
+        How often it was requeued.
+    has_dependency
+        Whether it waits for another job.
+    time_limit_s
+        How long it may run, seconds; a year if that is not limited.
+    """
+
+    job_id: int
+    name: str
+    user: str
+    comment: str
+    partition: str
+    state: str
+    is_held: bool
+    reason: str
+    is_array: bool
+    num_gpus: int | None
+    gpus_on: Mapping[str, int]
+    submit_s: float
+    restarts: int
+    has_dependency: bool
+    time_limit_s: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has its GPUs."""
+        return self.state in HOLDING
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmNode:
+    """A node: its name, GPUs and partitions, and whether jobs may start there now."""
+
+    name: str
+    num_gpus: int
+    partitions: tuple[str, ...]
+    is_usable: bool
+
+
+def jobs_of_squeue(text: str) -> list[SlurmJob]:
+    """Return all jobs that Slurm still knows.
+
+    Raises
+    ------
+    SlurmBusyError
+        The answer says that it is none: without its controller ``squeue`` writes an empty list and ends well.
+    InputError
+        The text is not of the expected form.
+    """
+    return _rows("squeue", text, "jobs", _job)
+
+
+def nodes_of_sinfo(text: str) -> list[SlurmNode]:
+    """Return all nodes, in Slurm's order.
+
+    Raises
+    ------
+    SlurmBusyError, InputError
+        As of :func:`jobs_of_squeue`.
+    """
+    return _rows("sinfo", text, "nodes", _node)
+
+
+def _rows(program: str, text: str, key: str, read: Callable[[Any], Any]) -> list[Any]:
+    try:
+        answer = json.loads(text)
+        if errors := answer.get("errors"):
+            raise SlurmBusyError(f"{program} --json: {errors[0].get('description') or errors[0].get('error')}")
+        return [read(row) for row in answer[key]]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        form = f"{program} --json: {type(error).__name__} {error}"
+        raise InputError(f"{form}; expected the form that Slurm 22.05 writes") from None
+
+
+def _job(row: Mapping[str, Any]) -> SlurmJob:
+    state, flags = _states(row["job_state"])
+    limit_minutes = _number(row["time_limit"])
+    priority = _number(row["priority"])
+    per_job = _GPUS.search(str(row.get("tres_per_job") or ""))
+    reason = str(row["state_reason"])
+    return SlurmJob(
+        job_id=int(row["job_id"]),
+        name=str(row["name"]),
+        user=str(row["user_name"]),
+        comment=str(_text(row["comment"])),
+        partition=str(row["partition"]),
+        state="COMPLETING" if "COMPLETING" in flags else state,
+        is_held=state == "PENDING" and priority == 0 and reason != "JobHeldAdmin",
+        reason=reason,
+        is_array=bool(_number(row["array_job_id"])) or bool(row["array_task_string"]),
+        num_gpus=None if per_job is None else int(per_job[1]),
+        gpus_on=_gpus_on(row),
+        submit_s=float(_number(row["submit_time"]) or 0),
+        restarts=int(_number(row["restart_cnt"]) or 0),
+        has_dependency=bool(row["dependency"]),
+        time_limit_s=_UNLIMITED_S if not limit_minutes else limit_minutes * 60.0,
+    )
+
+
+def _gpus_on(row: Mapping[str, Any]) -> dict[str, int]:
+    nodes = (row.get("job_resources") or {}).get("allocated_nodes") or []
+    counts = [_GRES.search(detail) for detail in row["gres_detail"] or []]
+    return {
+        str(node["nodename"]): int(count[1]) for node, count in zip(nodes, counts, strict=False) if count is not None
+    }
+
+
+def _node(row: Mapping[str, Any]) -> SlurmNode:
+    state, flags = _states(row["state"])
+    flags |= {str(flag).upper() for flag in row.get("state_flags") or []}
+    gpus = [int(count) for count in _GRES.findall(str(row["gres"] or ""))]
+    return SlurmNode(
+        name=str(row["name"]),
+        num_gpus=sum(gpus),
+        partitions=tuple(row["partitions"]),
+        is_usable=state in _USABLE and flags <= _HARMLESS,
+    )
+
+
+def _states(given: Any) -> tuple[str, set[str]]:
+    """Return the base state and what else is said; newer Slurms write a list of both."""
+    states = [str(state).upper() for state in given] if isinstance(given, list) else [str(given).upper()]
+    return states[0], set(states[1:])
+
+
+def _number(given: Any) -> float | None:
+    """Return a number, which newer Slurms write with whether it is set."""
+    if isinstance(given, Mapping):
+        return float(given["number"]) if given.get("set") and not given.get("infinite") else None
+    return None if given is None else float(given)
+
+
+def _text(given: Any) -> Any:
+    """Return a text; newer Slurms tell apart whose comment it is."""
+    return given.get("job", "") if isinstance(given, Mapping) else given or ""

@@ -1,0 +1,111 @@
+"""A main queue on a Slurm of this host, while idle nodes have nobody, jobs that sleep, or training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ddlsched.errors import SimulationError
+from ddlsched.live.commits import committed_steps
+from ddlsched.live.idle_nodes.hostlists import expand_hosts
+from ddlsched.slurm.local_cluster import LocalSlurm
+
+FILLERS = ("nobody", "sleeping", "training")
+NODES = 8
+TRAINED = ("a", "b")
+_BEGIN_S = 12.0
+"""Until whoever uses idle nodes has them."""
+_LOOK_S = 0.5
+_SLACK_S = 240.0
+_STEPS = 1_000_000
+
+
+def main_jobs(num_jobs: int) -> pd.DataFrame:
+    """Return the main queue's jobs: job, arrival and run time in seconds, whole nodes; about half are busy."""
+    rng = np.random.default_rng(0)
+    nodes = rng.choice([1, 2, 3, 6], p=[0.4, 0.3, 0.2, 0.1], size=num_jobs)
+    run_s = np.round(rng.uniform(4.0, 16.0, size=num_jobs), 1)
+    arrival_s = np.round(np.cumsum(rng.exponential(5.0, size=num_jobs)), 2)
+    return pd.DataFrame({"job": range(num_jobs), "arrival_s": arrival_s, "run_s": run_s, "nodes": nodes})
+
+
+def run_beside(filler: str, num_jobs: int, log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return when each job of the main queue was submitted and started, and who had which node when.
+
+    Raises
+    ------
+    SimulationError
+        The jobs are not done four minutes after the last arrived.
+    """
+    jobs = main_jobs(num_jobs)
+    with LocalSlurm(NODES, 4) as slurm, _filled(slurm, filler, log):
+        time.sleep(_BEGIN_S)
+        stamps = slurm.folder / "stamps"
+        stamps.touch()
+        began_s, submitted_s, seen = time.time(), [], []
+        until_s = began_s + float(jobs["arrival_s"].max()) + _SLACK_S
+        while stamps.read_text().count("\n") < num_jobs or _main_runs(seen):
+            if time.time() > until_s:
+                raise SimulationError(f"{filler}: the main queue is not done; Slurm has {slurm.run('squeue')}")
+            now_s = time.time() - began_s
+            for row in jobs[len(submitted_s) :].itertuples():
+                if row.arrival_s > now_s:
+                    break
+                _submit(slurm, row, stamps)
+                submitted_s.append(time.time() - began_s)
+            seen.append(_holders(slurm, round(now_s, 2)))
+            time.sleep(max(_LOOK_S - (time.time() - began_s - now_s), 0.0))
+        starts_s = {int(job): float(at) - began_s for job, at in map(str.split, stamps.read_text().splitlines())}
+        steps = sum(len(committed_steps(slurm.folder / "state" / job)) for job in TRAINED)
+    waits = jobs.assign(submit_s=submitted_s, start_s=jobs["job"].map(starts_s), steps=steps)
+    return waits.assign(load=os.getloadavg()[1]).round(3), pd.concat(seen, ignore_index=True)
+
+
+def _submit(slurm: LocalSlurm, row: object, stamps: Path) -> None:
+    script = f"echo {row.job} $(date +%s.%N) >> {stamps}; sleep {row.run_s}"  # type: ignore[attr-defined]
+    options = [f"--nodes={row.nodes}", "--exclusive", "--output=/dev/null"]  # type: ignore[attr-defined]
+    slurm.run("sbatch", *options, f"--wrap={script}")
+
+
+def _holders(slurm: LocalSlurm, time_s: float) -> pd.DataFrame:
+    lines = slurm.run("squeue", "--noheader", "--states=RUNNING", "--format=%P|%i|%N").splitlines()
+    held = {f"n{number}": ("", "") for number in range(1, NODES + 1)}
+    for partition, job, nodes in (line.split("|") for line in lines):
+        held |= dict.fromkeys(expand_hosts(nodes), (partition, job))
+    rows = [(time_s, node, *holder) for node, holder in held.items()]
+    return pd.DataFrame(rows, columns=["time_s", "node", "partition", "job"])
+
+
+def _main_runs(seen: list[pd.DataFrame]) -> bool:
+    return not seen or bool((seen[-1]["partition"] == "main").any())
+
+
+@contextlib.contextmanager
+def _filled(slurm: LocalSlurm, filler: str, log: Path) -> Iterator[None]:
+    if filler == "sleeping":
+        for _ in range(10 * NODES):  # requeued ones wait two minutes, so that there are more than nodes
+            slurm.run("sbatch", "--partition=idle", "--exclusive", "--output=/dev/null", "--wrap=sleep 10000")
+    if filler != "training":
+        yield
+        return
+    (slurm.folder / "jobs.csv").write_text(
+        "job_id,program,steps,max_nodes\n" + "".join(f"{job},count,{_STEPS},4\n" for job in TRAINED)
+    )
+    command = [sys.executable, "-c", "from ddlsched.cli import main; main()", "live", str(slurm.folder / "jobs.csv")]
+    options = ["--state", str(slurm.folder / "state"), "--slurm", "idle", "--listen", "127.0.0.1", "--json"]
+    environment = {**slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with log.open("w") as events:
+        live = subprocess.Popen([*command, *options, "--hold-s", "5"], env=environment, stdout=events)
+    try:
+        yield
+    finally:
+        live.terminate()
+        live.wait()

@@ -1,0 +1,85 @@
+"""A real Slurm and its simulated twin: the same jobs under the same policies, side by side.
+
+    python experiments/slurm_twin/run.py --out DIR [--jobs 500] [--seeds 1] [--quick] [--scenario NAME ...]
+    python experiments/slurm_twin/run.py --measured experiments/slurm_twin/expected
+
+The first runs every scenario for real that DIR does not hold yet, on 32 nodes of this host, and compares; it needs
+Slurm's Debian packages (tests/slurm/run installs them). --quick has 50 jobs and takes three minutes. The second only
+compares with what was measured before.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+from compare import comparison
+from real import run_for_real
+from scenarios import SCENARIOS
+from stream import stream
+
+from ddlsched.cli.output import emit, notice
+from ddlsched.cli.reporting import reported
+from ddlsched.errors import InputError
+from ddlsched.io.files import replacing
+
+QUICK_JOBS = 50
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", type=Path)
+    where.add_argument("--measured", type=Path)
+    parser.add_argument("--jobs", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS])
+    return parser.parse_args(given)
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Make the runs that are missing."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    num_jobs = QUICK_JOBS if args.quick else args.jobs
+    for seed in range(args.seeds):
+        for scenario in SCENARIOS:
+            path = args.out / f"{scenario.name}-{num_jobs}-{seed}.csv"
+            if path.exists() or scenario.name not in (args.scenario or [scenario.name]):
+                continue
+            notice(f"{scenario.name}, {num_jobs} jobs, seed {seed}")
+            table = run_for_real(stream(num_jobs, seed, scenario.sizes), scenario, path.with_suffix(".events"))
+            with replacing(path, "--out") as partial:
+                table.to_csv(partial, index=False)
+
+
+def compared(folder: Path) -> pd.DataFrame:
+    """Return a row a run that a folder holds."""
+    rows = []
+    for path in sorted(folder.glob("*-*-*.csv")):
+        name, num_jobs, seed = path.stem.rsplit("-", 2)
+        [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
+        row = comparison(stream(int(num_jobs), int(seed), scenario.sizes), scenario, pd.read_csv(path))
+        rows.append({"scenario": name, "jobs": int(num_jobs), "seed": int(seed)} | row)
+    if not rows:
+        raise InputError(f"{folder}: holds no runs; expected files such as srsf-lwf-500-0.csv")
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    """Measure, compare, print."""
+    args = arguments()
+    with reported():
+        if args.out is not None:
+            measure(args)
+        table = compared(args.out or args.measured)
+        emit(table.to_string(index=False) + "\n")
+        if args.out is not None:
+            with replacing(args.out / "comparison.csv", "--out") as partial:
+                table.to_csv(partial, index=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -63,6 +63,11 @@ class ClusterView:
         """Whether a GPU has one job at a time: one with a job is not eligible for another."""
         return self._cluster.exclusive
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is on any GPU."""
+        return not self._gpus.num_residents.any()
+
     def server_of(self, gpu: GpuId) -> int:
         """Return the server that holds a GPU."""
         return int(self._cluster.server_of_gpu.item(gpu))

@@ -14,8 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision
-from ddlsched.errors import InputError
-from ddlsched.plugins.names import resolve
+from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.queue_features import log_share
 from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
@@ -57,9 +56,7 @@ class CommunicationEnv(SchedulingEnv):
         placement: PlacementPolicy | str = "lwf",
     ) -> None:
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
-        self._placement = resolve("placement", placement)
-        if not hasattr(self._placement, "place"):
-            raise InputError(f"placement {placement!r} has no place; expected a policy that goes job by job")
+        self._placement = placement
         transfers = spaces.Box(0, 1, (1 + _MET, len(_TRANSFER_FEATURES)), np.float32)
         self._with_mask({"transfers": transfers, "most": spaces.Box(0, 1, (1,), np.float32)}, 2)
 
@@ -98,12 +95,26 @@ class _AskedAdmission:
 
 @dataclass(frozen=True)
 class _NotedPlacement:
-    placement: Any
+    placement: PlacementPolicy | str
     seconds: JobSeconds
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Noting:
+        """Return the policy with the one that decides."""
+        return _Noting(begun_placement(self.placement, cluster, rng), self.seconds)
+
+
+class _Noting:
+    def __init__(self, placement: Any, seconds: JobSeconds) -> None:
+        self._placement, self._seconds = placement, seconds
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return what the placement policy answers."""
-        gpus: Sequence[GpuId] | None = self.placement.place(job, cluster)
+        gpus: Sequence[GpuId] | None = self._placement.place(job, cluster)
         if gpus is not None:
-            self.seconds.started(job)
+            self._seconds.started(job)
         return gpus
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when the placement policy wants to be asked again."""
+        wake_s: float | None = self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None
+        return wake_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,10 +15,9 @@ from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision
 from ddlsched.errors import InputError
-from ddlsched.plugins.names import resolve
-from ddlsched.policies.doors import PlacementPolicy, Start
-from ddlsched.policies.queue_features import JOB_FEATURES, queue_features
-from ddlsched.policies.views import ClusterView, JobQueue
+from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.doors import PlacementPolicy
+from ddlsched.policies.queue_features import JOB_FEATURES
 from ddlsched.units import is_whole
 from ddlsched.workload.job import Workload
 
@@ -59,9 +58,7 @@ class OrderEnv(SchedulingEnv):
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
         if not is_whole(slots, 1):
             raise InputError(f"slots is {slots!r}; expected a whole number from 1")
-        self.slots, self._placement = slots, resolve("placement", placement)
-        if not hasattr(self._placement, "place"):
-            raise InputError(f"placement {placement!r} has no place; expected a policy that goes job by job")
+        self.slots, self._placement = slots, placement
         self._with_mask({"queue": spaces.Box(0, 1, (slots, len(JOB_FEATURES)), np.float32)}, slots + 1)
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
@@ -73,32 +70,12 @@ class OrderEnv(SchedulingEnv):
 class _AskedOrder:
     ask: Ask
     seconds: JobSeconds
-    placement: Any
+    placement: PlacementPolicy | str
     slots: int
 
-    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
-        """Yield who is chosen, until nobody is."""
-        left = list(queue)
-        refused: set[int] = set()
-        while left:
-            features, allowed = queue_features(left, cluster, self.slots)
-            allowed &= [job.number not in refused for job in left[: self.slots]] + [False] * (self.slots - len(left))
-            place = self._chosen(features, allowed, cluster)
-            if place == self.slots:
-                return
-            job = left[place]
-            gpus = self.placement.place(job, cluster)
-            if gpus is None:
-                refused.add(job.number)
-                continue
-            self.seconds.started(job)
-            yield left.pop(place), gpus
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Choosing:
+        """Return the policy with its placement."""
+        return Choosing(begun_placement(self.placement, cluster, rng), self.slots, self._choose, self.seconds.started)
 
-    def _chosen(self, features: np.ndarray, allowed: np.ndarray, cluster: ClusterView) -> int:
-        """Return the place of who starts, or ``slots``: nobody."""
-        if not allowed.any():
-            return self.slots
-        mask = np.append(allowed, not cluster.is_idle)
-        if mask.sum() == 1:
-            return int(np.argmax(mask))
-        return self.ask(Decision(cluster.now_s, {"queue": features}, mask))
+    def _choose(self, features: np.ndarray, allowed: np.ndarray, now_s: float) -> int:
+        return self.ask(Decision(now_s, {"queue": features}, allowed))

@@ -12,7 +12,7 @@ from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.units import NS_PER_S
 
-__all__ = ["JOB_FEATURES", "job_features", "log_share", "queue_features"]
+__all__ = ["JOB_FEATURES", "log_share", "log_shares", "queue_features"]
 
 JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message", "waited", "present")
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
@@ -26,49 +26,41 @@ def log_share(value: float) -> float:
     return min(math.log1p(max(value, 0.0)) / _LARGEST_LOG, 1.0)
 
 
+def log_shares(values: np.ndarray) -> np.ndarray:
+    """Return :func:`log_share` of each of some values from 0."""
+    shares: np.ndarray = np.minimum(np.log1p(values) / _LARGEST_LOG, 1.0)
+    return shares
+
+
 def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features of the first jobs that wait, and which of them have room.
+    """Return the features of jobs that wait, and which of them have room.
 
     Parameters
     ----------
     jobs
-        Those that wait, in the queue's order.
+        The first that wait, at most ``slots``, in the queue's order.
     cluster
         As it is now.
     slots
-        Jobs that are looked at; rows of others are 0.
+        Rows; those without a job are 0.
 
     Returns
     -------
     tuple
-        Features of shape (slots, 7), float32, columns :data:`JOB_FEATURES`; whether enough GPUs are eligible, of
-        shape (slots,).
+        Features of shape (slots, 7), float32, columns :data:`JOB_FEATURES`, all 0 if no job has room; whether enough
+        GPUs are eligible, of shape (slots,).
     """
-    rooms: dict[int, tuple[int, int]] = {}
     features, has_room = np.zeros((slots, len(JOB_FEATURES)), np.float32), np.zeros(slots, bool)
-    for place, job in enumerate(jobs[:slots]):
-        if job.memory_bytes not in rooms:
-            rooms[job.memory_bytes] = _room(job, cluster)
-        features[place] = job_features(job, cluster, *rooms[job.memory_bytes])
-        has_room[place] = rooms[job.memory_bytes][0] >= job.num_gpus
+    num_gpus = np.array([job.num_gpus for job in jobs])
+    eligible, most_on_a_server = cluster.room_for(np.array([job.memory_bytes for job in jobs], np.int64))
+    has_room[: len(jobs)] = eligible >= num_gpus
+    if has_room.any():
+        left_ns, arrival_ns = np.array([(job.remaining_service_ns, job.arrival_ns) for job in jobs], np.float64).T
+        rows = features[: len(jobs)].T
+        rows[0], rows[1] = num_gpus / cluster.num_gpus, eligible / cluster.num_gpus
+        rows[2] = most_on_a_server >= num_gpus
+        rows[3] = log_shares(left_ns / num_gpus / NS_PER_S)
+        rows[4] = log_shares(np.array([job.message_bytes for job in jobs]) / 1e6)
+        rows[5] = log_shares((cluster.now_ns - arrival_ns) / NS_PER_S)
+        rows[6] = 1.0
     return features, has_room
-
-
-def job_features(job: JobView, cluster: ClusterView, eligible: int, most_on_a_server: int) -> tuple[float, ...]:
-    """Return the features of a job for which so many GPUs are eligible, and so many on one server."""
-    num_gpus = job.num_gpus
-    return (
-        num_gpus / cluster.num_gpus,
-        eligible / cluster.num_gpus,
-        float(most_on_a_server >= num_gpus),
-        log_share(job.remaining_service_ns / num_gpus / NS_PER_S),
-        log_share(job.message_bytes / 1e6),
-        log_share((cluster.now_ns - job.arrival_ns) / NS_PER_S),
-        1.0,
-    )
-
-
-def _room(job: JobView, cluster: ClusterView) -> tuple[int, int]:
-    """Return how many GPUs are eligible for a job, and how many on the server that has the most."""
-    eligible = cluster.eligible(job)
-    return len(eligible), int(np.bincount(cluster.servers_of(eligible), minlength=1).max())

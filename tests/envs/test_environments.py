@@ -116,6 +116,14 @@ def test_the_first_that_has_room_is_the_order_of_the_engine() -> None:
     assert env.result.jobs["finish_s"].tolist() == plain.jobs["finish_s"].tolist()
 
 
+def test_a_placement_with_memory_and_a_clock_of_its_own_decides_where() -> None:
+    env = OrderEnv(STREAM, cluster=EXCLUSIVE, settings={"order": "srsf"}, placement="delay", slots=30)
+    episode(env, first_allowed, options={"seed": 6})
+    plain = simulate(STREAM, EXCLUSIVE, order="srsf", placement="delay", seed=6)
+    assert env.result is not None
+    assert env.result.jobs["finish_s"].tolist() == plain.jobs["finish_s"].tolist()
+
+
 @pytest.mark.parametrize(("action", "limit"), [(0, 1), (1, 1000)])
 def test_transfers_that_always_or_never_wait_are_bounded_overlap(action: int, limit: int) -> None:
     jobs = "microsoft-160:scale=0.002"
@@ -168,7 +176,7 @@ def test_environments_are_registered() -> None:
     [
         (lambda: OrderEnv(STREAM, unit_s=0.0), "unit_s is 0.0"),
         (lambda: OrderEnv(STREAM, slots=0), "slots is 0"),
-        (lambda: OrderEnv(STREAM, placement="easy-backfill"), "has no place"),
+        (lambda: OrderEnv(STREAM, placement="easy-backfill").reset(), "decides about the whole queue"),
         (lambda: OrderEnv(STREAM, settings={"placement": "lwf"}), "arguments that the environment does not give"),
         (lambda: OrderEnv(STREAM).step(0), "expected reset"),
         (lambda: OrderEnv(STREAM).action_masks(), "expected reset"),

@@ -14,9 +14,11 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.queue_features import log_share
+from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
 __all__ = ["AllocationEnv"]
@@ -37,7 +39,7 @@ class AllocationEnv(SchedulingEnv):
     be asked after this one, and all, by the same function.
     """
 
-    door: ClassVar[str] = "allocation"
+    doors: ClassVar[frozenset[str]] = frozenset({"allocation"})
 
     def __init__(
         self,
@@ -51,6 +53,11 @@ class AllocationEnv(SchedulingEnv):
         job = spaces.Box(0, 1, (len(_JOB_FEATURES),), np.float32)
         sums = spaces.Box(0, 1, (len(_SUMS),), np.float32)
         self._with_mask({"job": job, "cluster": sums}, self.cluster.num_gpus + 1)
+
+    def _check(self, jobs: Workload) -> None:
+        other = next((job.job_id for job in jobs if not isinstance(job, ElasticJob)), None)
+        if other is not None:
+            raise InputError(f"job {other!r} is not elastic; expected elastic jobs only")
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return an allocation policy that asks how many."""

@@ -44,7 +44,7 @@ class CommunicationEnv(SchedulingEnv):
         Where jobs run: a policy with ``place``, or its name.
     """
 
-    door: ClassVar[str] = "communication"
+    doors: ClassVar[frozenset[str]] = frozenset({"communication", "placement"})
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class OrderEnv(SchedulingEnv):
         Jobs of the queue that are seen.
     """
 
-    door: ClassVar[str] = "placement"
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
 
     def __init__(
         self,

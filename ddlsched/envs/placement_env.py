@@ -36,7 +36,7 @@ class PlacementEnv(SchedulingEnv):
     eligible GPU, seconds, by :func:`~ddlsched.policies.queue_features.log_share`.
     """
 
-    door: ClassVar[str] = "placement"
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
 
     def __init__(
         self,

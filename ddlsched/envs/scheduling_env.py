@@ -39,8 +39,13 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     ----------
     workload
         Jobs; or a file, or a generator such as ``"stream:load=0.9,num_jobs=100"``, whose jobs each episode's seed
-        makes. cluster By default the 64-GPU experiment's. settings Further arguments of :func:`ddlsched.simulate`, such
-        as ``order="srsf"`` or ``exclusive=True``. unit_s Seconds that are a reward of -1.
+        makes.
+    cluster
+        By default the 64-GPU experiment's.
+    settings
+        Further arguments of :func:`ddlsched.simulate`, such as ``order="srsf"`` or ``exclusive=True``.
+    unit_s
+        Seconds that are a reward of -1.
 
     Raises
     ------
@@ -61,10 +66,9 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         if not unit_s > 0:
             raise InputError(f"unit_s is {unit_s}; expected seconds above 0")
         self.workload, self.cluster, self.settings = workload, cluster or Cluster(), dict(settings or {})
-        if taken := set(self.settings) & {"workload", "cluster", "seed", self.door}:
-            raise InputError(
-                f"settings has {sorted(taken)}; expected arguments that the environment does not give itself"
-            )
+        if taken := set(self.settings) & {"workload", "cluster", "seed", "until_s", *self.doors}:
+            text = f"settings has {', '.join(sorted(taken))}; expected no argument that the environment gives itself"
+            raise InputError(f"{text}, and none that cuts runs off")
         self.unit_s = unit_s
         self.result: Result | None = None
         """Of the last episode that has ended."""
@@ -72,12 +76,15 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._stepped: Stepped | None = None
         self._decision: Decision | None = None
 
-    door: ClassVar[str]
-    """The argument of :func:`ddlsched.simulate` that the environment takes the place of."""
+    doors: ClassVar[frozenset[str]]
+    """The arguments of :func:`ddlsched.simulate` that the environment gives."""
 
     @abstractmethod
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return the policies of a run that take their decisions from ``ask``, by argument of ``simulate``."""
+
+    def _check(self, jobs: Workload) -> None:
+        """Raise InputError about jobs that the environment has no decisions for; by default none."""
 
     def _with_mask(self, observed: dict[str, spaces.Space[Any]], num_actions: int) -> None:
         """Set the spaces."""
@@ -97,6 +104,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self.close()
         jobs = self.workload
         jobs = jobs if isinstance(jobs, Workload) else workload_of(str(jobs), of_run)
+        self._check(jobs)
         self._seconds = JobSeconds(jobs)
         self._num_jobs = len(jobs)
 

@@ -177,10 +177,16 @@ def test_environments_are_registered() -> None:
         (lambda: OrderEnv(STREAM, unit_s=0.0), "unit_s is 0.0"),
         (lambda: OrderEnv(STREAM, slots=0), "slots is 0"),
         (lambda: OrderEnv(STREAM, placement="easy-backfill").reset(), "decides about the whole queue"),
-        (lambda: OrderEnv(STREAM, settings={"placement": "lwf"}), "arguments that the environment does not give"),
+        (lambda: OrderEnv(STREAM, settings={"placement": "lwf"}), "settings has placement; expected no argument"),
+        (
+            lambda: CommunicationEnv(STREAM, settings={"placement": "lwf"}),
+            "settings has placement; expected no argument",
+        ),
+        (lambda: OrderEnv(STREAM, settings={"until_s": 5.0}), "settings has until_s.*none that cuts runs off"),
         (lambda: OrderEnv(STREAM).step(0), "expected reset"),
         (lambda: OrderEnv(STREAM).action_masks(), "expected reset"),
         (lambda: OrderEnv(STREAM).reset(options={"seed": -1}), "options has seed -1"),
+        (lambda: AllocationEnv(alone()).reset(), "job 'a' is not elastic"),
         (lambda: OrderEnv(alone()).reset(), "no decision to take"),
     ],
 )

@@ -96,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["a", "b", "c"], help="one part")
     parser.add_argument("--gb", type=float, action="append", help="of a checkpoint; may be given more than once")
+    parser.add_argument("--state", choices=["warm", "cold"], help="of the sources in (b); else both")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where the files go; else a temporary folder")
     parser.add_argument("--torch-python", help="a Python with PyTorch; else this one, if it has it")
@@ -103,11 +104,12 @@ def main() -> None:
     torch_python = asked.torch_python or (sys.executable if find_spec("torch") else None)
     if asked.only in (None, "a"):
         print(planning(asked.repeats), "\n")
+    states = [asked.state] if asked.state else ["warm", "cold"]
     measured: list[Measured] = []
     for gb in asked.gb or [1.2, 4.0]:
         with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
             if asked.only in (None, "b"):
-                for table, found in process_tables(Path(folder), gb, asked.repeats, torch_python):
+                for table, found in process_tables(Path(folder), gb, asked.repeats, torch_python, states):
                     print(table, "\n", flush=True)
                     measured.append(found)
             if asked.only in (None, "c"):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -204,13 +204,22 @@ class Measured(NamedTuple):
 
     def time(self, rival: str, beside: str) -> float | None:
         """Return the median over rounds of the time of a rival beside another's."""
+        return self._median(lambda run, other: run.wall_s / other.wall_s, rival, beside)
+
+    def cpu(self, rival: str, beside: str) -> float | None:
+        """Return the same of their CPU seconds, which other programs disturb less."""
+        return self._median(lambda run, other: run.cpu_s / other.cpu_s, rival, beside)
+
+    def _median(self, ratio: Callable[[Run, Run], float], rival: str, beside: str) -> float | None:
         if rival not in self.runs:
             return None
         pairs = zip(self.runs[rival], self.runs[beside], strict=False)
-        return statistics.median(run.wall_s / other.wall_s for run, other in pairs)
+        return statistics.median(ratio(run, other) for run, other in pairs)
 
 
-def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | None) -> Iterator[tuple[Table, Measured]]:
+def process_tables(
+    folder: Path, gb: float, repeats: int, torch_python: str | None, states: Collection[str]
+) -> Iterator[tuple[Table, Measured]]:
     """Yield a table for each change and each state of the page cache; PyTorch has a part in the first change."""
     for number, (title, make, after) in enumerate(CHANGES):
         if gb >= LARGE_GB and 0 < number < len(CHANGES) - 1:
@@ -222,7 +231,7 @@ def process_tables(folder: Path, gb: float, repeats: int, torch_python: str | No
         rivals = plain_rivals(here, after)
         if number == 0 and torch_python is not None:
             rivals |= torch_rivals(here, tensors, after, torch_python)
-        for state in (warm, cold):
+        for state in (state for state in (warm, cold) if state.__name__ in states):
             yield _table(f"{title}, {gb:g} GB", state, rivals, repeats)
         shutil.rmtree(here)
 
@@ -231,10 +240,11 @@ def summary(measured: Sequence[Measured]) -> Table:
     """Return what is to be reached beside what was, a row for each change."""
     rows = []
     for found in measured:
-        extra, torch_time = found.time(VERIFY, PLAIN), found.time(TORCH, PLAIN)
-        cells = [found.speed(PLAIN), found.speed(TORCH_FORM), torch_time, extra and 100 * (extra - 1)]
+        more = [100 * (times - 1) for times in (found.time(VERIFY, PLAIN), found.cpu(VERIFY, PLAIN)) if times]
+        cells = [found.speed(PLAIN), found.speed(TORCH_FORM), found.time(TORCH, PLAIN), *more]
         rows.append((found.title, found.state, *cells))
-    columns = ("", "sources", "speed / cp", "torch format: speed / cp", "PyTorch: time / ours", "--verify, % more")
+    speeds = ("speed / cp", "torch format: speed / cp", "PyTorch: time / ours")
+    columns = ("", "sources", *speeds, "--verify, % more", "of CPU, % more")
     note = "To reach: 0.95, 0.8, 3, 30 %. Speed is bytes written a second, whole processes."
     return Table(title="(b) all changes", columns=columns, rows=rows, notes=[note])
 

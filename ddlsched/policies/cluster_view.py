@@ -63,6 +63,11 @@ class ClusterView:
         """Whether a GPU has one job at a time: one with a job is not eligible for another."""
         return self._cluster.exclusive
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is on any GPU."""
+        return not self._gpus.num_residents.any()
+
     def server_of(self, gpu: GpuId) -> int:
         """Return the server that holds a GPU."""
         return int(self._cluster.server_of_gpu.item(gpu))
@@ -97,6 +102,12 @@ class ClusterView:
         """Return what :meth:`eligible_gpus` does, as an array."""
         eligible: np.ndarray = self._eligible(job.memory_bytes)
         return eligible
+
+    def room_for(self, memory_bytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each of some amounts of memory how many GPUs have it free, and how many on the best server."""
+        fits = self._gpus.free_bytes >= memory_bytes[:, None]
+        on_servers = np.add.reduceat(fits, self._cluster.first_gpus[:-1], axis=1, dtype=np.int64)
+        return on_servers.sum(axis=1), on_servers.max(axis=1)
 
     def restricted_to(self, gpus: np.ndarray) -> ClusterView:
         """Return the cluster as if no GPU but these were eligible, for a policy that lets another choose among some."""

@@ -20,12 +20,13 @@ What the views offer (:mod:`ddlsched.policies.views`, :mod:`ddlsched.policies.el
 :class:`~ddlsched.network.contention.SharedLink`, in ``link_rate``
     ``number, num_transfers, relative_bandwidth, bandwidth_bytes_per_s``
 :class:`~ddlsched.policies.views.ClusterView`, in ``place``
-    ``now_s, now_ns, num_gpus, num_servers, exclusive, eligible_gpus(job), fits(job, gpu), is_up(gpu), gpus_of(server),
-    server_of(gpu), residents(gpu), num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(),
+    ``now_s, now_ns, num_gpus, num_servers, exclusive, is_idle, eligible_gpus(job), fits(job, gpu), is_up(gpu),
+    gpus_of(server), server_of(gpu), residents(gpu), num_residents(gpu), load_ns(gpu), loads_ns(), server_loads_ns(),
     free_memory_mb(gpu), relative_speed(gpu), kind_of(gpu), speed(job, gpu), network,
     all_reduce_s(message_bytes, num_servers), restricted_to(gpus),
     without(jobs)``; for large clusters the same on numpy arrays:
-    ``eligible(job), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus), server_ranks(servers)``
+    ``eligible(job), room_for(memory_bytes), loads_of(gpus), least_loaded(gpus, count), servers_of(gpus),
+    server_ranks(servers)``
 :class:`~ddlsched.policies.views.FlowView`, in ``path``
     ``number, job, source, target, cards, paths, route, hash(seed)``
 :class:`~ddlsched.policies.views.LinkLoads`, in ``path``

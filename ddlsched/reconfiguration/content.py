@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks
 from ddlsched.reconfiguration.division import divided, within
-from ddlsched.reconfiguration.gathering import GATHERED_BYTES, Buffers, NewArray, filled
-from ddlsched.reconfiguration.reading import Reading, Source, Watch, no_watch
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, NewArray, ThreadBuffers, filled
+from ddlsched.reconfiguration.reading import Reading, Replicas, Source, Watch, no_watch
 from ddlsched.reconfiguration.shards import Layout, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
 
@@ -56,8 +56,13 @@ def content_hashes(reading: Reading, digest: Digest = "sha256", *, watch: Watch 
     done = 0
     # The longest first: so no thread is left with one at the end.
     ordered = sorted(tensors, key=lambda tensor: -tensor.num_bytes)
+    buffers = ThreadBuffers(GATHERED_BYTES)
+
+    def hashed(tensor: Tensor) -> str:
+        return content_hash(tensor, reading.replicas(tensor), digest, buffers)
+
     with as_many_threads_as_processors() as pool:
-        for tensor, found in zip(ordered, pool.map(partial(content_hash, reading, digest), ordered), strict=True):
+        for tensor, found in zip(ordered, pool.map(hashed, ordered), strict=True):
             hashes[tensor.name] = found
             done += tensor.num_bytes
             watch("hashing", done, total)
@@ -69,7 +74,7 @@ def as_many_threads_as_processors() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
 
-def content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
+def content_hash(tensor: Tensor, parts: Sequence[Replicas], digest: Digest, buffers: ThreadBuffers) -> str:
     """Return the digest of a whole tensor, read from the first replica of each part; the files have been looked at.
 
     Raises
@@ -77,32 +82,35 @@ def content_hash(reading: Reading, digest: Digest, tensor: Tensor) -> str:
     InputError
         A file has changed, or a part of the tensor is nowhere.
     """
-    array = _whole(reading, tensor)
-    return _hashed(array, chunks(array.copies, GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]), digest)
+    layouts = tuple(part.layout for part in parts)
+    found = _in_chunks(tensor.shape, layouts, GATHERED_BYTES // DTYPE_BYTES[tensor.dtype])
+    if found is None:
+        raise InputError(f"tensor {tensor.name}: no replica of a part of it is left; expected one at least")
+    sources = tuple(part.sources[0] for part in parts)
+    return _hashed(NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=sources), found, digest, buffers)
 
 
-def _hashed(array: NewArray, parts: Iterable[Chunk], digest: Digest) -> str:
-    found, buffers = DIGESTS[digest](), Buffers(GATHERED_BYTES)
+def _hashed(array: NewArray, parts: Iterable[Chunk], digest: Digest, buffers: ThreadBuffers) -> str:
+    found, own = DIGESTS[digest](), buffers.own()
     for chunk in parts:
-        for part in filled(array, chunk, buffers):
+        for part in filled(array, chunk, own):
             found.update(part)
     text: str = found.hexdigest()
     return text
 
 
-def _whole(reading: Reading, tensor: Tensor) -> NewArray:
-    """Return the whole tensor as an array that is to be put together."""
-    parts = reading.replicas(tensor)
-    whole = dense_layout(tensor.shape, (), ())
+@lru_cache(maxsize=64)  # A model has few kinds of tensors, and many of each.
+def _in_chunks(shape: tuple[int, ...], layouts: tuple[Layout, ...], most_elements: int) -> tuple[Chunk, ...] | None:
+    """Return the chunks of a whole tensor that is put together from its parts; None: a part is missing."""
+    whole = dense_layout(shape, (), ())
     copies = []
-    for cell in divided(tuple(part.layout for part in parts), (whole,)):
+    for cell in divided(layouts, (whole,)):
         if not cell.old:
-            raise InputError(f"tensor {tensor.name}: no replica of a part of it is left; expected one at least")
+            return None
         held = cell.old[0]
-        read = within(parts[held.shard].layout.pieces[held.piece], cell.box)
+        read = within(layouts[held.shard].pieces[held.piece], cell.box)
         copies.append(Copy(held.shard, read, within(whole.pieces[0], cell.box)))
-    sources = tuple(part.sources[0] for part in parts)
-    return NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=sources, copies=tuple(copies))
+    return tuple(chunks(copies, most_elements))
 
 
 def refuse_other_content(
@@ -121,8 +129,13 @@ def refuse_other_content(
         for name, text in expected.items()
         if found.get(name) != text
     ]
+    buffers = ThreadBuffers(GATHERED_BYTES)
+
+    def diverged_replicas(tensor: Tensor) -> list[str]:
+        return divergences(tensor, reading.replicas(tensor), buffers)
+
     with as_many_threads_as_processors() as pool:
-        for diverged in pool.map(partial(divergences, reading), reading.checkpoint.collection.tensors):
+        for diverged in pool.map(diverged_replicas, reading.checkpoint.collection.tensors):
             faults += diverged
     if faults:
         raise FaultyInputError(faults)
@@ -139,21 +152,21 @@ def other_content(reading: Reading, name: str, found: str, expected: str) -> str
     return f"{text}; expected {expected[:12]}: its contents are not those that were saved"
 
 
-def divergences(reading: Reading, tensor: Tensor) -> list[str]:
+def divergences(tensor: Tensor, parts: Sequence[Replicas], buffers: ThreadBuffers) -> list[str]:
     """Return a line for each replica of a part of a tensor that differs from the first in an element."""
     faults = []
-    for layout, sources in reading.replicas(tensor):
-        first = _part_hash(tensor, layout, sources[0]) if len(sources) > 1 else ""
+    for layout, sources in parts:
+        first = _part_hash(tensor, layout, sources[0], buffers) if len(sources) > 1 else ""
         for other in sources[1:]:
-            if _part_hash(tensor, layout, other) != first:
+            if _part_hash(tensor, layout, other, buffers) != first:
                 text = f"{other.name}: tensor {tensor.name} differs from its replica in {sources[0].file}"
                 faults.append(f"{text}; expected the same contents")
     return faults
 
 
-def _part_hash(tensor: Tensor, layout: Layout, source: Source) -> str:
+def _part_hash(tensor: Tensor, layout: Layout, source: Source, buffers: ThreadBuffers) -> str:
     """Return a digest of what a rank holds of a tensor, without padding."""
-    copies = tuple(Copy(0, piece, piece) for piece in layout.pieces)
-    array = NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=(source,), copies=copies)
+    array = NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=(source,))
     most_elements = GATHERED_BYTES // DTYPE_BYTES[tensor.dtype]
-    return _hashed(array, (chunk for copy in copies for chunk in chunks([copy], most_elements)), "xxh3")
+    parts = (chunk for piece in layout.pieces for chunk in chunks([Copy(0, piece, piece)], most_elements))
+    return _hashed(array, parts, "xxh3", buffers)

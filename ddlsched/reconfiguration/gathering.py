@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from ddlsched.reconfiguration.reading import Source
 from ddlsched.reconfiguration.shards import Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
-__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "filled", "is_run"]
+__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "ThreadBuffers", "filled", "is_run"]
 
 GATHERED_BYTES = 1 << 20
 """Of a chunk whose rows lie apart: what it is put together from stays in a processor's cache."""
@@ -31,7 +32,7 @@ class NewArray:
     tensor: str
     dtype: str
     sources: tuple[Source, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[Copy, ...] = ()
     targets: tuple[Target, ...] = ()
 
 
@@ -58,6 +59,10 @@ class Buffers:
         self._begins: dict[_Rows, int] = {}
         self._views: dict[object, list[memoryview]] = {}
 
+    def forget(self) -> None:
+        """Keep nothing of what was read: files may have changed since. Lists of parts of the memory stay."""
+        self._begins.clear()
+
     def wanted(self, num_bytes: int) -> memoryview:
         """Return room for a chunk."""
         if len(self._wanted) < num_bytes:
@@ -75,10 +80,11 @@ class Buffers:
 
     def begins(self, wanted: Sequence[_Rows]) -> list[int] | None:
         """Return where in :meth:`memory` rows are, which stay for the next chunk; None: together they are too many."""
-        missing = set(wanted).difference(self._begins)
+        # In order, not as sets would have them: chunks that lie alike are then read to the same places.
+        missing = dict.fromkeys(rows for rows in wanted if rows not in self._begins)
         if not self._fits(missing):
             self._begins.clear()
-            missing = set(wanted)
+            missing = dict.fromkeys(wanted)
             if not self._fits(missing):
                 return None
         self._make_room(self.num_bytes)
@@ -114,6 +120,28 @@ class Buffers:
         descriptor = source.place.descriptor(source.file)
         if descriptor is None or os.preadv(descriptor, [found], low) < high - low:
             found[:] = source.place.read(source.file, low, high)  # which reads on, or says what is wrong
+        return found
+
+
+class ThreadBuffers:
+    """Buffers for each thread that asks for them, made once: most arrays of a checkpoint lie alike.
+
+    Parameters
+    ----------
+    num_bytes
+        Of each.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self._local = threading.local()
+
+    def own(self) -> Buffers:
+        """Return this thread's, in which nothing is that was read before."""
+        if not hasattr(self._local, "buffers"):
+            self._local.buffers = Buffers(self._num_bytes)
+        found: Buffers = self._local.buffers
+        found.forget()
         return found
 
 

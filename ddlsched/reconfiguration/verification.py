@@ -15,6 +15,7 @@ from ddlsched.reconfiguration.content import (
     divergences,
     other_content,
 )
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.reconfiguration.reading import Reading, Watch
 from ddlsched.reconfiguration.tensors import total_bytes
 
@@ -46,6 +47,7 @@ class Verification:
         self._old, self._new, self._digest = old, new, digest
         self._recorded = dict(getattr(old.checkpoint, digest))
         new.refuse_faulty_files()
+        self._buffers = ThreadBuffers(GATHERED_BYTES)
         self._begun: dict[str, Future[_Checked]] = {}
         self._pool = as_many_threads_as_processors()
 
@@ -89,13 +91,15 @@ class Verification:
     def _checked(self, name: str) -> _Checked:
         """Return a tensor's hash and what is wrong with it: with the old files, or else with the new ones."""
         old = self._old.checkpoint.collection.by_name[name]
-        expected = self._recorded.get(name) or content_hash(self._old, self._digest, old)
-        return _Checked(expected, divergences(self._old, old) or self._faults(name, expected))
+        parts = self._old.replicas(old)
+        expected = self._recorded.get(name) or content_hash(old, parts, self._digest, self._buffers)
+        return _Checked(expected, divergences(old, parts, self._buffers) or self._faults(name, expected))
 
     def _faults(self, name: str, expected: str) -> list[str]:
         new = self._new.checkpoint.collection.by_name.get(name)
         if new is None:
             return [other_content(self._new, name, "", expected)]
-        found = content_hash(self._new, self._digest, new)
+        parts = self._new.replicas(new)
+        found = content_hash(new, parts, self._digest, self._buffers)
         wrong = [other_content(self._new, name, found, expected)] if found != expected else []
-        return wrong + divergences(self._new, new)
+        return wrong + divergences(new, parts, self._buffers)

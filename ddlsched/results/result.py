@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.loop.codes import JobState
-from ddlsched.results.charts_above import ChartsAbove
+from ddlsched.results.made_above import MadeAbove
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
@@ -48,6 +48,9 @@ class Result:
         What was simulated.
     finished
         The run's records, for :mod:`ddlsched.results.timeline`.
+    timeline
+        What GPUs and transfers did, of a recorded run
+        (:func:`~ddlsched.results.timeline_table.timeline_table`); made anew each time.
     plot
         Charts: ``result.plot.jct()``, ``phases()``, ``placements()``, ``utilisation()``
         (:class:`ddlsched.comparisons.charts.run_charts.RunCharts`).
@@ -66,7 +69,8 @@ class Result:
     ================  ================================  =====================================================
     """
 
-    plot = ChartsAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
+    timeline = MadeAbove("ddlsched.results.timeline_table", "timeline_table")
+    plot = MadeAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
 
     def __init__(self, workload: Workload, cluster: Cluster, finished: Finished) -> None:
         self.workload = workload

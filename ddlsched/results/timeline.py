@@ -14,6 +14,7 @@ from ddlsched.io.files import replacing
 from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, repeated, rows_of, sending
 from ddlsched.workload.groups import parts_of
 from ddlsched.workload.tasks import CollectiveTask
+from ddlsched.results.timeline_table import write_timeline_table
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -25,7 +26,9 @@ _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
 
 
 def write_timeline(result: Result, path: Path | str) -> None:
-    """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens.
+    """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens, or as a table.
+
+    A file that ends in ``.parquet`` gets the table of :func:`~ddlsched.results.timeline_table.timeline_table`.
 
     Process *GPUs* has a row a GPU, with its tasks and its server's outages; *Links* a row a link, or several
     where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops, moves
@@ -45,6 +48,9 @@ def write_timeline(result: Result, path: Path | str) -> None:
     InputError
         The run was not recorded, or the file cannot be written.
     """
+    if Path(path).suffix == ".parquet":
+        write_timeline_table(result, Path(path))
+        return
     trace = _Trace(result)
     with replacing(Path(path), "timeline") as beside, beside.open("w", encoding="ascii", newline="\n") as file:
         file.write('{"traceEvents": [')

@@ -28,6 +28,10 @@ DOORS = {
     "outages": ("outages.csv", f"simulate {JOBS} --outages FILE"),
     "interference": ("pairs.csv", f"simulate {JOBS} --interference pairs:file=FILE"),
     "plug-in": ("mine.py", f"simulate {JOBS} --placement FILE:Mine"),
+    "weights": (
+        "weights.npz",
+        f"simulate {JOBS} --placement algorithms/placement/learned_start.py:LearnedStart:weights=FILE",
+    ),
     "topology": ("mine.py", f"simulate {JOBS} --topology FILE:Mine"),
     "generator": ("mine.py", "compare FILE:jobs --scheduler ada-srsf --scheduler srsf-1"),
     "validate, CSV": ("table.csv", "validate FILE"),

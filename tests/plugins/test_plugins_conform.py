@@ -32,6 +32,7 @@ from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
 from algorithms.placement.in_order import InOrder
+from algorithms.placement.learned_start import LearnedStart
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.random_fit import RandomFit
@@ -75,6 +76,7 @@ TestDelay = conformance(PlacementConformance, DelayScheduling())
 TestSjfBsbf = conformance(PlacementConformance, BestSharingBenefitFirst())
 TestInOrder = conformance(PlacementConformance, InOrder())
 TestInOrderDelay = conformance(PlacementConformance, InOrder(placement=DelayScheduling(server_s=1.0)))
+TestLearnedStart = conformance(PlacementConformance, LearnedStart())
 TestEasyBackfill = conformance(PlacementConformance, EasyBackfill(error_sigma=0.5))
 TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="lwf:kappa=1", error_sigma=0.0))
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))

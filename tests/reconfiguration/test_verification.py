@@ -12,14 +12,18 @@ import pytest
 from small_jobs import GPT, stored
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration import execution, read_ahead, verification
+from ddlsched.reconfiguration import execution, gathering, read_ahead, verification
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
+from ddlsched.reconfiguration.content import content_hash
 from ddlsched.reconfiguration.files_in_parts import OpenFiles
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.read_ahead import begin_reading
+from ddlsched.reconfiguration.reading import Reading
 from ddlsched.reconfiguration.resharding import reshard
 from ddlsched.reconfiguration.tensor_models import Optimiser, job_tensors
+from ddlsched.reconfiguration.tensors import Cut, Tensor
 
 JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2))
 NAMES = [tensor.name for tensor in JOB.tensors]
@@ -31,8 +35,8 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
     checked = threading.Event()
     found, write = verification.content_hash, OpenFiles.write
 
-    def content_hash(reading: Any, digest: Any, tensor: Any) -> str:
-        digest_of = found(reading, digest, tensor)
+    def content_hash(tensor: Any, *settings: Any) -> str:
+        digest_of = found(tensor, *settings)
         if tensor.name == NAMES[0]:
             checked.set()
         return digest_of
@@ -66,6 +70,58 @@ def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
     with pytest.raises(InputError, match=rf"tensor {name} has content hash"):
         reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
     assert {path.name for path in folder.iterdir()} == {"a"}
+
+
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]])
+def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is checked is what the file holds, not what was on its way to it."""
+    stored(folder / "a", JOB)
+    write = OpenFiles.write
+
+    def write_and_flip(self: OpenFiles, targets: Any, offset: int, parts: Sequence[memoryview], tensor: str) -> None:
+        write(self, targets, offset, parts, tensor)
+        if tensor == name:
+            file, begin = targets[0]
+            descriptor, at = self.descriptors[file], begin + offset
+            os.pwrite(descriptor, bytes([os.pread(descriptor, 1, at)[0] ^ 1]), at)
+
+    monkeypatch.setattr(OpenFiles, "write", write_and_flip)
+    with pytest.raises(InputError, match=rf"tensor {name} has content hash"):
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    assert {path.name for path in folder.iterdir()} == {"a"}
+
+
+def by_columns(folder: Path, number: int = 1) -> Reading:
+    """Return a checkpoint of tensors whose rows lie apart, and are too long for numpy to gather."""
+    columns = [Tensor(name=f"c{n}", shape=(64, 512), dtype="F32", cuts=(Cut(dim=1),)) for n in range(number)]
+    stored(folder / "columns", TensorCollection(tensors=tuple(columns), parallelism=Parallelism(tp=2)))
+    return Reading.at(folder / "columns")
+
+
+def test_a_hash_is_of_what_the_file_holds_now(folder: Path) -> None:
+    reading, buffers = by_columns(folder), ThreadBuffers(GATHERED_BYTES)
+    tensor = reading.checkpoint.collection.tensors[0]
+    first = content_hash(tensor, reading.replicas(tensor), "xxh3", buffers)
+    assert content_hash(tensor, reading.replicas(tensor), "xxh3", buffers) == first
+    file = folder / "columns" / reading.checkpoint.files[1]
+    with file.open("r+b") as opened:
+        opened.seek(-1, os.SEEK_END)
+        last = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_END)
+        opened.write(bytes([last ^ 1]))
+    assert content_hash(tensor, reading.replicas(tensor), "xxh3", buffers) != first
+
+
+def test_rows_of_tensors_that_lie_alike_are_found_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read in their order to the same places; a list for each tensor took most of the time of a check."""
+    reading, buffers, made = by_columns(folder, number=20), ThreadBuffers(GATHERED_BYTES), []
+    in_order = gathering._in_order
+    monkeypatch.setattr(gathering, "_in_order", lambda *args: made.append(args) or in_order(*args))
+    for tensor in reading.checkpoint.collection.tensors:
+        content_hash(tensor, reading.replicas(tensor), "xxh3", buffers)
+    assert len(made) == 1
 
 
 def test_a_run_that_was_stopped_checks_what_it_does_not_copy_again(

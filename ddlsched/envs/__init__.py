@@ -1,0 +1,27 @@
+"""Gymnasium environments: the simulator stepped from decision to decision (``docs/learning.md``).
+
+Needs ``pip install 'ddlsched[envs]'``. Importing registers ``ddlsched/Order-v0``, ``ddlsched/Placement-v0``,
+``ddlsched/Communication-v0`` and ``ddlsched/Allocation-v0``.
+"""
+
+from __future__ import annotations
+
+from ddlsched.errors import InputError
+
+try:
+    import greenlet as _greenlet  # noqa: F401
+    import gymnasium as _gymnasium
+except ImportError:
+    raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
+
+from ddlsched.envs.allocation_env import AllocationEnv
+from ddlsched.envs.communication_env import CommunicationEnv
+from ddlsched.envs.order_env import OrderEnv
+from ddlsched.envs.placement_env import PlacementEnv
+from ddlsched.envs.scheduling_env import SchedulingEnv
+
+__all__ = ["AllocationEnv", "CommunicationEnv", "OrderEnv", "PlacementEnv", "SchedulingEnv"]
+
+for _name in ("Order", "Placement", "Communication", "Allocation"):
+    if f"ddlsched/{_name}-v0" not in _gymnasium.registry:
+        _gymnasium.register(id=f"ddlsched/{_name}-v0", entry_point=f"ddlsched.envs:{_name}Env")

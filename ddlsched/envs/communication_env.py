@@ -1,0 +1,120 @@
+"""Which ready transfers start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.envs.job_seconds import JobSeconds
+from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.policies.choosing import begun_placement
+from ddlsched.policies.doors import PlacementPolicy
+from ddlsched.policies.queue_features import log_share
+from ddlsched.policies.views import ClusterView, GpuId, JobView, NetworkView, TransferView
+from ddlsched.units import NS_PER_S
+from ddlsched.workload.job import Workload
+
+__all__ = ["CommunicationEnv"]
+
+_MET = 4
+_TRANSFER_FEATURES = ("bytes_left", "time_left", "gpus", "present")
+
+
+class CommunicationEnv(SchedulingEnv):
+    """Whether a transfer starts now, beside those that run on its links: action 1, or waits: 0.
+
+    Asked for each transfer that waits and would meet another; one that meets nobody starts.
+
+    ``transfers`` has a row for the transfer and for the first 4 that it would meet: MB left and the compute time left
+    of its job, s, by :func:`~ddlsched.policies.queue_features.log_share`, the job's GPUs / the cluster's, and 1.
+    ``most`` is the most transfers on one of its links, by the same function.
+
+    Parameters
+    ----------
+    workload, cluster, settings, unit_s
+        As of :class:`~ddlsched.envs.scheduling_env.SchedulingEnv`.
+    placement
+        Where jobs run: a policy with ``place``, or its name.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"communication", "placement"})
+
+    def __init__(
+        self,
+        workload: Workload | str | Path,
+        *,
+        cluster: Cluster | None = None,
+        settings: Mapping[str, Any] | None = None,
+        unit_s: float = 3600.0,
+        placement: PlacementPolicy | str = "lwf",
+    ) -> None:
+        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
+        self._placement = placement
+        transfers = spaces.Box(0, 1, (1 + _MET, len(_TRANSFER_FEATURES)), np.float32)
+        self._with_mask({"transfers": transfers, "most": spaces.Box(0, 1, (1,), np.float32)}, 2)
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return a communication policy that asks, and a placement that notes who starts."""
+        return {
+            "communication": _AskedAdmission(ask, self.cluster.num_gpus),
+            "placement": _NotedPlacement(self._placement, seconds),
+        }
+
+
+@dataclass(frozen=True)
+class _AskedAdmission:
+    compiled: ClassVar[bool] = False
+
+    ask: Ask
+    num_gpus: int
+
+    def admit(self, transfer: TransferView, network: NetworkView) -> bool:
+        """Return what is decided."""
+        met = network.met_by(transfer)
+        if not met:
+            return True
+        features = np.zeros((1 + _MET, len(_TRANSFER_FEATURES)), np.float32)
+        for row, each in enumerate([transfer, *met[:_MET]]):
+            features[row] = self._features(each)
+        most = np.array([log_share(network.most_on_links_of(transfer))], np.float32)
+        observed = {"transfers": features, "most": most}
+        return bool(self.ask(Decision(network.now_s, observed, np.ones(2, bool))))
+
+    def _features(self, transfer: TransferView) -> tuple[float, ...]:
+        job = transfer.job
+        time_left_s = job.remaining_service_ns / job.num_gpus / NS_PER_S
+        return log_share(transfer.bytes_left / 1e6), log_share(time_left_s), job.num_gpus / self.num_gpus, 1.0
+
+
+@dataclass(frozen=True)
+class _NotedPlacement:
+    placement: PlacementPolicy | str
+    seconds: JobSeconds
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Noting:
+        """Return the policy with the one that decides."""
+        return _Noting(begun_placement(self.placement, cluster, rng), self.seconds)
+
+
+class _Noting:
+    def __init__(self, placement: Any, seconds: JobSeconds) -> None:
+        self._placement, self._seconds = placement, seconds
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return what the placement policy answers."""
+        gpus: Sequence[GpuId] | None = self._placement.place(job, cluster)
+        if gpus is not None:
+            self._seconds.started(job)
+        return gpus
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when the placement policy wants to be asked again."""
+        wake_s: float | None = self._placement.wake_s(now_s) if hasattr(self._placement, "wake_s") else None
+        return wake_s

@@ -1,0 +1,81 @@
+"""Who of the queue starts next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.envs.job_seconds import JobSeconds
+from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.errors import InputError
+from ddlsched.policies.choosing import Choosing, begun_placement
+from ddlsched.policies.doors import PlacementPolicy
+from ddlsched.policies.queue_features import JOB_FEATURES
+from ddlsched.units import is_whole
+from ddlsched.workload.job import Workload
+
+__all__ = ["OrderEnv"]
+
+
+class OrderEnv(SchedulingEnv):
+    """Who of the queue starts next, or nobody until something has changed.
+
+    Asked while a job has room. Action i starts the i-th job of the queue, where ``placement`` puts it; the last action
+    waits. Waiting is not allowed on an idle cluster. Decisions without a choice are not asked for.
+
+    ``queue`` has a row a job, columns :data:`~ddlsched.policies.queue_features.JOB_FEATURES`, in the order of
+    ``order``.
+
+    Parameters
+    ----------
+    workload, cluster, settings, unit_s
+        As of :class:`~ddlsched.envs.scheduling_env.SchedulingEnv`.
+    placement
+        Where jobs run: a policy with ``place``, or its name.
+    slots
+        Jobs of the queue that are seen.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
+
+    def __init__(
+        self,
+        workload: Workload | str | Path,
+        *,
+        cluster: Cluster | None = None,
+        settings: Mapping[str, Any] | None = None,
+        unit_s: float = 3600.0,
+        placement: PlacementPolicy | str = "lwf",
+        slots: int = 16,
+    ) -> None:
+        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
+        if not is_whole(slots, 1):
+            raise InputError(f"slots is {slots!r}; expected a whole number from 1")
+        self.slots, self._placement = slots, placement
+        self._with_mask({"queue": spaces.Box(0, 1, (slots, len(JOB_FEATURES)), np.float32)}, slots + 1)
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return a placement policy that asks who starts."""
+        return {"placement": _AskedOrder(ask, seconds, self._placement, self.slots)}
+
+
+@dataclass(frozen=True)
+class _AskedOrder:
+    ask: Ask
+    seconds: JobSeconds
+    placement: PlacementPolicy | str
+    slots: int
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> Choosing:
+        """Return the policy with its placement."""
+        return Choosing(begun_placement(self.placement, cluster, rng), self.slots, self._choose, self.seconds.started)
+
+    def _choose(self, features: np.ndarray, allowed: np.ndarray, now_s: float) -> int:
+        return self.ask(Decision(now_s, {"queue": features}, allowed))

@@ -1,0 +1,110 @@
+"""On which servers a job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.envs.job_seconds import JobSeconds
+from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.policies.queue_features import JOB_FEATURES, log_share, queue_features
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.units import NS_PER_S
+from ddlsched.workload.job import Workload
+
+__all__ = ["PlacementEnv"]
+
+_SERVER_FEATURES = ("eligible", "taken", "load")
+
+
+class PlacementEnv(SchedulingEnv):
+    """On which servers the job runs that is first in the queue, server by server.
+
+    Action s takes as many of the job's GPUs on server s as are eligible and still needed, the least-loaded first; it is
+    asked again until the job has all. The last action lets the job wait; it is allowed before the first server, and not
+    on an idle cluster.
+
+    ``job`` has the columns :data:`~ddlsched.policies.queue_features.JOB_FEATURES`; ``servers`` has a row a server: the
+    GPUs eligible, and taken by this job so far, as shares of the most that a server has; the load of the least-loaded
+    eligible GPU, seconds, by :func:`~ddlsched.policies.queue_features.log_share`.
+    """
+
+    doors: ClassVar[frozenset[str]] = frozenset({"placement"})
+
+    def __init__(
+        self,
+        workload: Workload | str | Path,
+        *,
+        cluster: Cluster | None = None,
+        settings: Mapping[str, Any] | None = None,
+        unit_s: float = 3600.0,
+    ) -> None:
+        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
+        servers = self.cluster.num_servers
+        job = spaces.Box(0, 1, (len(JOB_FEATURES),), np.float32)
+        each = spaces.Box(0, 1, (servers, len(_SERVER_FEATURES)), np.float32)
+        self._with_mask({"job": job, "servers": each}, servers + 1)
+
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return a placement policy that asks where."""
+        return {"placement": _AskedPlacement(ask, seconds)}
+
+
+@dataclass(frozen=True)
+class _AskedPlacement:
+    ask: Ask
+    seconds: JobSeconds
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return GPUs of the servers that were chosen one after the other."""
+        eligible = cluster.eligible(job)
+        by_server = _by_server(eligible, cluster)
+        features, _ = queue_features([job], cluster, 1)
+        taken: list[GpuId] = []
+        while len(taken) < job.num_gpus:
+            server = self._chosen(features[0], by_server, taken, cluster)
+            if server == cluster.num_servers:
+                return None
+            taken += by_server.pop(server)[: job.num_gpus - len(taken)]
+        self.seconds.started(job)
+        return taken
+
+    def _chosen(
+        self, job: np.ndarray, by_server: Mapping[int, list[GpuId]], taken: Sequence[GpuId], cluster: ClusterView
+    ) -> int:
+        """Return the next server, or one more than there are: the job waits."""
+        mask = np.zeros(cluster.num_servers + 1, bool)
+        mask[list(by_server)] = True
+        mask[-1] = not taken and not cluster.is_idle
+        if mask.sum() == 1:
+            return int(np.argmax(mask))
+        servers = _server_features(by_server, taken, cluster)
+        return self.ask(Decision(cluster.now_s, {"job": job, "servers": servers}, mask))
+
+
+def _by_server(eligible: np.ndarray, cluster: ClusterView) -> dict[int, list[GpuId]]:
+    """Return the eligible GPUs of each server that has some, the least-loaded first."""
+    loads_ns = cluster.loads_of(eligible)
+    found: dict[int, list[GpuId]] = {}
+    for place in np.argsort(loads_ns, kind="stable").tolist():
+        gpu = eligible.item(place)
+        found.setdefault(cluster.server_of(gpu), []).append(gpu)
+    return found
+
+
+def _server_features(by_server: Mapping[int, list[GpuId]], taken: Sequence[GpuId], cluster: ClusterView) -> np.ndarray:
+    most = max(len(cluster.gpus_of(server)) for server in range(cluster.num_servers))
+    features = np.zeros((cluster.num_servers, len(_SERVER_FEATURES)), np.float32)
+    for server, gpus in by_server.items():
+        features[server, 0] = len(gpus) / most
+        features[server, 2] = log_share(cluster.load_ns(gpus[0]) / NS_PER_S)
+    for gpu in taken:
+        features[cluster.server_of(gpu), 1] += 1 / most
+    return np.minimum(features, 1)

@@ -1,0 +1,164 @@
+"""What all environments have in common: a run, its steps, masks, rewards and seeds."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.envs.job_seconds import JobSeconds
+from ddlsched.envs.stepping import Ask, Decision, Stepped
+from ddlsched.errors import InputError
+from ddlsched.results.result import Result
+from ddlsched.simulation import simulate
+from ddlsched.units import is_whole
+from ddlsched.workload.job import Workload
+from ddlsched.workload.workload_specs import workload_of
+
+__all__ = ["Observation", "SchedulingEnv"]
+
+Observation = dict[str, Any]
+_MOST_SEEDS = 1 << 31
+
+
+class SchedulingEnv(gymnasium.Env[Observation, Any]):
+    """A run of the simulator, an episode; each step is a decision that somebody has to take.
+
+    Observations are dictionaries of numbers from 0 to 1, with ``action_mask``, which is 1 where an action is allowed.
+    An action that is not allowed is replaced by the first that is, and ``info["replaced"]`` is True. The reward of a
+    step is minus the time that passed x the jobs that were there, / (jobs x ``unit_s``), so that an episode's return is
+    exactly minus the average JCT / ``unit_s``.
+
+    Parameters
+    ----------
+    workload
+        Jobs; or a file, or a generator such as ``"stream:load=0.9,num_jobs=100"``, whose jobs each episode's seed
+        makes.
+    cluster
+        By default the 64-GPU experiment's.
+    settings
+        Further arguments of :func:`ddlsched.simulate`, such as ``order="srsf"`` or ``exclusive=True``.
+    unit_s
+        Seconds that are a reward of -1.
+
+    Raises
+    ------
+    InputError
+        An argument that cannot be, or a run without any decision.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium has it
+
+    def __init__(
+        self,
+        workload: Workload | str | Path,
+        *,
+        cluster: Cluster | None = None,
+        settings: Mapping[str, Any] | None = None,
+        unit_s: float = 3600.0,
+    ) -> None:
+        if not unit_s > 0:
+            raise InputError(f"unit_s is {unit_s}; expected seconds above 0")
+        self.workload, self.cluster, self.settings = workload, cluster or Cluster(), dict(settings or {})
+        if taken := set(self.settings) & {"workload", "cluster", "seed", "until_s", *self.doors}:
+            text = f"settings has {', '.join(sorted(taken))}; expected no argument that the environment gives itself"
+            raise InputError(f"{text}, and none that cuts runs off")
+        self.unit_s = unit_s
+        self.result: Result | None = None
+        """Of the last episode that has ended."""
+        self._before_s = 0.0
+        self._stepped: Stepped | None = None
+        self._decision: Decision | None = None
+
+    doors: ClassVar[frozenset[str]]
+    """The arguments of :func:`ddlsched.simulate` that the environment gives."""
+
+    @abstractmethod
+    def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
+        """Return the policies of a run that take their decisions from ``ask``, by argument of ``simulate``."""
+
+    def _check(self, jobs: Workload) -> None:
+        """Raise InputError about jobs that the environment has no decisions for; by default none."""
+
+    def _with_mask(self, observed: dict[str, spaces.Space[Any]], num_actions: int) -> None:
+        """Set the spaces."""
+        self.action_space = spaces.Discrete(num_actions)
+        mask = spaces.Box(0, 1, (num_actions,), np.int8)
+        self.observation_space = spaces.Dict({**observed, "action_mask": mask})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(_MOST_SEEDS))
+        of_run = (options or {}).get("seed", drawn)
+        if not is_whole(of_run, 0):
+            raise InputError(f"options has seed {of_run!r}; expected a whole number >= 0")
+        self.close()
+        jobs = self.workload
+        jobs = jobs if isinstance(jobs, Workload) else workload_of(str(jobs), of_run)
+        self._check(jobs)
+        self._seconds = JobSeconds(jobs)
+        self._num_jobs = len(jobs)
+
+        def run(ask: Ask) -> Result:
+            policies = self.policies(ask, self._seconds)
+            return simulate(jobs, self.cluster, seed=of_run, **(self.settings | policies))
+
+        self._stepped = Stepped(run)
+        first = self._stepped.advance()
+        if isinstance(first, Result):
+            raise InputError("the run has no decision to take; expected jobs among which something can be chosen")
+        self._decision = first
+        self._before_s = self._seconds.since(first.now_s)
+        return self._observed(first), {"now_s": first.now_s}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Take a decision and go on to the next one."""
+        if self._decision is None or self._stepped is None:
+            raise InputError("there is no episode under way; expected reset() first")
+        before = self._decision
+        allowed = bool(before.mask[int(action)])
+        found = self._stepped.advance(int(action) if allowed else int(np.argmax(before.mask)))
+        info: dict[str, Any] = {"replaced": not allowed}
+        if isinstance(found, Result):
+            return self._ended(found, before, info)
+        self._decision = found
+        reward = self._reward(self._seconds.since(found.now_s))
+        return self._observed(found), reward, False, False, info | {"now_s": found.now_s}
+
+    def _ended(
+        self, result: Result, before: Decision, info: dict[str, Any]
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self.result, self._decision = result, None
+        jct_s = result.jobs["jct_s"].to_numpy()
+        info |= {"now_s": float(result.jobs["finish_s"].max()), "average_jct_s": float(jct_s.mean())}
+        return self._observed(before), self._reward(self._seconds.rest(float(jct_s.sum()))), True, False, info
+
+    def _reward(self, job_seconds: float) -> float:
+        """Return what a step earns; the first one has what had passed before."""
+        job_seconds, self._before_s = job_seconds + self._before_s, 0.0
+        return -job_seconds / (self._num_jobs * self.unit_s)
+
+    def action_masks(self) -> np.ndarray:
+        """Return which actions are allowed now, as sb3-contrib's MaskablePPO asks for it."""
+        if self._decision is None:
+            raise InputError("there is no episode under way; expected reset() first")
+        return np.asarray(self._decision.mask, bool)
+
+    @staticmethod
+    def _observed(decision: Decision) -> Observation:
+        return {**decision.observation, "action_mask": np.asarray(decision.mask, np.int8)}
+
+    def close(self) -> None:
+        """End an episode that is under way."""
+        if self._stepped is not None:
+            self._stepped.close()
+        self._stepped = self._decision = None

@@ -13,6 +13,7 @@ from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.preemptive import PreemptiveShortestFirst
+from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
@@ -20,6 +21,7 @@ from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
+from algorithms.path.crux import CruxPaths
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.sglb import Sglb
@@ -81,6 +83,7 @@ TestRandomFit = conformance(PlacementConformance, RandomFit())
 
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
+TestCruxPaths = conformance(PathConformance, CruxPaths())
 TestSglb = conformance(PathConformance, Sglb())
 TestTopologyRoute = conformance(PathConformance, TopologyRoute())
 
@@ -124,6 +127,7 @@ TestStrictLevels = conformance(ContentionConformance, StrictLevels())
 TestStrictLevelsByBytes = conformance(
     ContentionConformance, StrictLevels(by="bytes-sent", first=1e6, levels=4, message_parts=4)
 )
+TestCrux = conformance(ContentionConformance, Crux(levels=2))
 TestUniformInterference = conformance(InterferenceConformance, UniformInterference())
 
 TestStar = conformance(TopologyConformance, Star())

@@ -25,14 +25,14 @@ __all__ = ["Crux", "start_share"]
 class Crux(MaxMin):
     """Strict classes by Crux's priority; max-min sharing within one. With ``--path crux`` it is the whole of Crux.
 
-    A job's priority is its intensity (compute x GPUs of an iteration over the time of its traffic alone) x a factor that
-    makes equal priorities mean equal work (:mod:`algorithms.contention.crux_priority`). Jobs that share links must be
-    in their order; :mod:`algorithms.contention.compression` cuts it into classes.
+    A job's priority is its intensity (compute x GPUs of an iteration over the time of its traffic alone) x a factor
+    that makes equal priorities mean equal work (:mod:`algorithms.contention.crux_priority`). Jobs that share links must
+    be in their order; :mod:`algorithms.contention.compression` cuts it into classes.
 
-    Deviations: a job counts from its first transfer on, with the links of its transfers so far, and until it leaves its
-    GPUs. The play of two jobs lasts three of the longer iterations: in general the paper does not say. Compute time
-    x GPUs stands for floating-point operations. Nothing is blocked inside a host. Its rules look at all jobs at once, so
-    it is asked in Python.
+    Deviations: a job counts from its first transfer on, with the links of its transfers so far, and until it leaves
+    its GPUs. The play of two jobs lasts three of the longer iterations: in general the paper does not say. Compute time
+    x GPUs stands for floating-point operations. Nothing is blocked inside a host. Its rules look at all jobs at once,
+    so it is asked in Python.
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ class Crux(MaxMin):
 
     def bound_to(self, network: Network) -> Crux:
         """Return the model of a run, which knows the jobs that have sent."""
-        bound = replace(super().bound_to(network))
+        per_byte_s = 1.0 / network.nic_bytes_per_s if self.per_byte_s is None else self.per_byte_s
+        bound = replace(self, per_byte_s=per_byte_s)
         object.__setattr__(bound, "_classes", _Classes(self.levels, self.orders, np.random.default_rng(self.seed)))
         return bound
 

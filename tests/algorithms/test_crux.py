@@ -1,4 +1,4 @@
-"""Crux: the paper's printed example, the compression against all cuts, paths, and two jobs on a link worked out by hand."""
+"""Crux: the paper's printed example, the compression against all cuts, paths, and two jobs on a link by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFERENCE, OTHER = Load(compute_s=2, network_s=2), Load(compute_s=1, network_s=1
 
 
 def test_the_papers_example() -> None:
-    """In 12 s the reference sends 6 s when it is first, else 4; the other 6 when it is first, else 3: k = (6-3)/(6-4)."""
+    """In 12 s the reference sends 6 s if it is first, else 4; the other 6 if it is first, else 3: k = (6-3)/(6-4)."""
     assert sent_s(REFERENCE, OTHER, 12) == (6, 3)
     assert sent_s(OTHER, REFERENCE, 12) == (6, 4)
     assert correction_factor(REFERENCE, OTHER) == 1.5
@@ -92,7 +92,7 @@ def test_no_edge_goes_backwards(seed: int) -> None:
 
 
 def test_a_flow_goes_round_jobs_of_higher_intensity_before_those_of_lower() -> None:
-    """Three jobs took paths 0, 1 and 2; one of an intensity between them takes that of the job below it, and it alone."""
+    """Three jobs took paths 0, 1 and 2; one of an intensity between them takes that of the job below it."""
     policy = CruxPaths().begin(ddlsched.Cluster(), np.random.default_rng(0))
     paths, loads = [(0,), (1,), (2,)], link_loads()
     for number, (compute_s, chosen) in enumerate([(4.0, 0), (1.0, 1), (3.0, 2), (2.0, 1)]):

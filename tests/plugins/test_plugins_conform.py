@@ -5,9 +5,12 @@ from __future__ import annotations
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.gavel import Gavel
 from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
+from algorithms.allocation.rubick import Rubick
+from algorithms.allocation.sia import Sia
 from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.communication.adadual import AdaDual
@@ -26,14 +29,18 @@ from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
+from algorithms.placement.arnold import Arnold
 from algorithms.placement.blocks import AlignedBlocks
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
+from algorithms.placement.hived import HiveD
 from algorithms.placement.in_order import InOrder
 from algorithms.placement.list_scheduling import ListScheduling
+from algorithms.placement.lucid import Lucid
 from algorithms.placement.lwf import LeastWorkloadFirst
+from algorithms.placement.muri import Muri
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.cluster.interference import UniformInterference
@@ -80,6 +87,10 @@ TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
 TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
+TestHiveD = conformance(PlacementConformance, HiveD())
+TestMuri = conformance(PlacementConformance, Muri())
+TestLucid = conformance(PlacementConformance, Lucid())
+TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
 
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
@@ -112,6 +123,9 @@ TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs
 TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
 TestMalleTrain = conformance(AllocationConformance, MalleTrain())
 TestPreemptiveTiresias = conformance(AllocationConformance, PreemptiveTiresias(threshold_gpu_s=200.0))
+TestGavel = conformance(AllocationConformance, Gavel(round_s=100.0))
+TestSia = conformance(AllocationConformance, Sia(round_s=50.0))
+TestRubick = conformance(AllocationConformance, Rubick(round_s=100.0))
 TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
 TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
 TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))

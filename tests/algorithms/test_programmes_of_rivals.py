@@ -148,7 +148,7 @@ def test_the_programme_is_the_best_of_all(seed: int) -> None:
 
 
 def test_sia_lets_a_job_grow_in_the_next_round() -> None:
-    """A GPU each (1 + 1 < 0.71 + 1.4) until b ends at 10 s; a has 60 samples left at 20 s, and two GPUs from then on."""
+    """A GPU each (1 + 1 < 0.71 + 1.4) until b ends at 10 s; a has 60 samples left at 20 s, and two GPUs then."""
     jobs = [
         elastic_job("a", samples=80, max_gpus=2, gpu_batch=1, curve=LinearCurve(fixed_s=1.0, sample_s=0.0)),
         fixed_job("b", 1, 10),

@@ -97,7 +97,7 @@ def two_stages(job_id: str, compute_s: float, message_bytes: float) -> ddlsched.
 
 
 def test_interleaving_in_a_run() -> None:
-    """4 s an iteration each: one after the other 160 s. Interleaved b begins its 20 iterations at 3 s and never waits."""
+    """4 s an iteration each: one after the other 160 s. Interleaved, b begins its 20 at 3 s and never waits."""
     jobs = [two_stages("a", 3.0, 1e9), two_stages("b", 1.0, 3e9)]
     given: dict[str, Any] = {"order": "fifo", "contention": "max-min:per_byte_s=1e-9"}
     cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=1)

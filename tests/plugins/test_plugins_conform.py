@@ -15,6 +15,7 @@ from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
+from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
@@ -31,6 +32,7 @@ from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.arnold import Arnold
 from algorithms.placement.blocks import AlignedBlocks
+from algorithms.placement.cassini import CassiniPlacement
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.easy_backfill import EasyBackfill
@@ -87,6 +89,7 @@ TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
 TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
+TestCassiniPlacement = conformance(PlacementConformance, CassiniPlacement())
 TestHiveD = conformance(PlacementConformance, HiveD())
 TestMuri = conformance(PlacementConformance, Muri())
 TestLucid = conformance(PlacementConformance, Lucid())
@@ -115,6 +118,7 @@ TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortest
 TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
 TestPreemptiveByTime = conformance(CommunicationConformance, PreemptiveShortestFirst(by="time"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
+TestCassini = conformance(CommunicationConformance, Cassini())
 
 TestCountProgramme = conformance(AllocationConformance, CountProgramme(lookahead_s=120.0))
 TestNodeMilp = conformance(AllocationConformance, NodeMilp(lookahead_s=120.0, most_jobs=2))

@@ -1,4 +1,7 @@
-"""Programmes that policies solve: a time limit, the best found if it is over, and a count of both."""
+"""Programmes that policies solve: a time limit, the best found if it is over, and a count of both.
+
+A run in which no programme meets its limit is repeated to the bit by its seed; the limit is real time.
+"""
 
 from __future__ import annotations
 
@@ -75,14 +78,17 @@ class Solver:
         now_s, jobs
             For events.
         is_whole
-            Whether it has whole variables: HiGHS solves it then, GLOP otherwise.
+            Whether all its variables are whole, with bounds: CP-SAT solves it then, GLOP otherwise.
         """
         from ortools.math_opt.python import mathopt
 
         result = mathopt.solve(
             model,
-            mathopt.SolverType.HIGHS if is_whole else mathopt.SolverType.GLOP,
-            params=mathopt.SolveParameters(time_limit=timedelta(seconds=self.time_limit_s)),
+            mathopt.SolverType.CP_SAT if is_whole else mathopt.SolverType.GLOP,
+            params=mathopt.SolveParameters(
+                time_limit=timedelta(seconds=self.time_limit_s),
+                threads=1 if is_whole else None,  # several threads of CP-SAT may find another of equally good solutions
+            ),
         )
         reasons = mathopt.TerminationReason
         if result.termination.reason == reasons.OPTIMAL:

@@ -37,7 +37,7 @@ class Sia:
     configuration. One other than the present counts (age - restarts x restart_s) / (age + restart_s) of it. Jobs that
     restart keep what they have.
 
-    Deviations: OR-Tools' HiGHS in place of the authors' solver. Goodput is throughput: how a larger batch learns less
+    Deviations: OR-Tools' CP-SAT in place of the authors' solver. Goodput is throughput: how a larger batch learns less
     from a sample is not modelled, nor does it change batches. Curves and throughputs are given, not learnt while a
     job runs. Jobs of a fixed size (``min_gpus = max_gpus``) have that size in any shape. Nothing changes within a
     round; a job that came has to wait for the next, unless nobody runs.

@@ -31,9 +31,9 @@ class Cassini:
     """A transfer waits for its job's slot; slots repeat with the job's iteration alone, shifted to avoid the others'.
 
     For each link the circles of its jobs are turned to the best fit, and one shift a job is found that keeps the fits
-    of all links (:mod:`algorithms.communication.circles`); anew whenever a job comes or leaves. A transfer that is ready
-    at most ``drift`` of an iteration after its slot goes at once, any other at the next slot. With ``--placement cassini``
-    placements are chosen by the same score.
+    of all links (:mod:`algorithms.communication.circles`); anew whenever a job comes or leaves. A transfer that is
+    ready at most ``drift`` of an iteration after its slot goes at once, any other at the next slot. With ``--placement
+    cassini`` placements are chosen by the same score.
 
     Assumed, as only part is known: iterations are rounded to ``tick_s``, so that a common multiple exists; links that
     the same jobs share count as one, and if links and jobs still form a circle no one of them is shifted. Jobs are not

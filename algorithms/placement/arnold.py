@@ -140,7 +140,7 @@ def pods_of_servers(
         model.add_linear_constraint(mathopt.fast_sum(row) == 1)
     for pod in pods:
         model.add_linear_constraint(mathopt.fast_sum(row[pod] for row in at) <= room[pod])
-    worst = [model.add_variable(lb=0.0), model.add_variable(lb=0.0)]
+    worst = [model.add_integer_variable(lb=0, ub=len(room)) for _ in groups]
     for of_kind, spread in zip(groups, worst, strict=True):
         for members in of_kind:
             touched = [model.add_binary_variable() for _ in pods]

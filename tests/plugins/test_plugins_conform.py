@@ -28,6 +28,7 @@ from algorithms.ordering.tiresias import Tiresias
 from algorithms.path.crux import CruxPaths
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.perfect import PerfectRouting
 from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
 from algorithms.placement.arnold import Arnold
@@ -98,6 +99,7 @@ TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
 TestCruxPaths = conformance(PathConformance, CruxPaths())
+TestPerfectRouting = conformance(PathConformance, PerfectRouting())
 TestSglb = conformance(PathConformance, Sglb())
 TestTopologyRoute = conformance(PathConformance, TopologyRoute())
 

@@ -14,6 +14,7 @@ import numpy as np
 from benchmark_tables import Table, say
 
 import ddlsched
+from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.placement.monkeytree import MonkeyTreePlacement
 from ddlsched.workload.generators.monkeytree_mix import MODELS, monkeytree_mix
 
@@ -37,8 +38,8 @@ def slowdowns(workload: ddlsched.Workload, path: str | None, moves: bool, seed: 
         ddlsched.Cluster(
             num_servers=1024, gpus_per_server=1, topology="monkeytree:servers_per_rack=64", exclusive=True
         ),
-        placement=MonkeyTreePlacement(moves_jobs=moves),
-        order="fifo",
+        placement=MonkeyTreePlacement(moves_jobs=moves, time_limit_s=60.0),
+        order=MonkeyTreeOrder(time_limit_s=60.0) if moves else "fifo",
         communication="bounded-overlap:limit=100000",
         contention="max-min",
         path=path,

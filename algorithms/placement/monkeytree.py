@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -17,7 +17,7 @@ from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["MonkeyTreePlacement", "rings_of"]
+__all__ = ["MigrationPlanner", "MonkeyTreePlacement", "rings_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,11 @@ class MonkeyTreePlacement:
     the end of its iteration; its state crosses the network (``--state-mb``). Give ``--path perfect`` for its routing,
     and ``--exclusive``.
 
-    Deviations: blocks go only where GPUs are free, so that two jobs cannot swap places; a plan that needs it is carried
-    out as far as it can be, and the rest is planned anew at the next event. Two tiers; for three the paper solves the
-    same once more for pods. Jobs that are no whole blocks take GPUs of the last block, the rest of which stays free.
+    Deviations: a running job moves only to GPUs that are free, so that two jobs cannot swap places; a plan that needs
+    it is carried out as far as it can be, and the rest is planned anew at the next event. With ``--order monkeytree``
+    jobs do swap, if somebody waits: they stop at once, lose the iteration under way, and start where the plan says.
+    Two tiers; for three the paper solves the same once more for pods. Jobs that are no whole blocks take GPUs of the
+    last block, the rest of which stays free.
 
     Parameters
     ----------
@@ -95,7 +97,10 @@ class _BestFit:
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Start jobs in order until one finds no room."""
-        for job in queue:
+        yield from self._in_order(queue, cluster)
+
+    def _in_order(self, jobs: Iterable[JobView], cluster: ClusterView) -> Iterator[Start]:
+        for job in jobs:
             free = self._free(job, cluster)
             blocks = _best_fit(free, -(-job.num_gpus // self._policy.block_gpus))
             if blocks is None:
@@ -129,36 +134,43 @@ def _best_fit(free: Sequence[Sequence[int]], count: int) -> list[int] | None:
     return sorted(chosen)
 
 
-class _Moving(_BestFit):
-    def __init__(self, policy: MonkeyTreePlacement, cluster: Cluster) -> None:
-        super().__init__(policy, cluster)
-        self.solver = Solver("placement monkeytree", policy.time_limit_s)
-        self.migrations = 0
-        self._then: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+class MigrationPlanner(_BestFit):
+    """Where the blocks of running jobs should go, for a placement that moves jobs and an order that stops them."""
 
-    def moves(self, running: Sequence[JobView], cluster: ClusterView) -> list[tuple[JobView, list[GpuId]]]:
-        """Return the jobs that move, and their new GPUs."""
-        now = frozenset((job.number, job.gpus) for job in running)
-        if now == self._then or not running:
-            return []
-        self._then = now
-        parts = [(job, blocks, rings) for job in running for blocks, rings in self._parts(job)]
-        segments = [Segment(rings, self._by_rack(blocks)) for _, blocks, rings in parts]
-        if max(fragmentation(segments, self._racks)) <= self._policy.spines:
-            return []
-        free = self._free(running[0], cluster)
-        fragmented = [i for i, segment in enumerate(segments) if segment.is_fragmented]
-        room = [len(rack) + sum(segments[i].blocks.get(t, 0) for i in fragmented) for t, rack in enumerate(free)]
-        plan = planned([segments[i] for i in fragmented], room, self._policy.spines, self.solver, cluster.now_s)
+    def __init__(self, policy: MonkeyTreePlacement, cluster: Cluster, kind: str) -> None:
+        super().__init__(policy, cluster)
+        self.solver = Solver(f"{kind} monkeytree", policy.time_limit_s)
+
+    def targets(
+        self, held: Mapping[JobView, Sequence[GpuId]], free: list[list[int]], now_s: float, *, swaps: bool
+    ) -> dict[int, list[GpuId]]:
+        """Return the new GPUs of each job that should move, by its number; none if no rack has too many rings.
+
+        Parameters
+        ----------
+        held
+            The GPUs of each running job.
+        free
+            The free blocks of each rack, ascending; those that are taken are removed.
+        swaps
+            Whether blocks that others leave may be taken.
+        """
+        parts = [part for job, gpus in held.items() for part in self._parts(job, gpus)]
+        segments = [Segment(rings, self._by_rack(blocks)) for blocks, rings in parts]
+        if not held or max(fragmentation(segments, self._racks)) <= self._policy.spines:
+            return {}
+        places = [i for i, segment in enumerate(segments) if segment.is_fragmented]
+        room = [len(rack) + sum(segments[i].blocks.get(t, 0) for i in places) for t, rack in enumerate(free)]
+        plan = planned([segments[i] for i in places], room, self._policy.spines, self.solver, now_s)
         if plan is None:
-            return []
-        changes = {
-            parts[i][1]: self._carried_out(parts[i][1], to, free) for i, to in zip(fragmented, plan, strict=True)
-        }
-        moves = [(job, self._moved(job, changes)) for job in running]
-        moves = [(job, gpus) for job, gpus in moves if sorted(gpus) != sorted(job.gpus)]
-        self.migrations += len(moves)
-        return moves
+            return {}
+        wanted = {parts[i][0]: to for i, to in zip(places, plan, strict=True)}
+        leaving = {blocks: self._leaving(blocks, to) for blocks, to in wanted.items()}
+        for block in sorted(block for gone in leaving.values() for block in gone) if swaps else ():
+            free[block // self._blocks_per_rack].append(block)
+        changes = {blocks: self._after(blocks, leaving[blocks], to, free) for blocks, to in wanted.items()}
+        moved = {job: self._moved(job, gpus, changes) for job, gpus in held.items()}
+        return {job.number: gpus for job, gpus in moved.items() if sorted(gpus) != sorted(held[job])}
 
     def _by_rack(self, blocks: Sequence[int]) -> dict[int, int]:
         counts: dict[int, int] = {}
@@ -166,35 +178,98 @@ class _Moving(_BestFit):
             counts[block // self._blocks_per_rack] = counts.get(block // self._blocks_per_rack, 0) + 1
         return counts
 
-    def _parts(self, job: JobView) -> list[tuple[tuple[int, ...], int]]:
-        """Return the blocks of each segment of a job, and how many rings it has."""
-        size = self._policy.block_gpus
-        blocks = [gpu // size for gpu in job.gpus[::size]]
-        return [(tuple(blocks[place] for place in places), rings) for places, rings in rings_of(job, size)]
+    def _blocks(self, gpus: Sequence[GpuId]) -> list[int]:
+        """Return the blocks of a job, in the order of its workers."""
+        return [gpu // self._policy.block_gpus for gpu in gpus[:: self._policy.block_gpus]]
 
-    def _carried_out(self, blocks: Sequence[int], to: dict[int, int], free: list[list[int]]) -> list[int]:
-        """Return the blocks of a segment after its move, as far as there are free ones; the highest leave first."""
+    def _parts(self, job: JobView, gpus: Sequence[GpuId]) -> list[tuple[tuple[int, ...], int]]:
+        """Return the blocks of each segment of a job, and how many rings it has."""
+        blocks = self._blocks(gpus)
+        segments = rings_of(job, self._policy.block_gpus)
+        return [(tuple(blocks[place] for place in places), rings) for places, rings in segments]
+
+    def _leaving(self, blocks: Sequence[int], to: Mapping[int, int]) -> list[int]:
+        """Return the blocks that a segment leaves, the highest of a rack first."""
         leave: list[int] = []
-        there = self._by_rack(blocks)
-        for rack, count in there.items():
+        for rack, count in self._by_rack(blocks).items():
             own = sorted((block for block in blocks if block // self._blocks_per_rack == rack), reverse=True)
             leave += own[: max(count - to.get(rack, 0), 0)]
-        after = list(blocks)
+        return leave
+
+    def _after(
+        self, blocks: Sequence[int], leave: Sequence[int], to: Mapping[int, int], free: list[list[int]]
+    ) -> list[int]:
+        """Return the blocks of a segment after its move, as far as there are free ones."""
+        after, left, there = list(blocks), list(leave), self._by_rack(blocks)
         for rack, count in to.items():
             for _ in range(count - there.get(rack, 0)):
-                if leave and free[rack]:
-                    after[after.index(leave.pop(0))] = free[rack].pop(0)
+                if left and free[rack]:
+                    after[after.index(left.pop(0))] = free[rack].pop(0)
         return after
 
-    def _moved(self, job: JobView, changes: dict[tuple[int, ...], list[int]]) -> list[GpuId]:
+    def _moved(
+        self, job: JobView, gpus: Sequence[GpuId], changes: Mapping[tuple[int, ...], Sequence[int]]
+    ) -> list[GpuId]:
         """Return a job's GPUs after its move; within a segment ascending, so that a ring leaves each rack once."""
-        size = self._policy.block_gpus
-        blocks = [gpu // size for gpu in job.gpus[::size]]
-        for places, _ in rings_of(job, size):
+        blocks = self._blocks(gpus)
+        for places, _ in rings_of(job, self._policy.block_gpus):
             own = tuple(blocks[place] for place in places)
             for place, block in zip(places, sorted(changes.get(own, own)), strict=True):
                 blocks[place] = block
         return self._gpus(blocks)[: job.num_gpus]
+
+
+class _Moving(MigrationPlanner):
+    def __init__(self, policy: MonkeyTreePlacement, cluster: Cluster) -> None:
+        super().__init__(policy, cluster, "placement")
+        self.migrations = 0
+        self._then: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+        self._held: dict[JobView, tuple[GpuId, ...]] = {}
+
+    def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
+        """Start again the jobs that the order has stopped, where the plan says; then jobs in order."""
+        targets = self._planned_again(queue, cluster) if self._held else {}
+        waiting: list[JobView] = []
+        for job in queue:
+            gpus = targets.get(job.number)
+            if gpus is not None and all(cluster.fits(job, gpu) for gpu in gpus):
+                self._held[job] = tuple(gpus)
+                self.migrations += 1
+                yield job, gpus
+            else:
+                waiting.append(job)
+        for job, chosen in self._in_order(waiting, cluster):
+            self._held[job] = tuple(chosen)
+            yield job, chosen
+
+    def _planned_again(self, queue: JobQueue, cluster: ClusterView) -> dict[int, list[GpuId]]:
+        """Return the targets that the order had in mind when it stopped jobs: the same programme, solved again."""
+        waits = set(queue.numbers.tolist())
+        self._held = {job: job.gpus or g for job, g in self._held.items() if job.number in waits or job.gpus}
+        stopped = {job: gpus for job, gpus in self._held.items() if job.number in waits}
+        if not stopped:
+            return {}
+        free = self._free(next(iter(stopped)), cluster)
+        for gpus in stopped.values():
+            for block in self._blocks(gpus):
+                if block in free[block // self._blocks_per_rack]:
+                    free[block // self._blocks_per_rack].remove(block)
+        held = dict(sorted(self._held.items(), key=lambda item: item[0].number))
+        old = {job.number: list(gpus) for job, gpus in stopped.items()}
+        self._held = {job: gpus for job, gpus in self._held.items() if job not in stopped}
+        return old | self.targets(held, free, cluster.now_s, swaps=True)
+
+    def moves(self, running: Sequence[JobView], cluster: ClusterView) -> list[tuple[JobView, list[GpuId]]]:
+        """Return the jobs that move into free blocks, and their new GPUs."""
+        now = frozenset((job.number, job.gpus) for job in running)
+        if now == self._then or not running:
+            return []
+        self._then = now
+        held = {job: job.gpus for job in running}
+        targets = self.targets(held, self._free(running[0], cluster), cluster.now_s, swaps=False)
+        self.migrations += len(targets)
+        self._held = held
+        return [(job, targets[job.number]) for job in running if job.number in targets]
 
 
 def rings_of(job: JobView, block_gpus: int) -> list[tuple[tuple[int, ...], int]]:

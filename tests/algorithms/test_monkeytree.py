@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
+from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.path.colouring import edge_colours
 from algorithms.path.perfect import PerfectRouting
 from algorithms.placement.fragments import Segment, fragmentation, planned
@@ -181,6 +182,40 @@ def test_jobs_that_meet_are_brought_apart_in_a_run() -> None:
     for result, whole in ((moved, True), (stayed, False)):
         last = {stay.job: {gpu // 4 for gpu in stay.gpus} for stay in result.finished.stays}
         assert (sum(len(racks) > 1 for racks in (last[2], last[3])) <= 1) == whole
+
+
+def test_jobs_swap_places_if_the_order_stops_them() -> None:
+    """Two racks of 4 GPUs, full, one spine, two jobs of 4 on both racks, and one that waits: one swap, and no ring.
+
+    a and b take 2 of each rack, c and d 4 GPUs of what they leave: 2 of rack 0 and 2 of rack 1 each.
+    """
+    a, b = ring_job("a", 2, 2), ring_job("b", 2, 2)
+    x, y = ring_job("x", 2, 3), ring_job("y", 2, 3)
+    c, d = ring_job("c", 4, 20, 0.5), ring_job("d", 4, 20, 0.6)
+    late = ring_job("late", 8, 1, 1.0)
+    cluster = ddlsched.Cluster(
+        num_servers=8, gpus_per_server=1, topology="monkeytree:racks=2,servers_per_rack=4,spines=1", exclusive=True
+    )
+    given: dict[str, Any] = {"gpus_per_rack": 4, "block_gpus": 1, "spines": 1}
+
+    def run(order: Any) -> ddlsched.Result:
+        return ddlsched.simulate(
+            ddlsched.Workload.of([a, x, b, y, c, d, late]),
+            cluster,
+            placement=MonkeyTreePlacement(**given),
+            order=order,
+            communication="bounded-overlap:limit=9",
+            contention="max-min",
+            path="perfect",
+        )
+
+    racks = {}
+    for name, order in (("swaps", MonkeyTreeOrder(**given)), ("stays", "fifo")):
+        result = run(order)
+        last = {stay.job: {gpu // 4 for gpu in stay.gpus} for stay in result.finished.stays}
+        racks[name] = [len(last[4]), len(last[5])]
+        assert (result.jobs["state"] == "finished").all()
+    assert racks == {"swaps": [1, 1], "stays": [2, 2]}
 
 
 def test_the_programme_moves_jobs_that_meet() -> None:

@@ -20,6 +20,7 @@ from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.las import LeastAttainedService
+from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
@@ -43,6 +44,7 @@ from algorithms.placement.in_order import InOrder
 from algorithms.placement.list_scheduling import ListScheduling
 from algorithms.placement.lucid import Lucid
 from algorithms.placement.lwf import LeastWorkloadFirst
+from algorithms.placement.monkeytree import MonkeyTreePlacement
 from algorithms.placement.muri import Muri
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
@@ -92,6 +94,7 @@ TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfil
 TestRandomFit = conformance(PlacementConformance, RandomFit())
 TestCassiniPlacement = conformance(PlacementConformance, CassiniPlacement())
 TestHiveD = conformance(PlacementConformance, HiveD())
+TestMonkeyTree = conformance(PlacementConformance, MonkeyTreePlacement(gpus_per_rack=4, block_gpus=1, spines=1))
 TestMuri = conformance(PlacementConformance, Muri())
 TestLucid = conformance(PlacementConformance, Lucid())
 TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
@@ -111,6 +114,7 @@ TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())
 TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
+TestMonkeyTreeOrder = conformance(OrderingConformance, MonkeyTreeOrder(gpus_per_rack=4, block_gpus=1, spines=1))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())

@@ -78,7 +78,7 @@ def main() -> int:
     """Run what is missing, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--jobs", type=int, default=60, help="of a run")
+    parser.add_argument("--jobs", type=int, default=40, help="of a run")
     parser.add_argument("--all", action="store_true", help="all grounds")
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("results/arena"), metavar="DIR")

@@ -11,7 +11,7 @@ __all__ = ["edge_colours"]
 Node = TypeVar("Node", bound=Hashable)
 
 
-def edge_colours(edges: Sequence[tuple[Node, Node]]) -> list[int]:
+def edge_colours(edges: Sequence[tuple[Node, Node]], kept: Sequence[int] = (), least: int = 0) -> list[int]:
     """Return a colour of each edge, from 0, such that no two edges of one colour share an end.
 
     There are as many colours as edges at the busiest node, which is the fewest (König). An edge between nodes that lack
@@ -21,12 +21,16 @@ def edge_colours(edges: Sequence[tuple[Node, Node]]) -> list[int]:
     ----------
     edges
         Source and target; a source and a target of the same name are different nodes.
+    kept
+        The colours of the first edges, from a colouring of them; they change only where they must.
+    least
+        So many colours may be used if fewer would do.
     """
     degree: dict[tuple[bool, Node], int] = defaultdict(int)
     for source, target in edges:
         degree[False, source] += 1
         degree[True, target] += 1
-    colours = range(max(degree.values(), default=0))
+    colours = range(max(least, *degree.values()) if degree else 0)
     at: dict[tuple[bool, Node], dict[int, int]] = defaultdict(dict)
     chosen = [-1] * len(edges)
 
@@ -34,9 +38,15 @@ def edge_colours(edges: Sequence[tuple[Node, Node]]) -> list[int]:
         chosen[edge] = colour
         at[False, edges[edge][0]][colour] = at[True, edges[edge][1]][colour] = edge
 
+    stays = [edge for edge, colour in enumerate(kept) if colour in colours]
+    for edge in stays:
+        paint(edge, kept[edge])
     for edge, (source, target) in enumerate(edges):
+        if chosen[edge] >= 0:
+            continue
         free = next(c for c in colours if c not in at[False, source])
-        wanted = next(c for c in colours if c not in at[True, target])
+        both = (c for c in colours if c not in at[False, source] and c not in at[True, target])
+        wanted = next(both, next(c for c in colours if c not in at[True, target]))
         if wanted in at[False, source]:
             _turn(edges, at, chosen, (True, target), free, wanted)
             wanted = free

@@ -23,7 +23,8 @@ class PerfectRouting:
     counted round the spines. For two tiers: the racks at the ends are known by the first and the last link of a flow's
     paths, which are one a spine, in the same order everywhere.
 
-    Deviation: a job's flows are known from its first transfers on; all are coloured anew when some are new or gone.
+    Deviation: a job's flows are known from its first transfers on. A new one changes the colours of others only where
+    it must; to colour all of them anew would have each meet others for an iteration.
 
     References
     ----------
@@ -60,7 +61,7 @@ class _Colours:
         if name not in self._edges:
             self._jobs[flow.job.number] = flow.job, flow.job.gpus
             self._edges[name] = flow.paths[0][0], flow.paths[0][-1]
-            self._paint()
+            self._paint(len(flow.paths))
         return self._colours[name] % len(flow.paths)
 
     def _forget(self) -> None:
@@ -69,7 +70,9 @@ class _Colours:
         if gone:
             self._jobs = {number: kept for number, kept in self._jobs.items() if number not in gone}
             self._edges = {name: edge for name, edge in self._edges.items() if name[0] not in gone}  # type: ignore[index]
-            self._paint()
+            self._colours = {name: colour for name, colour in self._colours.items() if name in self._edges}
 
-    def _paint(self) -> None:
-        self._colours = dict(zip(self._edges, edge_colours(list(self._edges.values())), strict=True))
+    def _paint(self, spines: int) -> None:
+        """Colour the flow that has just come, and change others only where they must."""
+        kept = [self._colours[name] for name in self._edges if name in self._colours]
+        self._colours = dict(zip(self._edges, edge_colours(list(self._edges.values()), kept, spines), strict=True))

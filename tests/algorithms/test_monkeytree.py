@@ -32,6 +32,21 @@ def test_edges_of_a_colour_share_no_end_and_colours_are_the_fewest(edges: list[t
     assert len(set(colours)) == max(degrees)
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40), st.integers(0, 12))
+def test_colours_that_need_not_change_stay(edges: list[tuple[int, int]], least: int) -> None:
+    """One edge more turns at most one path; where both ends lack a common colour, nothing."""
+    before = edge_colours(edges[:-1], least=least)
+    after = edge_colours(edges, before, least)
+    for end in (0, 1):
+        assert len({(edge[end], colour) for edge, colour in zip(edges, after, strict=True)}) == len(edges)
+    degree = max(max(Counter(edge[end] for edge in edges).values()) for end in (0, 1))
+    assert max(after) < max(degree, least)
+    changed = {colour for old, colour in zip(before, after, strict=False) if old != colour}
+    assert len(changed) <= 2
+    if least >= len(edges):
+        assert after[:-1] == before
+
+
 def test_flows_between_racks_take_spines_of_their_own() -> None:
     """Racks 0 to 1 twice and 1 to 0 once, over two spines: up links 0 and 1 of rack 0, 10 and 11 of rack 1."""
     policy = PerfectRouting().begin(ddlsched.Cluster(), np.random.default_rng(0))

@@ -24,7 +24,7 @@ class PerfectRouting:
     paths, which are one a spine, in the same order everywhere.
 
     Deviation: a job's flows are known from its first transfers on. A new one changes the colours of others only where
-    it must; to colour all of them anew would have each meet others for an iteration.
+    it must: one that changes while its transfer runs meets others until that ends.
 
     References
     ----------

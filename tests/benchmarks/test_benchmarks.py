@@ -9,15 +9,16 @@ import pytest
 from benchmark_tables import Table
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
+from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
 from ecmp_collisions import computed_most, computed_share, flows_on_spines
 from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
-from monkeytree_paths import jobs as monkeytree_jobs
 from monkeytree_paths import slowdowns
 
 import ddlsched
+from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,18 @@ def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
 
 
 def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> None:
-    workload = monkeytree_jobs(6, 0.2, seed=1)
-    assert slowdowns(workload, "least-congested", seed=1) == pytest.approx(np.ones(6), rel=1e-6)
-    assert (slowdowns(workload, "ecmp", seed=1) >= 1 - 1e-6).all()
+    workload = monkeytree_mix(seed=1, jobs=6, load=0.2, scale=0.05)
+    for path in ("ecmp", "crux", "perfect"):
+        assert slowdowns(workload, path, moves=True, seed=1) == pytest.approx(np.ones(6), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
+    given = case(seed)
+    assert flows_between_leaves(given.where.hosts) > 0
+    chosen = [FixedPaths(chosen_paths=(spine,) * flows_between_leaves(given.where.hosts)) for spine in range(2)]
+    fair = ddlsched.MaxMin(per_byte_s=1e-9)
+    on_one = [given.utilisation(path, fair) for path in chosen]
+    assert given.utilisation("crux", fair) >= min(on_one)
+    levels = Levels(levels=(0, 1, 2, 3, 4), per_byte_s=1e-9)
+    assert given.utilisation("crux", levels) != given.utilisation("crux", fair)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.elastic_scaling import ElasticScaling
 from algorithms.allocation.equal_share import NodeEqualShare
+from algorithms.allocation.gavel import Gavel
 from algorithms.allocation.link_aware import LinkAware
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.node_milp import NodeMilp
+from algorithms.allocation.rubick import Rubick
+from algorithms.allocation.sia import Sia
 from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
+from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
+from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.las import LeastAttainedService
+from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
@@ -22,19 +28,27 @@ from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
 from algorithms.ordering.stopping_tiresias import StoppingTiresias
 from algorithms.ordering.themis import FinishTimeFairness
 from algorithms.ordering.tiresias import Tiresias
+from algorithms.path.crux import CruxPaths
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.perfect import PerfectRouting
 from algorithms.path.sglb import Sglb
 from algorithms.path.topology_route import TopologyRoute
+from algorithms.placement.arnold import Arnold
 from algorithms.placement.blocks import AlignedBlocks
+from algorithms.placement.cassini import CassiniPlacement
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.delay import DelayScheduling
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.first_fit import FirstFit
+from algorithms.placement.hived import HiveD
 from algorithms.placement.in_order import InOrder
 from algorithms.placement.learned_start import LearnedStart
 from algorithms.placement.list_scheduling import ListScheduling
+from algorithms.placement.lucid import Lucid
 from algorithms.placement.lwf import LeastWorkloadFirst
+from algorithms.placement.monkeytree import MonkeyTreePlacement
+from algorithms.placement.muri import Muri
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.cluster.interference import UniformInterference
@@ -82,9 +96,17 @@ TestEasyBackfillLwf = conformance(PlacementConformance, EasyBackfill(placement="
 TestEasyBackfillDelay = conformance(PlacementConformance, EasyBackfill(placement=DelayScheduling(), error_sigma=0.5))
 TestConservativeBackfill = conformance(PlacementConformance, ConservativeBackfill(error_sigma=0.5))
 TestRandomFit = conformance(PlacementConformance, RandomFit())
+TestCassiniPlacement = conformance(PlacementConformance, CassiniPlacement())
+TestHiveD = conformance(PlacementConformance, HiveD())
+TestMonkeyTree = conformance(PlacementConformance, MonkeyTreePlacement(gpus_per_rack=4, block_gpus=1, spines=1))
+TestMuri = conformance(PlacementConformance, Muri())
+TestLucid = conformance(PlacementConformance, Lucid())
+TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
 
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
+TestCruxPaths = conformance(PathConformance, CruxPaths())
+TestPerfectRouting = conformance(PathConformance, PerfectRouting())
 TestSglb = conformance(PathConformance, Sglb())
 TestTopologyRoute = conformance(PathConformance, TopologyRoute())
 
@@ -98,6 +120,7 @@ TestTiresias = conformance(OrderingConformance, Tiresias())
 TestSrtfCommunication = conformance(OrderingConformance, ShortestRemainingTimeFirst(communication=True))
 TestStoppingSrtf = conformance(OrderingConformance, StoppingShortestRemainingTimeFirst())
 TestStoppingTiresias = conformance(OrderingConformance, StoppingTiresias(threshold_gpu_s=2.0, interval_s=1.0))
+TestMonkeyTreeOrder = conformance(OrderingConformance, MonkeyTreeOrder(gpus_per_rack=4, block_gpus=1, spines=1))
 TestSrtf = conformance(OrderingConformance, ShortestRemainingTimeFirst())
 
 TestAdaDual = conformance(CommunicationConformance, AdaDual())
@@ -107,6 +130,7 @@ TestPreemptiveByBytes = conformance(CommunicationConformance, PreemptiveShortest
 TestPreemptiveByService = conformance(CommunicationConformance, PreemptiveShortestFirst(by="service"))
 TestPreemptiveByTime = conformance(CommunicationConformance, PreemptiveShortestFirst(by="time"))
 TestPreemptiveByServicePerGpu = conformance(CommunicationConformance, PreemptiveShortestFirst())
+TestCassini = conformance(CommunicationConformance, Cassini())
 
 TestCountProgramme = conformance(AllocationConformance, CountProgramme(lookahead_s=120.0))
 TestNodeMilp = conformance(AllocationConformance, NodeMilp(lookahead_s=120.0, most_jobs=2))
@@ -115,6 +139,9 @@ TestNodeEqualShare = conformance(AllocationConformance, NodeEqualShare(most_jobs
 TestSurvivalAware = conformance(AllocationConformance, SurvivalAware())
 TestMalleTrain = conformance(AllocationConformance, MalleTrain())
 TestPreemptiveTiresias = conformance(AllocationConformance, PreemptiveTiresias(threshold_gpu_s=200.0))
+TestGavel = conformance(AllocationConformance, Gavel(round_s=100.0))
+TestSia = conformance(AllocationConformance, Sia(round_s=50.0))
+TestRubick = conformance(AllocationConformance, Rubick(round_s=100.0))
 TestElasticScaling = conformance(AllocationConformance, ElasticScaling(interval_s=100.0))
 TestElasticScalingQueue = conformance(AllocationConformance, ElasticScaling(interval_s=60.0, queue=True, most_gpus=3))
 TestSmallestBatch = conformance(AllocationConformance, ElasticScaling(interval_s=100.0, batch="min", queue=True))
@@ -130,6 +157,7 @@ TestStrictLevels = conformance(ContentionConformance, StrictLevels())
 TestStrictLevelsByBytes = conformance(
     ContentionConformance, StrictLevels(by="bytes-sent", first=1e6, levels=4, message_parts=4)
 )
+TestCrux = conformance(ContentionConformance, Crux(levels=2))
 TestUniformInterference = conformance(InterferenceConformance, UniformInterference())
 
 TestStar = conformance(TopologyConformance, Star())

@@ -1,0 +1,237 @@
+"""Sia: a configuration (kind, GPUs) for each elastic job, the best in all by a binary programme, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from algorithms.allocation.kinds import Kinds, iteration_s
+from algorithms.solving import Solver, refuse_bad_time_limit
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+
+__all__ = ["Configuration", "Sia", "best_configurations", "configurations", "restart_factor"]
+
+_ROUNDING_S = 1e-6
+"""A wake comes at a whole nanosecond, so a round may lack this much."""
+
+
+class Configuration(NamedTuple):
+    """So many GPUs of a kind."""
+
+    kind: int
+    num_gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sia:
+    """Each job one configuration: 1, 2, 4, ... GPUs in a server, or whole servers; the sum of normalised goodputs^p.
+
+    Goodput is samples a second by the job's curve and an all-reduce alone on the links, over that of the job's worst
+    configuration. One other than the present counts (age - restarts x restart_s) / (age + restart_s) of it. Jobs that
+    restart keep what they have.
+
+    Deviations: OR-Tools' CP-SAT in place of the authors' solver. Goodput is throughput: how a larger batch learns less
+    from a sample is not modelled, nor does it change batches. Curves and throughputs are given, not learnt while a
+    job runs. Jobs of a fixed size (``min_gpus = max_gpus``) have that size in any shape. Nothing changes within a
+    round; a job that came has to wait for the next, unless nobody runs.
+
+    Parameters
+    ----------
+    round_s
+        Of a round, seconds.
+    power
+        p, not 0: the fairness of the sum; below 0 the sum is minimised.
+    queue_price
+        λ of a job without GPUs; 1.1 in the paper.
+    restart_s
+        What a restart is thought to take, seconds; 30 in the paper where a model is not measured.
+    time_limit_s
+        Of one programme; the best found by then is used.
+
+    References
+    ----------
+    Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023.
+    """
+
+    round_s: float = 60.0
+    power: float = -0.5
+    queue_price: float = 1.1
+    restart_s: float = 30.0
+    time_limit_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0.001 <= self.round_s <= 1e9:
+            raise InputError(f"sia: round_s is {self.round_s}; expected seconds from 0.001 to 1e9")
+        if not -10 <= self.power <= 10 or self.power == 0:
+            raise InputError(f"sia: power is {self.power}; expected a number from -10 to 10, not 0")
+        if not 0 <= self.queue_price < inf:
+            raise InputError(f"sia: queue_price is {self.queue_price}; expected a finite number >= 0")
+        if not 0 <= self.restart_s < inf:
+            raise InputError(f"sia: restart_s is {self.restart_s}; expected seconds >= 0")
+        refuse_bad_time_limit("sia", self.time_limit_s)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
+        """Return the rounds of a run."""
+        return _Rounds(self)
+
+
+def configurations(servers: int, gpus_per_server: int) -> list[int]:
+    """Return the numbers of GPUs of one kind that a job may have: powers of two in a server, then whole servers."""
+    inside = [2**k for k in range(gpus_per_server.bit_length()) if 2**k < gpus_per_server]
+    return inside + [gpus_per_server * count for count in range(1, servers + 1)]
+
+
+def restart_factor(age_s: float, restarts: int, restart_s: float) -> float:
+    """Return which part of its goodput a job is thought to keep if it restarts now; 1 while it is young."""
+    if age_s <= restart_s:
+        return 1.0
+    return max((age_s - restarts * restart_s) / (age_s + restart_s), 0.01)
+
+
+def best_configurations(
+    goodputs: Sequence[Mapping[Configuration, float]],
+    workers: Sequence[int],
+    *,
+    power: float,
+    queue_price: float,
+    solver: Solver,
+    now_s: float = 0.0,
+) -> list[Configuration | None] | None:
+    """Return the configuration of each job, None for those that get nothing; or None if the solver found nothing.
+
+    Parameters
+    ----------
+    goodputs
+        Of each job, the normalised goodput of each configuration that it may have, > 0.
+    workers
+        GPUs of each kind.
+    """
+    from ortools.math_opt.python import mathopt
+
+    model = mathopt.Model(name="sia")
+    picks = [{c: model.add_binary_variable() for c in of_job} for of_job in goodputs]
+    for of_job in picks:
+        model.add_linear_constraint(mathopt.fast_sum(of_job.values()) <= 1)
+    for kind, count in enumerate(workers):
+        used = [c.num_gpus * x for of_job in picks for c, x in of_job.items() if c.kind == kind]
+        model.add_linear_constraint(mathopt.fast_sum(used) <= count)
+    sign = 1.0 if power < 0 else -1.0
+    value = [
+        (sign * round(goodput**power, 2) - queue_price) * picks[j][c]
+        for j, of_job in enumerate(goodputs)
+        for c, goodput in of_job.items()
+    ]
+    model.minimize(mathopt.fast_sum(value))
+    result = solver.solve(model, now_s, f"{len(goodputs)} jobs", is_whole=True)
+    if result is None:
+        return None
+    values = result.variable_values()
+    return [next((c for c, x in of_job.items() if values[x] > 0.5), None) for of_job in picks]
+
+
+@dataclass
+class _History:
+    since_s: float
+    restarts: int = 0
+    held: tuple[int, ...] = ()
+
+
+class _Rounds:
+    def __init__(self, policy: Sia) -> None:
+        self._policy = policy
+        self.solver = Solver("allocation sia", policy.time_limit_s)
+        self._history: dict[int, _History] = {}
+        self._round_end_s = -inf
+        self._there = False
+
+    def __repr__(self) -> str:
+        return repr(self._policy)
+
+    def allocate(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> Mapping[str, Allocation]:
+        """Return the GPUs of each job of this round."""
+        self._kinds = Kinds.of(capacity.cluster)
+        self._there = bool(jobs)
+        for view in jobs:
+            self._history.setdefault(view.number, _History(now_s))
+        runs = any(view.gpus for view in jobs)
+        keeps = {view.job_id: Allocation(view.num_gpus, view.batch, view.gpus) for view in jobs if _can_stay(view)}
+        if now_s < self._round_end_s - _ROUNDING_S and runs:
+            return keeps
+        self._round_end_s = now_s + self._policy.round_s
+        found = self._solve(jobs, capacity, now_s) if jobs else None
+        return keeps if found is None else self._placed(jobs, found, capacity)
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when the round ends."""
+        return self._round_end_s if self._there else None
+
+    def _solve(
+        self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float
+    ) -> list[Configuration | None] | None:
+        usable = set(capacity.free_gpus).union(*(view.gpus for view in jobs))
+        return best_configurations(
+            [self._goodputs(view, capacity, now_s) for view in jobs],
+            self._kinds.counts(usable),
+            power=self._policy.power,
+            queue_price=self._policy.queue_price,
+            solver=self.solver,
+            now_s=now_s,
+        )
+
+    def _goodputs(self, view: ElasticJobView, capacity: CapacityView, now_s: float) -> dict[Configuration, float]:
+        """Return the normalised goodput of each configuration of a job."""
+        now = _present(view, self._kinds)
+        if now is not None and view.rescaling_left_s > 0:
+            return {now: 1.0}
+        raw = {c: self._samples_per_s(view, c, capacity) for c in self._configurations(view)}
+        least = min(raw.values(), default=1.0)
+        history = self._history[view.number]
+        factor = restart_factor(now_s - history.since_s, history.restarts, self._policy.restart_s)
+        return {c: value / least * (1.0 if now in (None, c) else factor) for c, value in raw.items()}
+
+    def _configurations(self, view: ElasticJobView) -> list[Configuration]:
+        job, found = view.job, []
+        for kind, (most, count) in enumerate(zip(self._kinds.gpus_per_server, self._kinds.in_all, strict=True)):
+            is_fixed = job.min_gpus == job.max_gpus
+            sizes = [job.min_gpus] if is_fixed else configurations(count // most, most)
+            found += [Configuration(kind, n) for n in sizes if job.min_gpus <= n <= min(job.max_gpus, count)]
+        return found
+
+    def _samples_per_s(self, view: ElasticJobView, c: Configuration, capacity: CapacityView) -> float:
+        speed, most = self._kinds.speed(view, c.kind), self._kinds.gpus_per_server[c.kind]
+        return view.job.largest_batch(c.num_gpus) / iteration_s(view, c.num_gpus, speed, capacity, most)
+
+    def _placed(
+        self, jobs: Sequence[ElasticJobView], found: Sequence[Configuration | None], capacity: CapacityView
+    ) -> dict[str, Allocation]:
+        """Return the GPUs of each job: those of an unchanged configuration, then the largest first."""
+        given = {view.number: c for view, c in zip(jobs, found, strict=True) if c is not None}
+        stay = {v.number for v in jobs if _can_stay(v) and given.get(v.number) == _present(v, self._kinds)}
+        free = set(capacity.free_gpus).union(*(view.gpus for view in jobs if view.number not in stay))
+        answer = {}
+        for view in sorted(jobs, key=lambda view: (-given.get(view.number, (0, 0))[1], view.number)):
+            if view.number not in given:
+                continue
+            c, history = given[view.number], self._history[view.number]
+            gpus = view.gpus if view.number in stay else self._kinds.take(free, c.kind, c.num_gpus, capacity)
+            history.restarts += bool(history.held) and history.held != gpus
+            history.held = gpus
+            answer[view.job_id] = Allocation(c.num_gpus, gpus=gpus)
+        return answer
+
+
+def _can_stay(view: ElasticJobView) -> bool:
+    return bool(view.gpus) and not view.lost_gpus
+
+
+def _present(view: ElasticJobView, kinds: Kinds) -> Configuration | None:
+    return Configuration(kinds.of_gpu[view.gpus[0]], view.num_gpus) if view.gpus else None

@@ -1,0 +1,1 @@
+"""Contention models that follow from a scheduler: which class of traffic each job gets."""

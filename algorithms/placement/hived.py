@@ -1,0 +1,254 @@
+"""HiveD: tenants own cells of fixed sizes, kept whole by splitting and merging buddies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError
+from ddlsched.policies.views import ClusterView, GpuId, JobView
+
+__all__ = ["Cells", "HiveD", "tenants_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveD:
+    """A job of a tenant gets GPUs of the tenant's cells; a cell is bound to GPUs while the tenant has jobs in it.
+
+    Cells are 1, 2, 4, ... GPUs of a server (if a server has a power of two), a server, and 2, 4, ... servers. A job
+    goes where its tenant's bound cells have room, the one with the most GPUs in use first; otherwise the smallest
+    unbound one that holds it is bound: a free cell of its size, or the lowest larger one is split. What is given back
+    merges with its buddies if all of them are free. So the cells that a tenant owns are there whenever it asks.
+
+    Jobs without a user that owns cells, or larger than the largest of these, are opportunistic. Deviation: they are
+    not stopped for others, but start only if all cells that are owned and unbound could still be bound; so no cell
+    ever has to be chosen by how many of them are in it. Inside a server no switch or socket is known. Jobs must have
+    GPUs for themselves.
+
+    Parameters
+    ----------
+    cells
+        What tenants own: ``alice/2x8+alice/1x4+bob/1x16`` are two cells of 8 GPUs and one of 4 of alice's, one of 16 of
+        bob's. By default everything is one tenant's, and each job has a cell of its own.
+
+    References
+    ----------
+    Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees", OSDI 2020.
+    """
+
+    cells: str = ""
+
+    def __post_init__(self) -> None:
+        tenants_of(self.cells)
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Tenants:
+        """Return the cells of a run.
+
+        Raises
+        ------
+        InputError
+            The cluster cannot be divided into the cells that are owned, or its servers differ.
+        """
+        return _Tenants(self, cluster)
+
+
+def tenants_of(text: str) -> dict[str, dict[int, int]]:
+    """Return how many cells of how many GPUs each tenant owns.
+
+    Raises
+    ------
+    InputError
+        The text is none of that.
+    """
+    owned: dict[str, dict[int, int]] = {}
+    for part in filter(None, text.split("+")):
+        tenant, _, cells = part.partition("/")
+        count, _, size = cells.partition("x")
+        if not tenant or not count.isdecimal() or not size.isdecimal() or int(count) < 1 or int(size) < 1:
+            raise InputError(f"hived: cells has {part!r}; expected tenant/count x GPUs, such as alice/2x8+bob/1x16")
+        mine = owned.setdefault(tenant, {})
+        mine[int(size)] = mine.get(int(size), 0) + int(count)
+    return owned
+
+
+class Cells:
+    """The free cells of a cluster, by level; a cell is named by its first GPU."""
+
+    def __init__(self, num_servers: int, gpus_per_server: int) -> None:
+        inside = [2**k for k in range(gpus_per_server.bit_length()) if 2**k < gpus_per_server]
+        if gpus_per_server & (gpus_per_server - 1):
+            inside = [1]
+        self.sizes = [*inside, gpus_per_server]
+        """GPUs of a cell of each level."""
+        while self.sizes[-1] * 2 <= num_servers * gpus_per_server:
+            self.sizes.append(self.sizes[-1] * 2)
+        self.free: list[set[int]] = [set() for _ in self.sizes]
+        """The free cells of each level."""
+        self._tops: set[tuple[int, int]] = set()
+        first, left = 0, num_servers * gpus_per_server
+        for level in range(len(self.sizes) - 1, -1, -1):
+            while self.sizes[level] <= left:
+                self._tops.add((level, first))
+                self.free[level].add(first)
+                first, left = first + self.sizes[level], left - self.sizes[level]
+
+    def level_of(self, num_gpus: int) -> int | None:
+        """Return the lowest level whose cells have so many GPUs."""
+        return next((level for level, size in enumerate(self.sizes) if size >= num_gpus), None)
+
+    def take(self, level: int) -> int | None:
+        """Take a free cell, the first, splitting the lowest larger one if there is none; None without any."""
+        source = next((above for above in range(level, len(self.sizes)) if self.free[above]), None)
+        if source is None:
+            return None
+        first = min(self.free[source])
+        self.free[source].remove(first)
+        for below in range(source - 1, level - 1, -1):
+            self.free[below].update(range(first + self.sizes[below], first + self.sizes[below + 1], self.sizes[below]))
+        return first
+
+    def give_back(self, level: int, first: int) -> None:
+        """Give a cell back; it merges with its buddies as long as all of them are free."""
+        self.free[level].add(first)
+        while (level, first) not in self._tops:
+            parent = first - (first - self._top_of(first)) % self.sizes[level + 1]
+            buddies = set(range(parent, parent + self.sizes[level + 1], self.sizes[level]))
+            if not buddies <= self.free[level]:
+                return
+            self.free[level] -= buddies
+            level, first = level + 1, parent
+            self.free[level].add(first)
+
+    def _top_of(self, gpu: int) -> int:
+        return max(first for _, first in self._tops if first <= gpu)
+
+    def could_take(self, counts: Mapping[int, int]) -> bool:
+        """Return whether so many cells of each level could be taken, one after the other."""
+        trial = copy.copy(self)
+        trial.free = [set(of_level) for of_level in self.free]
+        wanted = sorted((level for level, count in counts.items() for _ in range(count)), reverse=True)
+        return all(trial.take(level) is not None for level in wanted)
+
+
+@dataclass
+class _Bound:
+    """A cell that a tenant has jobs in, on its GPUs."""
+
+    tenant: str | None
+    level: int
+    first: int
+    used: dict[int, tuple[GpuId, ...]] = field(default_factory=dict)
+
+    @property
+    def num_used(self) -> int:
+        return sum(map(len, self.used.values()))
+
+
+class _Tenants:
+    def __init__(self, policy: HiveD, cluster: Cluster) -> None:
+        self._policy, owned = policy, tenants_of(policy.cells)
+        counts = np.diff(cluster.first_gpus)
+        if (counts != counts[0]).any():
+            raise InputError("hived: servers differ in their GPUs; expected as many in each")
+        self._cells = Cells(cluster.num_servers, int(counts[0]))
+        self._unbound: dict[str, dict[int, int]] = {}
+        for tenant, sizes in owned.items():
+            self._unbound[tenant] = {self._level(size): count for size, count in sizes.items()}
+        self._largest = {tenant: max(sizes) for tenant, sizes in owned.items()}
+        self._bound: list[_Bound] = []
+        if not self._cells.could_take(self._owed()):
+            raise InputError(f"hived: cells ask for more than the {cluster.num_gpus} GPUs hold; expected fewer")
+
+    def __repr__(self) -> str:
+        return repr(self._policy)
+
+    def _level(self, size: int) -> int:
+        if size not in self._cells.sizes:
+            raise InputError(f"hived: cells has one of {size} GPUs; expected one of {self._cells.sizes}")
+        return self._cells.sizes.index(size)
+
+    def _owed(self) -> dict[int, int]:
+        """Return how many cells of each level are owned and not bound."""
+        owed: dict[int, int] = {}
+        for levels in self._unbound.values():
+            for level, count in levels.items():
+                owed[level] = owed.get(level, 0) + count
+        return owed
+
+    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
+        """Return GPUs of a cell of the job's tenant."""
+        self._take_back(cluster)
+        tenant = job.user if job.num_gpus <= self._largest.get(job.user or "", 0) else None
+        mine = [cell for cell in self._bound if tenant is not None and cell.tenant == tenant]
+        for cell in sorted(mine, key=lambda cell: (-cell.num_used, cell.first)):
+            if gpus := self._room(cell, job, cluster):
+                return self._use(cell, job, gpus)
+        bound = self._bind(job, tenant)
+        if bound is None or not (gpus := self._room(bound, job, cluster)):
+            self._release(bound)
+            return None
+        return self._use(bound, job, gpus)
+
+    def _bind(self, job: JobView, tenant: str | None) -> _Bound | None:
+        """Take the smallest cell for a job that its tenant owns; of one that owns none, such as the others leave."""
+        if tenant is not None:
+            left = self._unbound[tenant]
+            fits = [level for level, count in left.items() if count and self._cells.sizes[level] >= job.num_gpus]
+            if not fits:
+                return None
+            left[min(fits)] -= 1
+            level: int | None = min(fits)
+        else:
+            level = self._cells.level_of(job.num_gpus)
+        first = None if level is None else self._cells.take(level)
+        if level is None or first is None:
+            return None
+        cell = _Bound(tenant, level, first)
+        self._bound.append(cell)
+        if tenant is None and not self._cells.could_take(self._owed()):
+            self._release(cell)
+            return None
+        return cell
+
+    def _room(self, cell: _Bound, job: JobView, cluster: ClusterView) -> list[GpuId]:
+        """Return GPUs of a cell for a job, none if there are too few: the servers with the most in use first."""
+        taken = {gpu for gpus in cell.used.values() for gpu in gpus}
+        gpus = [g for g in range(cell.first, cell.first + self._cells.sizes[cell.level]) if g not in taken]
+        gpus = [gpu for gpu in gpus if cluster.fits(job, gpu) and not cluster.num_residents(gpu)]
+        free_on: dict[int, int] = {}
+        for gpu in gpus:
+            free_on[cluster.server_of(gpu)] = free_on.get(cluster.server_of(gpu), 0) + 1
+        enough = {server: free for server, free in free_on.items() if free >= job.num_gpus}
+        order = enough or {server: -free for server, free in free_on.items()}
+        gpus.sort(key=lambda gpu: (order.get(cluster.server_of(gpu), cluster.num_gpus), gpu))
+        return gpus[: job.num_gpus] if len(gpus) >= job.num_gpus else []
+
+    def _use(self, cell: _Bound, job: JobView, gpus: list[GpuId]) -> list[GpuId]:
+        cell.used[job.number] = tuple(gpus)
+        return gpus
+
+    def _take_back(self, cluster: ClusterView) -> None:
+        """Forget jobs that have left, and give back the cells in which nobody is."""
+        for cell in list(self._bound):
+            for number, gpus in list(cell.used.items()):
+                if number not in [job.number for job in cluster.residents(gpus[0])]:
+                    del cell.used[number]
+            if not cell.used:
+                self._release(cell)
+
+    def _release(self, cell: _Bound | None) -> None:
+        if cell is None:
+            return
+        self._bound.remove(cell)
+        self._cells.give_back(cell.level, cell.first)
+        if cell.tenant is not None:
+            self._unbound[cell.tenant][cell.level] += 1
+
+    def cells(self) -> Iterator[tuple[str | None, range]]:
+        """Yield whose each bound cell is, and its GPUs."""
+        for cell in self._bound:
+            yield cell.tenant, range(cell.first, cell.first + self._cells.sizes[cell.level])

@@ -1,0 +1,179 @@
+"""Crux: the paper's printed example, the compression against all cuts, paths, and two jobs on a link by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ddlsched
+from algorithms.contention.compression import compressed, cut_of
+from algorithms.contention.crux import Crux, start_share
+from algorithms.contention.crux_priority import MOST, Load, correction_factor, priorities, sent_s
+from algorithms.path.crux import CruxPaths
+from ddlsched.errors import InputError
+from ddlsched.testing import flow_view, job_view, link_loads
+
+REFERENCE, OTHER = Load(compute_s=2, network_s=2), Load(compute_s=1, network_s=1)
+
+
+def test_the_papers_example() -> None:
+    """In 12 s the reference sends 6 s if it is first, else 4; the other 6 if it is first, else 3: k = (6-3)/(6-4)."""
+    assert sent_s(REFERENCE, OTHER, 12) == (6, 3)
+    assert sent_s(OTHER, REFERENCE, 12) == (6, 4)
+    assert correction_factor(REFERENCE, OTHER) == 1.5
+
+
+def test_the_job_with_the_most_traffic_is_the_reference() -> None:
+    """Both send half of the time; the one with more an iteration is the reference, and intensities are 1 x GPUs."""
+    assert priorities({"reference": REFERENCE, "other": OTHER}) == {"reference": 1.0, "other": 1.5}
+    assert priorities({}) == {}
+
+
+def test_overlap_lowers_the_factor() -> None:
+    """Less overlap raises k (the paper's own words): with more overlap a job loses less when it goes second."""
+    overlapped = Load(compute_s=1, network_s=1, start_share=0.0)
+    assert correction_factor(REFERENCE, overlapped) < correction_factor(REFERENCE, OTHER)
+
+
+def test_jobs_whose_order_does_not_matter_have_the_factor_one() -> None:
+    short = Load(compute_s=10, network_s=1)
+    assert correction_factor(short, Load(compute_s=8, network_s=0.5)) == 1.0
+
+
+def test_factors_have_bounds() -> None:
+    """The reference ends all its traffic either way, and the other never does when it goes second."""
+    assert 1 / MOST <= correction_factor(Load(1, 1), Load(1e-9, 100.0)) <= MOST
+
+
+def test_when_communication_may_start() -> None:
+    """After forward and, with two buckets, half of backward: 1.5 of 2 s; without collectives never before the end."""
+    iteration = ddlsched.DataParallelIteration(forward_s=1.0, backward_s=1.0, message_bytes=1.0, buckets=2)
+    assert start_share(iteration.dag()) == 0.75
+    assert start_share(job_view().dag) == 1.0
+
+
+def test_a_cut_by_hand() -> None:
+    """Edges 0 to 1 of 5, 1 to 2 of 1, 0 to 2 of 2: of two classes, {0} and {1, 2} cut 7, {0, 1} and {2} cut 3."""
+    weights = np.array([[0, 5, 2], [0, 0, 1], [0, 0, 0]], float)
+    rng = np.random.default_rng(0)
+    assert compressed(weights, 2, 1, rng) == [0, 1, 1]
+    assert compressed(weights, 1, 1, rng) == [0, 0, 0]
+    assert compressed(weights, 8, 1, rng) == [0, 1, 2]
+    assert compressed(np.zeros((0, 0)), 8, 1, rng) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_one_order_the_cut_is_the_best_of_all(seed: int) -> None:
+    """All pairs have an edge, so that there is one order; every way to cut it into at most three runs is tried."""
+    rng = np.random.default_rng(seed)
+    weights = np.triu(rng.uniform(0.1, 1, (7, 7)), 1)
+    best = max(
+        cut_of(weights, [sum(place >= end for end in ends) for place in range(7)])
+        for count in (0, 1, 2)
+        for ends in combinations(range(1, 7), count)
+    )
+    assert cut_of(weights, compressed(weights, 3, 1, rng)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_edge_goes_backwards(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = np.triu(rng.uniform(0.1, 1, (9, 9)) * (rng.random((9, 9)) < 0.3), 1)
+    levels = compressed(weights, 3, 10, rng)
+    assert all(levels[i] <= levels[j] for i, j in zip(*np.nonzero(weights), strict=True))
+    assert set(levels) <= {0, 1, 2}
+
+
+# --- paths
+
+
+def test_a_flow_goes_round_jobs_of_higher_intensity_before_those_of_lower() -> None:
+    """Three jobs took paths 0, 1 and 2; one of an intensity between them takes that of the job below it."""
+    policy = CruxPaths().begin(ddlsched.Cluster(), np.random.default_rng(0))
+    paths, loads = [(0,), (1,), (2,)], link_loads()
+    for number, (compute_s, chosen) in enumerate([(4.0, 0), (1.0, 1), (3.0, 2), (2.0, 1)]):
+        job = job_view(number=number, num_gpus=2, compute_s=compute_s, servers=(0, 1))
+        assert policy.path(flow_view(job, paths), loads) == chosen
+
+
+def test_a_job_that_has_left_is_forgotten() -> None:
+    policy = CruxPaths().begin(ddlsched.Cluster(), np.random.default_rng(0))
+    first = job_view(number=0, num_gpus=2, servers=(0, 1))
+    assert policy.path(flow_view(first, [(0,), (1,)]), link_loads()) == 0
+    first._placed((), ())
+    assert policy.path(flow_view(job_view(number=1, servers=(0, 1)), [(0,), (1,)]), link_loads()) == 0
+
+
+def test_flows_of_one_job_go_round_each_other() -> None:
+    policy = CruxPaths(intensity="sum").begin(ddlsched.Cluster(), np.random.default_rng(0))
+    job = job_view(num_gpus=4, servers=(0, 1))
+    second = flow_view(job, [(0,), (1,)])
+    second.number = 1
+    assert [policy.path(flow, link_loads()) for flow in (flow_view(job, [(0,), (1,)]), second)] == [0, 1]
+
+
+# --- runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Each job a GPU on each of the two servers."""
+
+    def place(self, job: Any, cluster: Any) -> list[int]:
+        return [job.number, 2 + job.number]
+
+
+def job(job_id: str, seconds: float, iterations: int) -> ddlsched.Job:
+    iteration = ddlsched.DataParallelIteration(forward_s=seconds, backward_s=0.0, message_bytes=seconds * 1e9)
+    return ddlsched.Job(
+        job_id=job_id, arrival_s=0.0, num_gpus=2, iterations=iterations, iteration=iteration, gpu_memory_mb=1
+    )
+
+
+def finishes(contention: Any) -> list[float]:
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([job("reference", 2.0, 2), job("other", 1.0, 6)]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2),
+        placement=Beside(),
+        order="fifo",
+        communication="bounded-overlap:limit=9",
+        contention=contention,
+    )
+    return result.jobs["jct_s"].tolist()
+
+
+def test_the_example_as_a_run() -> None:
+    """The other never waits; the reference sends 2-3, 4-5, 8-9 and 10-11 s, the 4 s of the example."""
+    assert finishes("crux:per_byte_s=1e-9") == pytest.approx([11.0, 12.0])
+
+
+def test_one_class_is_fair_sharing() -> None:
+    assert finishes("crux:per_byte_s=1e-9,levels=1") == finishes("max-min:per_byte_s=1e-9")
+
+
+def test_a_second_run_of_one_instance_knows_nothing_of_the_first() -> None:
+    model = Crux(per_byte_s=1e-9)
+    assert finishes(model) == finishes(model)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"levels": 0}, "levels is 0; expected a whole number from 1 to 8"),
+        ({"levels": 9}, "levels is 9; expected a whole number from 1 to 8"),
+        ({"orders": 0}, "orders is 0; expected a whole number from 1 to 1000"),
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+    ],
+)
+def test_bad_parameters_are_refused(given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Crux(**given)
+
+
+def test_an_unknown_intensity_is_refused() -> None:
+    with pytest.raises(InputError, match="crux: intensity is 'flops'; expected one of ratio, sum"):
+        CruxPaths(intensity="flops")

@@ -1,0 +1,76 @@
+"""The arena: every rival plays, fixed sizes change no job, decisions are counted, tables say what runs say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+
+import ddlsched
+from ddlsched.errors import InputError
+
+run, grounds, rivals, league, decisions = scripts_of("arena", "run", "grounds", "rivals", "league", "decisions")
+MIX = grounds.GROUNDS["64 GPUs, 10G"]
+RACKS = grounds.GROUNDS["MonkeyTree's mix, 256 GPUs"]
+
+
+@pytest.mark.parametrize("rival", rivals.RIVALS, ids=lambda rival: rival.name)
+def test_every_rival_ends_all_jobs(rival):
+    workload = grounds.jobs_of(seed=1, ground="mix", jobs=8, fixed_size=rival.allocates)
+    result = ddlsched.simulate(workload, seed=1, **rival.options(MIX))
+    assert (result.jobs["state"] == "finished").all()
+
+
+def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rings():
+    absent = {rival.name for rival in rivals.RIVALS if not rival.plays_on(RACKS)}
+    assert absent == {"Muri-S", "Lucid", "Gavel", "Sia", "Rubick"}
+    with pytest.raises(InputError, match="has rings of its own"):
+        grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, gpus=256, fixed_size=True)
+
+
+def test_fixed_jobs_take_as_long_alone():
+    made = {fixed: grounds.jobs_of(seed=2, ground="mix", jobs=1, fixed_size=fixed) for fixed in (False, True)}
+    gavel, fifo = (next(r for r in rivals.RIVALS if r.name == name) for name in ("Gavel", "FIFO that skips, LWF-1"))
+    jct_s = [
+        ddlsched.simulate(made[rival.allocates], seed=1, **rival.options(MIX)).jobs["jct_s"].item()
+        for rival in (gavel, fifo)
+    ]
+    assert jct_s[0] == pytest.approx(jct_s[1], rel=1e-6)
+
+
+def test_the_league_table_has_paired_changes():
+    rows = [
+        {"ground": "g", "policy": policy, "seed": seed, **dict.fromkeys(league.METRICS, value * seed)}
+        for policy, value in ((rivals.BASELINE, 2.0), ("half", 1.0))
+        for seed in (1, 2, 3)
+    ]
+    table = league.league(pd.DataFrame(rows)).set_index("policy")
+    assert table.loc["half", "average_jct_s"] == pytest.approx(2.0)
+    assert table.loc["half", ["jct_change", "jct_change_low", "jct_change_high"]].tolist() == pytest.approx([-0.5] * 3)
+    assert table.loc["half", "seeds"] == 3
+
+
+def test_decisions_are_counted():
+    """Each of four jobs is placed once; first-fit is asked in Python, the FIFO order and max-min sharing are not."""
+    workload = grounds.jobs_of(seed=1, ground="mix", jobs=4)
+    with decisions.clocked() as spent:
+        ddlsched.simulate(workload, placement="first-fit", order="fifo", contention="max-min", exclusive=True)
+    assert spent["place"][0] == 4
+    assert {name for name, (calls, _) in spent.items() if calls} == {"place"}
+
+
+def test_the_runs_are_all_rivals_on_all_seeds():
+    made = run.runs_of([MIX, RACKS], rivals.RIVALS, 3, 10, {})
+    assert len(made) == 3 * (2 * len(rivals.RIVALS) - 5)
+    assert len({str((sorted(one.labels.items()), one.seed)) for one in made}) == len(made)
+
+
+def test_the_readme_shows_the_expected_changes():
+    folder = EXPERIMENTS / "arena"
+    readme = (folder / "README.md").read_text()
+    table = pd.read_csv(folder / "expected" / "league.csv")
+    for row in table[(table["ground"] == MIX.name) & (table["policy"] != rivals.BASELINE)].itertuples():
+        shown = [line for line in readme.splitlines() if line.startswith(f"| {row.policy} |")]
+        values = (100 * np.array([row.jct_change, row.jct_change_low, row.jct_change_high])).round().astype(int)
+        assert any(f"{values[0]:+d} [{values[1]:+d}, {values[2]:+d}]" in line for line in shown), row.policy

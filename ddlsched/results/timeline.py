@@ -12,9 +12,9 @@ import numpy as np
 from ddlsched.engine.recording import ragged
 from ddlsched.io.files import replacing
 from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, repeated, rows_of, sending
+from ddlsched.results.timeline_table import write_timeline_table
 from ddlsched.workload.groups import parts_of
 from ddlsched.workload.tasks import CollectiveTask
-from ddlsched.results.timeline_table import write_timeline_table
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result

@@ -494,7 +494,7 @@ def test_usage_errors() -> None:
         ("--scheduler", "ada-srfs", ["no bundle", "'ada-srfs'", "'ada-srsf'"]),
         ("--scheduler", "mine.py:Last", ["no bundle", "'mine.py:Last'"]),
         ("--placement", "lfw", ["no placement", "'lfw'", "'lwf'", "path/to/file.py:ClassName"]),
-        ("--placement", "", ["no placement", "''", "Known: blocks, conservative-backfill, delay"]),
+        ("--placement", "", ["no placement", "''", "Known: arnold, blocks, cassini, conservative-backfill, delay"]),
         ("--placement", "mine.py", ["no placement", "path/to/file.py:ClassName"]),
         ("--order", "srtsf", ["no order", "'srsf'", "'srtf'"]),
         ("--communication", "adaduel", ["no communication", "'adadual'"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -31,8 +30,6 @@ class MonkeyTreeOrder(MonkeyTreePlacement):
     Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
     """
 
-    compiled: ClassVar[bool] = False
-
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Stopping:
         """Return the planner of a run."""
         super().begin(cluster, rng)
@@ -40,7 +37,6 @@ class MonkeyTreeOrder(MonkeyTreePlacement):
 
 
 class _Stopping(MigrationPlanner):
-    compiled: ClassVar[bool] = False
     _then: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
     _looks_again_s = -1.0
 

@@ -277,7 +277,8 @@ class Simulation:
         keys = {n: self._policies.key(state.views[n], now_s) for n in rivals}
         for rank, number in enumerate(self._policies.sort(rivals, keys, state.views, now_s)):
             state.jobs.rank[number] = rank
-        self._set_wake("wake_placement_ns", "order")
+        if not self._policies.order_stops:  # such is asked once a round, compiled or not
+            self._set_wake("wake_placement_ns", "order")
 
     def _place(self) -> None:
         if self._moving is not None:

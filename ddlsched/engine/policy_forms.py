@@ -119,6 +119,8 @@ class PolicyForms:
                     f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python"
                 )
             compiled = {method: compile_method(policy, method) for method in methods}
+            if hasattr(policy, "stops") and any(method.has_memory for method in compiled.values()):
+                raise CannotCompileError(f"{kind} {label(policy)}", "stops", "would not see what the key remembers")
             if not self._all_different and any(method.fields.changeable for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "one object", "is asked through two doors")
         except CannotCompileError as reason:

@@ -121,6 +121,58 @@ def test_tiresias_takes_gpus_from_a_job_that_has_gone_down_a_queue_by_the_next_i
     assert column(result, "finish_s") == {"old": 11.5, "new": 4.5}
 
 
+class Waking:
+    """First come, first served; it counts how often it is asked when to look again, and goes by that."""
+
+    def __init__(self) -> None:
+        self.asked_s: list[float] = []
+
+    def key(self, job, now_s):
+        return job.arrival_ns
+
+    def stops(self, running, queue, cluster):
+        return []
+
+    def wake_s(self, now_s):
+        self.asked_s.append(now_s)
+        return now_s + 0.5 * len(self.asked_s)
+
+
+class WakingInPython(Waking):
+    compiled = False
+
+
+def test_an_order_that_stops_jobs_is_asked_when_to_wake_at_the_same_times_in_both_forms():
+    jobs = [job(str(n), 2 + n % 3, 3 + n, arrival_s=0.3 * n, message_bytes=1e8) for n in range(6)]
+    asked_s = []
+    for order in (Waking(), WakingInPython()):
+        run(*jobs, cluster=Cluster(num_servers=2, gpus_per_server=4), order=order)
+        asked_s.append(order.asked_s)
+    assert len(asked_s[0]) > 3
+    assert asked_s[0] == asked_s[1]
+
+
+class Remembering:
+    """A key that counts how often it is asked, which its ``stops`` would have to see."""
+
+    compiled = True
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def key(self, job, now_s):
+        self.times += 1
+        return self.times
+
+    def stops(self, running, queue, cluster):
+        return []
+
+
+def test_an_order_that_stops_jobs_by_what_its_key_remembers_is_not_compiled():
+    with pytest.raises(PluginError, match="stops: would not see what the key remembers"):
+        run(job("a", 1, 1), order=Remembering())
+
+
 def test_a_policy_that_stops_jobs_is_compiled_nevertheless(capsys):
     run(LONG, SHORT, order=StoppingTiresias())
     assert "in Python" not in capsys.readouterr().err

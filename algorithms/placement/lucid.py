@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from algorithms.placement.shared_gpus import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
@@ -71,10 +72,7 @@ class Lucid:
         InputError
             The cluster lets nobody share a GPU.
         """
-        if cluster.exclusive:
-            raise InputError(
-                "lucid: the cluster is exclusive, so that no jobs can share a GPU; expected one that is not"
-            )
+        refuse_exclusive("lucid", cluster)
         return _Packing(self)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from algorithms.placement.shared_gpus import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
@@ -65,10 +66,7 @@ class Muri:
         InputError
             The cluster lets nobody share a GPU.
         """
-        if cluster.exclusive:
-            raise InputError(
-                "muri: the cluster is exclusive, so that no jobs can share a GPU; expected one that is not"
-            )
+        refuse_exclusive("muri", cluster)
         return self
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:

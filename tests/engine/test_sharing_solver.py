@@ -14,6 +14,7 @@ import ddlsched
 from ddlsched.engine.build import make_steps
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
 from ddlsched.engine.loop.layout import example_state, make_records
+from ddlsched.engine.loop.sharing_binding import settle_binding
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
@@ -25,6 +26,7 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 @numba.njit(**ENGINE_OPTIONS)
 def _fill(s):
+    settle_binding(s)
     return fill(s)
 
 
@@ -118,6 +120,7 @@ class Solver:
         for e in self._entries(n):
             link = s.entries.link[e]
             self.on_link[link].insert(0, n)
+            s.links.count[link] += 1
             s.entries.previous[e], s.entries.next[e] = -1, s.links.head[link]
             if s.links.head[link] >= 0:
                 s.entries.previous[s.links.head[link]] = e
@@ -131,6 +134,7 @@ class Solver:
         for e in self._entries(n):
             link, before, after = s.entries.link[e], s.entries.previous[e], s.entries.next[e]
             self.on_link[link].remove(n)
+            s.links.count[link] -= 1
             if before >= 0:
                 s.entries.next[before] = after
             else:
@@ -148,9 +152,11 @@ class Solver:
         s = self.state
         s.run.num_touched_links = len(self.touched)
         s.touched_links[: len(self.touched)] = sorted(self.touched)
+        s.links.touched[list(self.touched)] = 1
         self.touched.clear()
         filled = s.items[: _fill(s)].tolist()
         assert len(set(filled)) == len(filled)
+        s.links.touched = 0
         self.check_component()
         for n in filled:
             s.transfers.rate[n] = s.transfers.new_rate[n]  # what is not listed keeps the rate that it had

@@ -103,16 +103,21 @@ _INTEGERS = {
         # parts of its message that it has sent, and whether what is to come next is the end of one
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries
-        "unrouted entry_room"
+        "unrouted entry_room "
+        # how many of its entries bind it, and which link does of those that it has for itself, or -1
+        "num_binding own_link"
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
-        "due_place due_level due_lead due_follower"
+        "due_place due_level due_lead due_follower "
+        # whether it cannot bind the one transfer on it
+        "asleep"
     ),
-    "entry": "link transfer next previous next_filled previous_filled",
+    # of the entries from a transfer's first on, ``binding`` holds one after another those that bind it
+    "entry": "link transfer next previous next_filled previous_filled binding",
     # a link's step in the filling of a level: whether it has one, when in the filling, and the next of its batch
     "step": "level chosen lead index next_follower",
     "filling": "level lead index open num_levels num_due num_stale num_rated stamp",

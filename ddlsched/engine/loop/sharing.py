@@ -7,6 +7,7 @@ import numpy as np
 from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
 from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.loop.sharing_binding import settle_binding
 from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
@@ -172,9 +173,24 @@ def rerate_shares(s, number):  # noqa: ARG001
 
 @njit
 def rerate_max_min(s):
-    """Fill the links anew that a change reaches, and rate the transfers on them, and those on the changed links."""
+    """Fill the links anew that a change reaches, and rate the transfers on them."""
     run = s.run[0]
-    count = fill_component(s) if len(s.links) <= MOST_LINKS else fill(s)
+    if len(s.links) <= MOST_LINKS:
+        count = fill_component(s)
+    else:
+        settle_binding(s)
+        count = fill(s)
+    if run.record == 1:
+        count_sharing(s)
+    for place in range(count):
+        transfer = s.transfers[s.items[place]]
+        set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
+
+
+@njit
+def count_sharing(s):
+    """Record with how many others the transfers on touched links share one now."""
+    run = s.run[0]
     run.stamp += 1
     for place in range(run.num_touched_links):
         e = s.links[s.touched_links[place]].head
@@ -185,10 +201,6 @@ def rerate_max_min(s):
                 transfer.stamp = run.stamp
                 set_rate(s, entry.transfer, transfer.new_rate, most_sharing(s, transfer))
             e = entry.next
-    for place in range(count):
-        transfer = s.transfers[s.items[place]]
-        if transfer.stamp != run.stamp:
-            set_rate(s, s.items[place], transfer.new_rate, transfer.sharing)
 
 
 @njit

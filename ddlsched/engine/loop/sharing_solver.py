@@ -49,7 +49,7 @@ def fill(s):
     now.num_due = now.num_stale = now.num_rated = 0
     for place in range(s.run[0].num_touched_links):
         number = s.touched_links[place]
-        if s.links[number].head < 0:
+        if s.links[number].head < 0 or s.links[number].asleep == 1:
             withdraw_all(s, number)
         else:
             wake(s, number)
@@ -138,7 +138,8 @@ def give_rate(s, number, step):
     transfer.new_rate = transfer.weight * s.steps[step].share
     s.items[now.num_rated] = number
     now.num_rated += 1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
+        e = s.entries[place].binding
         number = s.entries[e].link
         link = s.links[number]
         join(s, number)
@@ -169,19 +170,26 @@ def insert_filled(s, link, e):
 def unfill(s, number):
     """Take back a transfer's rate, which its links have not come to yet."""
     transfer = s.transfers[number]
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        wake(s, s.entries[e].link)
-    leave_filling(s, transfer)
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
+        wake(s, s.entries[s.entries[place].binding].link)
+    leave_filled(s, transfer)
 
 
 @njit
 def leave_filling(s, transfer):
-    """Take a transfer out of the filling; if it has stopped, its links count as touched."""
+    """Take a transfer out of the filling; its links count as touched."""
+    leave_filled(s, transfer)
+    transfer.num_binding = 0
+
+
+@njit
+def leave_filled(s, transfer):
+    """Take a transfer off the lists of what is filled on links."""
     if transfer.step < 0:
         return
     transfer.step = -1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        entry = s.entries[e]
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
+        entry = s.entries[s.entries[place].binding]
         if entry.previous_filled >= 0:
             s.entries[entry.previous_filled].next_filled = entry.next_filled
         else:
@@ -212,7 +220,7 @@ def leave_batch(s, number):
 
 @njit
 def withdraw_all(s, link):
-    """Take back the steps of a link that all transfers have left; it takes no part in the filling."""
+    """Take back the steps of a link that takes no part in the filling: all transfers have left it, or it is asleep."""
     for level in range(s.filling[0].num_levels):
         number = level * len(s.links) + link
         if s.steps[number].chosen == 1:

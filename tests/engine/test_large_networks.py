@@ -1,0 +1,60 @@
+"""Max-min shares on networks of many links, where most links sleep, against the reference simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference_simulator import reference_simulate
+from runs_of_settings import assert_agrees
+
+import ddlsched
+from algorithms.path.ecmp import Ecmp
+from algorithms.path.least_congested import LeastCongested
+from ddlsched.engine.loop.sharing_small import MOST_LINKS
+from ddlsched.network.contention import MaxMin
+from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.strict_levels import StrictLevels
+from topologies.clos import Clos
+
+MODELS = (MaxMin(), MaxMin(latency_s=1e-4), Mltcp(message_parts=2), StrictLevels(by="gpus", first=4.0))
+PATHS = (None, Ecmp(), LeastCongested())
+NUM_SERVERS = 40
+
+
+def jobs(seed: int) -> ddlsched.Workload:
+    """Jobs of 2 to 24 GPUs whose transfers take about as long as their computing, some in buckets."""
+    rng = np.random.default_rng(seed)
+    return ddlsched.Workload.of(
+        [
+            ddlsched.Job(
+                job_id=f"j{n}",
+                arrival_s=float(rng.choice([0.0, 0.1, 0.35])),
+                num_gpus=int(rng.choice([2, 3, 5, 8, 16, 24])),
+                iterations=int(rng.integers(2, 9)),
+                iteration=ddlsched.DataParallelIteration(
+                    forward_s=float(rng.choice([0.01, 0.03])),
+                    backward_s=float(rng.choice([0.02, 0.05])),
+                    message_bytes=float(rng.choice([5e7, 1e8, 2.5e8])),
+                    buckets=int(rng.choice([1, 1, 3])),
+                ),
+                gpu_memory_mb=1.0,
+            )
+            for n in range(14)
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_engine_agrees_with_the_reference(seed: int) -> None:
+    topology = Clos(servers_per_rack=4, racks_per_pod=2, rack_oversubscription=2.0, nic_gbps=10.0)
+    cluster = ddlsched.Cluster(num_servers=NUM_SERVERS, gpus_per_server=2, topology=topology, exclusive=seed % 2 == 0)
+    policies = {
+        "placement": ("first-fit", "lwf:kappa=1")[seed % 2],
+        "order": "srsf",
+        "communication": "bounded-overlap:limit=99",
+        "contention": MODELS[seed % 4],
+        "path": PATHS[seed % 3],
+    }
+    result = ddlsched.simulate(jobs(seed), cluster, seed=seed, **policies)
+    assert len(result.links) > MOST_LINKS
+    assert_agrees(result, reference_simulate(jobs(seed), cluster, topology=topology, seed=seed, **policies))

@@ -14,13 +14,14 @@ from ddlsched.testbed.crews import NamespaceCrew, WorkerCrew, refuse_missing_tor
 from ddlsched.testbed.hosts import HostCrew
 from ddlsched.testbed.namespaces import refuse_unable
 from ddlsched.testbed.registry import Registry
+from ddlsched.testbed.signals import sigterm_as_ctrl_c
 
 __all__ = ["crew_of", "read_hosts"]
 
 
 @contextlib.contextmanager
 def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, realtime: bool) -> Iterator[WorkerCrew]:
-    """Give the workers of a cluster: in namespaces that go afterwards, or on hosts.
+    """Give the workers of a cluster: in namespaces that go afterwards, or on hosts. SIGTERM ends this as Ctrl-C does.
 
     Raises
     ------
@@ -31,12 +32,17 @@ def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, re
         raise InputError("--hosts and --token-file belong together; expected both or neither")
     if hosts is not None and token_file is not None:
         addresses = read_hosts(hosts, cluster.num_servers)
-        with HostCrew(addresses, read_token(token_file), realtime=realtime) as crew:
+        with sigterm_as_ctrl_c(), HostCrew(addresses, read_token(token_file), realtime=realtime) as crew:
             yield crew
         return
     refuse_unable()
     refuse_missing_torch()
-    with Registry() as registry, registry.used(cluster), NamespaceCrew(realtime=realtime) as crew:
+    with (
+        sigterm_as_ctrl_c(),
+        Registry() as registry,
+        registry.used(cluster),
+        NamespaceCrew(realtime=realtime) as crew,
+    ):
         yield crew
 
 

@@ -39,8 +39,9 @@ def _group() -> None:
 def up(network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology", "scale"))]) -> None:
     """Make the network, as namespaces of this machine, and leave it until `ddlsched testbed down`. Needs root."""
     from ddlsched.testbed.registry import Registry
+    from ddlsched.testbed.signals import sigterm_as_ctrl_c
 
-    with Registry() as registry:
+    with sigterm_as_ctrl_c(), Registry() as registry:
         made = registry.make(network.made().cluster(), "up")
     notice(f"made {', '.join(made.namespaces)}; `ddlsched testbed down` removes them")
 

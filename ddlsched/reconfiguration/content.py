@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.reconfiguration.copying import Chunk, Copy, chunks
 from ddlsched.reconfiguration.division import divided, within
-from ddlsched.reconfiguration.gathering import GATHERED_BYTES, NewArray, ThreadBuffers, filled
+from ddlsched.reconfiguration.gathering import GATHERED_BYTES, NewArray, See, ThreadBuffers, filled
 from ddlsched.reconfiguration.reading import Reading, Replicas, Source, Watch, no_watch
 from ddlsched.reconfiguration.shards import Layout, dense_layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
@@ -74,8 +74,12 @@ def as_many_threads_as_processors() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
 
-def content_hash(tensor: Tensor, parts: Sequence[Replicas], digest: Digest, buffers: ThreadBuffers) -> str:
+def content_hash(
+    tensor: Tensor, parts: Sequence[Replicas], digest: Digest, buffers: ThreadBuffers, see: See | None = None
+) -> str:
     """Return the digest of a whole tensor, read from the first replica of each part; the files have been looked at.
+
+    ``see`` is told what is read.
 
     Raises
     ------
@@ -87,11 +91,13 @@ def content_hash(tensor: Tensor, parts: Sequence[Replicas], digest: Digest, buff
     if found is None:
         raise InputError(f"tensor {tensor.name}: no replica of a part of it is left; expected one at least")
     sources = tuple(part.sources[0] for part in parts)
-    return _hashed(NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=sources), found, digest, buffers)
+    return _hashed(NewArray(tensor=tensor.name, dtype=tensor.dtype, sources=sources), found, digest, buffers, see)
 
 
-def _hashed(array: NewArray, parts: Iterable[Chunk], digest: Digest, buffers: ThreadBuffers) -> str:
-    found, own = DIGESTS[digest](), buffers.own()
+def _hashed(
+    array: NewArray, parts: Iterable[Chunk], digest: Digest, buffers: ThreadBuffers, see: See | None = None
+) -> str:
+    found, own = DIGESTS[digest](), buffers.own(see)
     for chunk in parts:
         for part in filled(array, chunk, own):
             found.update(part)

@@ -19,6 +19,7 @@ from ddlsched.reconfiguration.plan import TensorPlan
 from ddlsched.reconfiguration.read_ahead import read_soon
 from ddlsched.reconfiguration.reading import Source, Watch
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
+from ddlsched.reconfiguration.written import Written
 
 __all__ = ["BATCHES_VERSION", "chunk_bytes_of", "copied", "new_arrays", "num_threads"]
 
@@ -107,6 +108,7 @@ def copied(
     threads: int,
     watch: Watch,
     finished: Callable[[Sequence[str]], None],
+    written: Written | None = None,
 ) -> Iterator[int]:
     """Fill the files; yields the bytes that an earlier run had written, and waits at the end until all is on disk.
 
@@ -120,6 +122,8 @@ def copied(
         Told of each batch.
     finished
         Told which tensors are whole in the new files after a batch, each once.
+    written
+        Notes what is written.
     """
     total = sum(copy.write.num_elements * DTYPE_BYTES[a.dtype] * len(a.targets) for a in arrays for copy in a.copies)
     buffers = [Buffers(2 * chunk_bytes) for _ in range(threads)]
@@ -133,7 +137,7 @@ def copied(
                 resumed = done
                 continue
             left = iter(batch)  # Threads take from it one by one.
-            running = pool.map(lambda own, left=left: _carry_out(left, files, own), buffers)
+            running = pool.map(lambda own, left=left: _carry_out(left, files, own, written), buffers)
             read_soon(_ranges(following, asked))
             for _ in running:
                 pass
@@ -249,11 +253,13 @@ def _width(copy: Copy) -> int:
     return -(-(high - low) // copy.read.num_elements)
 
 
-def _carry_out(batch: Iterator[_Jobs], files: OpenFiles, buffers: Buffers) -> None:
+def _carry_out(batch: Iterator[_Jobs], files: OpenFiles, buffers: Buffers, written: Written | None) -> None:
     for jobs in batch:
         for array, chunk in jobs:
-            offset = chunk.low * DTYPE_BYTES[array.dtype]
-            files.write(array.targets, offset, filled(array, chunk, buffers), array.tensor)
+            offset, parts = chunk.low * DTYPE_BYTES[array.dtype], filled(array, chunk, buffers)
+            if written is not None:
+                written.note(array, offset, parts)
+            files.write(array.targets, offset, parts, array.tensor)
 
 
 def num_threads() -> int:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ddlsched.reconfiguration.copying import Chunk, Copy, is_contiguous, span
 from ddlsched.reconfiguration.files_in_parts import Target
@@ -15,7 +15,10 @@ from ddlsched.reconfiguration.reading import Source
 from ddlsched.reconfiguration.shards import Piece
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES
 
-__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "ThreadBuffers", "filled", "is_run"]
+__all__ = ["GATHERED_BYTES", "Buffers", "NewArray", "See", "ThreadBuffers", "filled", "is_run"]
+
+See: TypeAlias = Callable[[str, int, memoryview], None]
+"""Told the name of a file that is read, the first byte, and what was read."""
 
 GATHERED_BYTES = 1 << 20
 """Of a chunk whose rows lie apart: what it is put together from stays in a processor's cache."""
@@ -58,10 +61,15 @@ class Buffers:
         self._wanted = self._read = memoryview(b"")
         self._begins: dict[_Rows, int] = {}
         self._views: dict[object, list[memoryview]] = {}
+        self._see: See | None = None
 
-    def forget(self) -> None:
-        """Keep nothing of what was read: files may have changed since. Lists of parts of the memory stay."""
+    def forget(self, see: See | None = None) -> None:
+        """Keep nothing of what was read: files may have changed since. Lists of parts of the memory stay.
+
+        ``see`` is told what is read from local files from now on.
+        """
         self._begins.clear()
+        self._see = see
 
     def wanted(self, num_bytes: int) -> memoryview:
         """Return room for a chunk."""
@@ -120,6 +128,8 @@ class Buffers:
         descriptor = source.place.descriptor(source.file)
         if descriptor is None or os.preadv(descriptor, [found], low) < high - low:
             found[:] = source.place.read(source.file, low, high)  # which reads on, or says what is wrong
+        if self._see is not None:
+            self._see(source.file, low, found)
         return found
 
 
@@ -136,12 +146,12 @@ class ThreadBuffers:
         self._num_bytes = num_bytes
         self._local = threading.local()
 
-    def own(self) -> Buffers:
-        """Return this thread's, in which nothing is that was read before."""
+    def own(self, see: See | None = None) -> Buffers:
+        """Return this thread's, in which nothing is that was read before; ``see`` is told what is."""
         if not hasattr(self._local, "buffers"):
             self._local.buffers = Buffers(self._num_bytes)
         found: Buffers = self._local.buffers
-        found.forget()
+        found.forget(see)
         return found
 
 

@@ -50,6 +50,13 @@ class Location(Protocol):
         """Raise InputError if a file that was used is no more what it was at its first use."""
         ...
 
+    def touched(self) -> set[str]:
+        """Return the used files of which only the time of the last change of any kind is another.
+
+        That time cannot be put back as the one of the contents can; a new mode or link changes it, too.
+        """
+        ...
+
 
 def location_of(directory: Path | str) -> Location:
     """Return a folder by its path, or by a URL such as ``http://host:8000/checkpoint``."""
@@ -62,6 +69,7 @@ class _Opened(NamedTuple):
     descriptor: int
     num_bytes: int
     version: str
+    changed_ns: int
 
 
 class _Folder:
@@ -86,7 +94,7 @@ class _Folder:
         return self._opened(file).num_bytes
 
     def read(self, file: str, low: int, high: int) -> memoryview:
-        descriptor, file_bytes, _ = self._opened(file)
+        descriptor, file_bytes, *_ = self._opened(file)
         wanted = max(min(high, file_bytes) - low, 0)
         try:
             data = _read_all(descriptor, low, wanted)
@@ -115,6 +123,11 @@ class _Folder:
             if {_version(there), _version(os.fstat(opened.descriptor))} != {opened.version}:
                 raise InputError(_changed(self.name_of(file)))
 
+    def touched(self) -> set[str]:
+        return {
+            file for file, opened in self._files.items() if os.fstat(opened.descriptor).st_ctime_ns != opened.changed_ns
+        }
+
     def _opened(self, file: str) -> _Opened:
         """Return a file, which stays open as long as this folder is in use."""
         with self._lock:
@@ -132,7 +145,7 @@ class _Folder:
             raise self._unreadable(file, error) from None
         if not stat.S_ISREG(there.st_mode):
             raise InputError(f"{self.name_of(file)}: is no regular file; expected a file of a checkpoint")
-        return _Opened(descriptor, there.st_size, _version(there))
+        return _Opened(descriptor, there.st_size, _version(there), there.st_ctime_ns)
 
     def _unreadable(self, file: str, error: Exception) -> InputError:
         why = getattr(error, "strerror", None) or error
@@ -249,6 +262,9 @@ class _Remote:
         for file, known in self._versions.items():
             if self._told(file) != known:
                 raise InputError(_changed(self.name_of(file)))
+
+    def touched(self) -> set[str]:
+        return set()
 
     def _asked(self, file: str, question: Any) -> Any:
         try:

@@ -165,3 +165,8 @@ class Reading:
         """Raise InputError if a file that was read has changed since; its peers' too."""
         for place in (self.place, *self.peers.values()):
             place.refuse_changes()
+
+    def touched_ranks(self) -> list[int]:
+        """Return the ranks whose files may hold something else though size and time of their contents are the same."""
+        touched = {place: place.touched() for place in (self.place, *self.peers.values())}
+        return [rank for rank in self.survivors if self.checkpoint.files[rank] in touched[self.place_of(rank)]]

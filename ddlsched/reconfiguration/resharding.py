@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ddlsched.errors import InputError
 from ddlsched.reconfiguration.checkpoint import Checkpoint
@@ -275,10 +276,10 @@ class _Writing:
         self, files: OpenFiles, folder: PartialFolder, threads: int, watch: Watch, verification: Verification | None
     ) -> Iterator[int]:
         """Fill the files; yields the bytes that an earlier run had written, and waits for the disk."""
-        settings = {"chunk_bytes": self.chunk_bytes, "threads": threads}
-        finished = verification.begin if verification is not None else _ignored
-        arrays = self._arrays()
-        with copied(arrays, files, folder.journal, **settings, watch=watch, finished=finished) as resumed_bytes:
+        settings: dict[str, Any] = {"chunk_bytes": self.chunk_bytes, "threads": threads, "finished": _ignored}
+        if verification is not None:
+            settings |= {"finished": verification.begin, "written": verification.written}
+        with copied(self._arrays(), files, folder.journal, watch=watch, **settings) as resumed_bytes:
             yield resumed_bytes
 
     def _write_pieces(self, files: OpenFiles) -> None:
@@ -338,9 +339,11 @@ def _verification(
 
 
 def _hashes(verification: Verification, folder: PartialFolder, watch: Watch) -> dict[str, str]:
-    """Return all content hashes, if the new files hold what the old ones were saved with."""
+    """Return all content hashes, if the new files hold what the old ones were saved with, and these still do."""
     try:
-        return verification.hashes(watch)
+        found = verification.hashes(watch)
+        verification.refuse_other_sources(found)
+        return found
     except InputError:
         folder.remove()
         raise

@@ -1,11 +1,18 @@
-"""Checking new files against the old ones, tensor by tensor, while others are still copied."""
+"""Checking new files against the old ones, tensor by tensor, while others are still copied.
+
+The threads that copy take digests of what they write. A tensor is then read back once: for its content hash, and to see
+whether it still is what was written. That a plan brings everything to its place is checked on one tensor of each kind,
+whose content hash is taken from the old files too. So is that of tensors of which not all was written by this run, and
+of old files that are not local, or were touched meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ddlsched.errors import FaultyInputError
 from ddlsched.reconfiguration.content import (
@@ -16,10 +23,14 @@ from ddlsched.reconfiguration.content import (
     other_content,
 )
 from ddlsched.reconfiguration.gathering import GATHERED_BYTES, ThreadBuffers
-from ddlsched.reconfiguration.reading import Reading, Watch
-from ddlsched.reconfiguration.tensors import total_bytes
+from ddlsched.reconfiguration.reading import Reading, Replicas, Watch
+from ddlsched.reconfiguration.shards import Layout
+from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
+from ddlsched.reconfiguration.written import ReadBack, Written
 
 __all__ = ["Verification"]
+
+_Kind: TypeAlias = tuple[tuple[int, ...], str, tuple[Layout, ...], tuple[Layout, ...]]
 
 
 class _Checked(NamedTuple):
@@ -47,9 +58,20 @@ class Verification:
         self._old, self._new, self._digest = old, new, digest
         self._recorded = dict(getattr(old.checkpoint, digest))
         new.refuse_faulty_files()
+        self.written = Written(self._noted())
+        self._kinds_seen: set[_Kind] = set()
+        self._lock = threading.Lock()
         self._buffers = ThreadBuffers(GATHERED_BYTES)
         self._begun: dict[str, Future[_Checked]] = {}
         self._pool = as_many_threads_as_processors()
+
+    def _noted(self) -> set[str]:
+        """Return the tensors whose digests are taken while they are copied; SHA-256 would cost more than it saves."""
+        old = self._old
+        local = all(old.place_of(rank).descriptor(old.checkpoint.files[rank]) is not None for rank in old.survivors)
+        if self._digest != "xxh3" or not local:
+            return set()
+        return set(old.checkpoint.collection.by_name) - set(self._recorded)
 
     def __enter__(self) -> Verification:
         return self
@@ -88,12 +110,59 @@ class Verification:
             raise FaultyInputError(faults)
         return found
 
+    def refuse_other_sources(self, expected: Mapping[str, str]) -> None:
+        """Read the old files that were touched meanwhile once more, and check their tensors' content hashes.
+
+        Raises
+        ------
+        FaultyInputError
+            A tensor has another hash than expected, or replicas differ.
+        """
+        arrays = self._old.checkpoint.collection.arrays
+        names = {name for rank in self._old.touched_ranks() for name in arrays[rank]}
+        with as_many_threads_as_processors() as pool:
+            found = list(pool.map(lambda name: self._changed(name, expected[name]), names))
+        faults = [text for wrong in found for text in wrong]
+        if faults:
+            raise FaultyInputError(faults)
+
+    def _changed(self, name: str, expected: str) -> list[str]:
+        """Return what is wrong with a tensor of the old files, which were right."""
+        old = self._old.checkpoint.collection.by_name[name]
+        parts = self._old.replicas(old)
+        found = content_hash(old, parts, self._digest, self._buffers)
+        wrong = [other_content(self._old, name, found, expected)] if found != expected else []
+        return wrong + divergences(old, parts, self._buffers)
+
     def _checked(self, name: str) -> _Checked:
         """Return a tensor's hash and what is wrong with it: with the old files, or else with the new ones."""
         old = self._old.checkpoint.collection.by_name[name]
         parts = self._old.replicas(old)
-        expected = self._recorded.get(name) or content_hash(old, parts, self._digest, self._buffers)
-        return _Checked(expected, divergences(old, parts, self._buffers) or self._faults(name, expected))
+        diverged = divergences(old, parts, self._buffers)
+        as_written = "" if diverged else self._hash_as_written(old, parts)
+        expected = as_written or self._recorded.get(name) or content_hash(old, parts, self._digest, self._buffers)
+        return _Checked(expected, diverged or ([] if as_written else self._faults(name, expected)))
+
+    def _hash_as_written(self, old: Tensor, old_parts: Sequence[Replicas]) -> str:
+        """Return a new tensor's hash if all of it was written by this run and is still the same; else an empty text.
+
+        Empty also for the first of its kind, which shows that the plan brings everything to its place.
+        """
+        ranges, new = self.written.taken(old.name), self._new.checkpoint.collection.by_name.get(old.name)
+        if not ranges or new is None:
+            return ""
+        parts = self._new.replicas(new)
+        read_back = ReadBack(ranges)
+        if not read_back.covers(_held_bytes(new, parts)) or self._is_first(_kind(old, old_parts, parts)):
+            return ""
+        found = content_hash(new, parts, self._digest, self._buffers, read_back.see)
+        return found if read_back.is_as_written(self._new.place.read) else ""
+
+    def _is_first(self, kind: _Kind) -> bool:
+        with self._lock:
+            first = kind not in self._kinds_seen
+            self._kinds_seen.add(kind)
+        return first
 
     def _faults(self, name: str, expected: str) -> list[str]:
         new = self._new.checkpoint.collection.by_name.get(name)
@@ -103,3 +172,14 @@ class Verification:
         found = content_hash(new, parts, self._digest, self._buffers)
         wrong = [other_content(self._new, name, found, expected)] if found != expected else []
         return wrong + divergences(new, parts, self._buffers)
+
+
+def _kind(tensor: Tensor, old: Sequence[Replicas], new: Sequence[Replicas]) -> _Kind:
+    """Return what decides how a tensor's elements go from old files to new ones."""
+    return tensor.shape, tensor.dtype, tuple(part.layout for part in old), tuple(part.layout for part in new)
+
+
+def _held_bytes(tensor: Tensor, parts: Sequence[Replicas]) -> int:
+    """Return the bytes of a tensor's elements in all files that hold it, without padding."""
+    elements = sum(len(part.sources) * sum(piece.num_elements for piece in part.layout.pieces) for part in parts)
+    return elements * DTYPE_BYTES[tensor.dtype]

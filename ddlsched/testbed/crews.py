@@ -73,11 +73,15 @@ class WorkerCrew(ABC):
         """Return all workers, in the order in which they were started."""
         return self._all
 
-    def close(self) -> None:
-        """Let all workers end."""
+    def dismiss(self) -> None:
+        """Let all workers end; others are started when they are needed."""
         for rank in self._all:
             rank.channel.close()
         self._all, self._idle = [], defaultdict(list)
+
+    def close(self) -> None:
+        """Let all workers end, and whatever starts them."""
+        self.dismiss()
 
     def __enter__(self) -> WorkerCrew:
         """Return itself."""

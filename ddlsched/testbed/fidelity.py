@@ -71,17 +71,18 @@ class Planned:
 
 
 def plan(mixes: Sequence[Mix], repeats: int, *, seed: int = 0) -> list[Planned]:
-    """Return all runs, shuffled within each mix, so that a machine that slowly changes favours no policy.
+    """Return all runs, one repeat of all policies after another, so that a machine that slowly changes favours none.
 
-    Mixes stay together, since each needs its own network.
+    Policies are shuffled within each. Mixes stay together, since each needs its own network.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; expected at least 1")
     rng = np.random.default_rng(seed)
     runs = []
     for mix in mixes:
-        own = [Planned(mix, policy, repeat) for policy in mix.policies for repeat in range(repeats)]
-        runs += [own[number] for number in rng.permutation(len(own))]
+        policies = list(mix.policies)
+        for repeat in range(repeats):
+            runs += [Planned(mix, policies[number], repeat) for number in rng.permutation(len(policies))]
     return runs
 
 
@@ -98,14 +99,17 @@ class Runs:
         """
         import pandas as pd
 
-        tables = []
-        for run in planned:
-            if (path := self._path(run)).exists():
-                table = pd.read_parquet(path)
-                tables.append(table.assign(mix=run.mix.name, policy=run.policy, repeat=run.repeat))
+        tables = [self.read(run) for run in planned if self._path(run).exists()]
         if not tables:
             raise InputError(f"{self.folder}: holds none of the runs; expected some that were measured")
         return pd.concat(tables, ignore_index=True)
+
+    def read(self, run: Planned) -> pd.DataFrame:
+        """Return the rows of one run that is there."""
+        import pandas as pd
+
+        table = pd.read_parquet(self._path(run))
+        return table.assign(mix=run.mix.name, policy=run.policy, repeat=run.repeat)
 
     def missing(self, planned: Sequence[Planned]) -> list[Planned]:
         """Return the runs that are still to be made."""

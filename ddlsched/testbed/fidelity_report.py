@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddlsched.io.files import replacing
-from ddlsched.testbed.fidelity_tables import error_table, gain_table, job_errors, makespan_table, rank_table
+from ddlsched.testbed.fidelity_tables import (
+    error_table,
+    gain_summary,
+    gain_table,
+    job_errors,
+    judged,
+    makespan_table,
+    rank_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,32 +41,37 @@ class FidelityReport:
         """Return the tables for a terminal, shares in percent."""
         lines = [f"  {name:24}{model}" for name, model in self.models.items()]
         parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
-        parts += [_percent(self.errors, ("model", "policy", "jobs")), ""]
+        parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs")), ""]
         off = self.makespans.assign(abs_error=self.makespans.error.abs())
         by_model = off.groupby("model", sort=False).abs_error.mean().rename("mean_abs_makespan_error").reset_index()
         parts += ["error of simulated makespans (%):", _percent(by_model, ("model",)), ""]
         if len(self.gains):
             parts += ["agreement on the order of policies:", self.ranks.to_string(index=False, float_format="%.3f"), ""]
-            parts += [
-                "gain in mean JCT over the first policy (%):",
-                _percent(self.gains, ("mix", "policy", "model")),
-                "",
-            ]
-        if self.limited_runs:
-            parts.append(
-                f"In {self.limited_runs} of {self.runs} runs the machine may have been the limit, not the network: the "
-                "figures say little; expected a machine with nothing else to do."
-            )
+            whole = self.gains.mix.nunique() > 1
+            shown = gain_summary(self.gains) if whole else self.gains
+            title = "gain in mean JCT over the first policy (%; differences in points):"
+            parts += [title, _percent(shown, ("mix", "policy", "model", "mixes")), ""]
+        parts += self._of_the_machine()
         return "\n".join(parts).rstrip() + "\n"
+
+    def _of_the_machine(self) -> list[str]:
+        """Return what is to be said of runs in which the machine was the limit; they are left out, unless all were."""
+        if not self.limited_runs:
+            return []
+        which = f"In {self.limited_runs} of {self.runs} runs the machine may have been the limit, not the network"
+        if self.limited_runs < self.runs:
+            return [f"{which}: they are left out."]
+        return [f"{which}: the figures say little; expected a machine with nothing else to do."]
 
     def write(self, folder: Path) -> list[Path]:
         """Write every table as CSV and the charts as PNG and SVG; return the charts' paths."""
         from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
         from ddlsched.comparisons.charts.style import save
 
-        for name in ("jobs", "errors", "makespans", "ranks", "gains"):
+        tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains")}
+        for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
-                getattr(self, name).to_csv(file, index=False, float_format="%.6g")
+                table.to_csv(file, index=False, float_format="%.6g")
         paths = save(measured_against_simulated(self.jobs), folder / "measured_against_simulated")
         return paths + save(error_distribution(self.jobs), folder / "error_distribution")
 
@@ -75,8 +88,9 @@ def report_of(
     measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, str], baseline: str
 ) -> FidelityReport:
     """Return what measured and simulated runs say of each other."""
-    jobs = job_errors(measured, simulated)
     runs = measured.groupby(["mix", "policy", "repeat"]).machine_limited.max()
+    measured = judged(measured)
+    jobs = job_errors(measured, simulated)
     return FidelityReport(
         models=models,
         jobs=jobs,

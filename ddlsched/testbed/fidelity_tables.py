@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,11 +13,22 @@ from ddlsched.results.statistics import Interval, mean_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["error_table", "gain_table", "job_errors", "makespan_table", "rank_table"]
+__all__ = ["error_table", "gain_summary", "gain_table", "job_errors", "judged", "makespan_table", "rank_table"]
 
 # Measured: a row a (mix, policy, repeat, job_id) with jct_s, iteration_s, finish_s.
 # Simulated: a row a (mix, model, policy, job_id) with the same.
 _JOB = ["mix", "policy", "job_id"]
+_RUN = ["mix", "policy", "repeat"]
+_LEAST_APART = 0.02
+"""Mean JCTs that are closer are not told apart: the same jobs under the same policy differ as much from run to run."""
+_RESAMPLES = 2000
+_LEAST_MIXES = 5
+
+
+def judged(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the runs in which the machine kept up; of all runs, if it never did."""
+    kept_up = ~measured.machine_limited.astype(bool)
+    return measured[kept_up] if kept_up.any() else measured
 
 
 def job_errors(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
@@ -48,8 +60,10 @@ def job_errors(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
 def error_table(errors: pd.DataFrame) -> pd.DataFrame:
     """Return the errors by model and policy, and by model over all policies.
 
-    Columns: model, policy ("all" for all), jobs, mean_abs_jct_error, p95_abs_jct_error, mean_jct_error (its sign says
-    whether simulated jobs take longer), mean_abs_iteration_error.
+    Columns: model, policy ("all" for all), mixes, jobs, mean_abs_jct_error, p95_abs_jct_error, mean_jct_error (its sign
+    says whether simulated jobs take longer), mean_abs_iteration_error. The first two errors have 95 % intervals
+    (mean_low, mean_high, p95_low, p95_high): percentiles over resampled mixes, whose jobs depend on each other; NaN
+    for fewer than five mixes.
     """
     import pandas as pd
 
@@ -60,9 +74,10 @@ def error_table(errors: pd.DataFrame) -> pd.DataFrame:
             {
                 "model": model,
                 "policy": policy,
+                "mixes": part.mix.nunique(),
                 "jobs": len(part),
-                "mean_abs_jct_error": part.jct_error.abs().mean(),
-                "p95_abs_jct_error": part.jct_error.abs().quantile(0.95),
+                **_with_interval("mean", part, np.mean),
+                **_with_interval("p95", part, lambda errors: float(np.quantile(errors, 0.95))),
                 "mean_jct_error": part.jct_error.mean(),
                 "mean_abs_iteration_error": part.iteration_error.abs().mean(),
             }
@@ -70,9 +85,25 @@ def error_table(errors: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _with_interval(name: str, part: pd.DataFrame, statistic: Callable[[np.ndarray], float]) -> dict[str, float]:
+    """Return a statistic of absolute errors with the ends of its interval."""
+    of_mixes = [own.abs().to_numpy() for _, own in part.groupby("mix").jct_error]
+    low, high = _resampled(of_mixes, lambda chosen: statistic(np.concatenate(chosen)))
+    return {f"{name}_abs_jct_error": statistic(np.concatenate(of_mixes)), f"{name}_low": low, f"{name}_high": high}
+
+
+def _resampled(of_mixes: Sequence[Any], statistic: Callable[[list[Any]], float]) -> tuple[float, float]:
+    """Return the 2.5th and 97.5th percentile of a statistic of mixes drawn with replacement."""
+    if len(of_mixes) < _LEAST_MIXES:
+        return float("nan"), float("nan")
+    draws = np.random.default_rng(0).integers(len(of_mixes), size=(_RESAMPLES, len(of_mixes)))
+    low, high = np.quantile([statistic([of_mixes[number] for number in draw]) for draw in draws], [0.025, 0.975])
+    return float(low), float(high)
+
+
 def makespan_table(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
     """Return mix, policy, model, measured_s (median of the repeats), simulated_s and error of each makespan."""
-    whole = measured.groupby(["mix", "policy", "repeat"], sort=False).finish_s.max()
+    whole = measured.groupby(_RUN, sort=False).finish_s.max()
     middle = whole.groupby(["mix", "policy"], sort=False).median().rename("measured_s").reset_index()
     ours = simulated.groupby(["mix", "policy", "model"], sort=False).finish_s.max().rename("simulated_s").reset_index()
     table = middle.merge(ours, on=["mix", "policy"])
@@ -81,29 +112,50 @@ def makespan_table(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFr
 
 def _means(measured: pd.DataFrame) -> pd.Series:
     """Return the mean JCT of each run."""
-    return measured.groupby(["mix", "policy", "repeat"], sort=False).jct_s.mean()
+    return measured.groupby(_RUN, sort=False).jct_s.mean()
 
 
 def gain_table(measured: pd.DataFrame, simulated: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Return what each policy gains in mean JCT over the baseline, measured with a 95 % interval, and simulated.
 
     Columns: mix, policy, model, measured_gain, low, high, simulated_gain; 0.1 is a JCT a tenth shorter. Repeats are
-    paired by number; with fewer than three of them there is no interval (NaN).
+    paired by number; with fewer than three of them there is no interval (NaN), with none no row.
     """
     import pandas as pd
 
-    runs = _means(measured)
+    runs = _means(measured).unstack("policy")  # NaN where a repeat was not run
     means = simulated.groupby(["mix", "model", "policy"], sort=False).jct_s.mean()
     rows = []
     for (mix, model), part in means.groupby(["mix", "model"], sort=False):
         ours = part.droplevel(["mix", "model"])
-        for policy in ours.index:
-            if policy != baseline:
-                own = runs.xs(mix, level="mix")
-                gains = 1 - own.xs(policy, level="policy") / own.xs(baseline, level="policy")
-                interval = _interval(gains.dropna().to_numpy())
-                rows.append((mix, policy, model, *interval, 1 - ours[policy] / ours[baseline]))
+        if mix not in runs.index.get_level_values("mix") or baseline not in runs or baseline not in ours:
+            continue
+        for policy in ours.index.intersection(runs.columns, sort=False).drop(baseline):
+            own = runs.xs(mix, level="mix")
+            gains = (1 - own[policy] / own[baseline]).dropna().to_numpy()
+            if len(gains):
+                rows.append((mix, policy, model, *_interval(gains), 1 - ours[policy] / ours[baseline]))
     columns = ["mix", "policy", "model", "measured_gain", "low", "high", "simulated_gain"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def gain_summary(gains: pd.DataFrame) -> pd.DataFrame:
+    """Return the gains of :func:`gain_table` over all mixes, each of which counts the same.
+
+    Columns: policy, model, mixes, measured_gain, low, high, simulated_gain, difference (simulated - measured),
+    difference_low, difference_high, mean_abs_difference (of a mix); intervals of 95 %, NaN for fewer than three mixes.
+    """
+    import pandas as pd
+
+    rows = []
+    for (policy, model), part in gains.groupby(["policy", "model"], sort=False):
+        off = (part.simulated_gain - part.measured_gain).to_numpy()
+        measured, difference = _interval(part.measured_gain.to_numpy()), _interval(off)
+        simulated = part.simulated_gain.mean()
+        rows.append((policy, model, len(part), *measured, simulated, *difference, float(np.abs(off).mean())))
+    ends = ["low", "high"]
+    columns = ["policy", "model", "mixes", "measured_gain", *ends, "simulated_gain"]
+    columns += ["difference", *(f"difference_{end}" for end in ends), "mean_abs_difference"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -115,35 +167,56 @@ def _interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def rank_table(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
-    """Return by model how well the order of policies agrees.
+    """Return by model how well the order of policies agrees, in the mixes that ran under several.
 
     Columns: model, mixes, mean_rank_correlation (Spearman's, over the policies of a mix), pairs (of policies of a mix
-    whose measured mean JCTs differ by more than the repeats do), pairs_right (of those, simulated in the same order),
-    mean_regret (how much longer the measured mean JCT is under the policy that the simulation would choose).
+    whose measured mean JCTs differ by more than the repeats do, and by 2 %), pairs_right (of those, simulated in the
+    same order), right_share with low and high (95 %, over resampled mixes; NaN for fewer than five), mean_regret (how
+    much longer the measured mean JCT is under the policy that the simulation would choose).
     """
     import pandas as pd
 
     runs = _means(measured)
-    simulated_means = simulated.groupby(["model", "mix", "policy"], sort=False).jct_s.mean()
+    several = [mix for mix, own in runs.groupby("mix") if own.index.get_level_values("policy").nunique() > 1]
+    simulated_means = (
+        simulated[simulated.mix.isin(several)].groupby(["model", "mix", "policy"], sort=False).jct_s.mean()
+    )
     rows = []
     for model, of_model in simulated_means.groupby("model", sort=False):
         found = [_agreement(runs[mix], part.droplevel(["model", "mix"])) for mix, part in of_model.groupby("mix")]
-        correlations = [one[0] for one in found if not np.isnan(one[0])]
+        correlations = [one.correlation for one in found if not np.isnan(one.correlation)]
+        low, high = _resampled(found, _right_share)
         rows.append(
             {
                 "model": model,
                 "mixes": len(found),
                 "mean_rank_correlation": float(np.mean(correlations)) if correlations else float("nan"),
-                "pairs": sum(one[1] for one in found),
-                "pairs_right": sum(one[2] for one in found),
-                "mean_regret": float(np.mean([one[3] for one in found])),
+                "pairs": sum(one.pairs for one in found),
+                "pairs_right": sum(one.right for one in found),
+                "right_share": _right_share(found),
+                "low": low,
+                "high": high,
+                "mean_regret": float(np.mean([one.regret for one in found])),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _agreement(runs: pd.Series, simulated: pd.Series) -> tuple[float, int, int, float]:
-    """Return rank correlation, decided pairs, those simulated rightly, and regret in one mix."""
+class _Agreement(NamedTuple):
+    """Of one mix: rank correlation, decided pairs, those simulated rightly, and regret."""
+
+    correlation: float
+    pairs: int
+    right: int
+    regret: float
+
+
+def _right_share(found: Sequence[_Agreement]) -> float:
+    pairs = sum(one.pairs for one in found)
+    return sum(one.right for one in found) / pairs if pairs else float("nan")
+
+
+def _agreement(runs: pd.Series, simulated: pd.Series) -> _Agreement:
     from scipy.stats import spearmanr
 
     spans = {policy: part.to_numpy() for policy, part in runs.groupby("policy")}
@@ -152,10 +225,13 @@ def _agreement(runs: pd.Series, simulated: pd.Series) -> tuple[float, int, int, 
     ours, theirs = [simulated[policy] for policy in policies], [middle[policy] for policy in policies]
     distinct = len(set(ours)) > 1 and len(set(theirs)) > 1
     correlation = float(spearmanr(ours, theirs).statistic) if distinct else float("nan")
-    pairs = right = 0
-    for a, b in itertools.combinations(policies, 2):
-        if spans[a].max() < spans[b].min() or spans[b].max() < spans[a].min():
-            pairs += 1
-            right += (middle[a] < middle[b]) == (simulated[a] < simulated[b])
+    decided = [(a, b) for a, b in itertools.combinations(policies, 2) if _apart(spans[a], spans[b])]
+    right = sum((middle[a] < middle[b]) == (simulated[a] < simulated[b]) for a, b in decided)
     chosen = min(policies, key=lambda policy: simulated[policy])
-    return correlation, pairs, right, middle[chosen] / min(theirs) - 1
+    return _Agreement(correlation, len(decided), right, middle[chosen] / min(theirs) - 1)
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether all repeats of one are shorter than all of the other, and the medians more than 2 % apart."""
+    short, long = sorted((one, other), key=np.median)
+    return bool(short.max() < long.min() and np.median(long) / np.median(short) > 1 + _LEAST_APART)

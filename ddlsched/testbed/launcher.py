@@ -74,7 +74,8 @@ def main(path: str) -> None:
     """Listen at a path until the process that started this one is gone."""
     parent = os.getppid()
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # which end the parent, and with it this process
+        signal.signal(number, signal.SIG_IGN)
     prepare()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)

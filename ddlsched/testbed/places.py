@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ddlsched.cluster.cluster import Cluster
@@ -14,13 +15,14 @@ from ddlsched.testbed.crews import NamespaceCrew, WorkerCrew, refuse_missing_tor
 from ddlsched.testbed.hosts import HostCrew
 from ddlsched.testbed.namespaces import refuse_unable
 from ddlsched.testbed.registry import Registry
+from ddlsched.testbed.signals import sigterm_as_ctrl_c
 
-__all__ = ["crew_of", "read_hosts"]
+__all__ = ["crew_of", "namespace_crew", "read_hosts"]
 
 
 @contextlib.contextmanager
 def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, realtime: bool) -> Iterator[WorkerCrew]:
-    """Give the workers of a cluster: in namespaces that go afterwards, or on hosts.
+    """Give the workers of a cluster: in namespaces that go afterwards, or on hosts. SIGTERM ends this as Ctrl-C does.
 
     Raises
     ------
@@ -31,13 +33,37 @@ def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, re
         raise InputError("--hosts and --token-file belong together; expected both or neither")
     if hosts is not None and token_file is not None:
         addresses = read_hosts(hosts, cluster.num_servers)
-        with HostCrew(addresses, read_token(token_file), realtime=realtime) as crew:
+        with sigterm_as_ctrl_c(), HostCrew(addresses, read_token(token_file), realtime=realtime) as crew:
             yield crew
         return
+    with namespace_crew(realtime=realtime) as crew_on, crew_on(cluster) as crew:
+        yield crew
+
+
+@contextlib.contextmanager
+def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractContextManager[WorkerCrew]]]:
+    """Give what makes the network of a cluster and gives its workers, of one cluster after another.
+
+    PyTorch, of which all workers are copies, is loaded once. SIGTERM ends this as Ctrl-C does.
+
+    Raises
+    ------
+    InputError
+        No root, no tools, no PyTorch, or a testbed in use.
+    """
     refuse_unable()
     refuse_missing_torch()
-    with Registry() as registry, registry.used(cluster), NamespaceCrew(realtime=realtime) as crew:
-        yield crew
+    with sigterm_as_ctrl_c(), Registry() as registry, NamespaceCrew(realtime=realtime) as crew:
+
+        @contextlib.contextmanager
+        def crew_on(cluster: Cluster) -> Iterator[WorkerCrew]:
+            with registry.used(cluster):
+                try:
+                    yield crew
+                finally:
+                    crew.dismiss()
+
+        yield crew_on
 
 
 def read_hosts(path: Path, num_servers: int) -> list[Address]:

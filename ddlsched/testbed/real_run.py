@@ -18,6 +18,7 @@ from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
+from ddlsched.workload.tasks import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,10 +149,10 @@ def refuse_unfit(workload: Workload, settings: GateSettings) -> None:
         if isinstance(job, ElasticJob):
             raise InputError(f"{where} is elastic; expected jobs of a fixed number of GPUs on the testbed")
         for task in job.dag.tasks:
-            if task.group is not None or not isinstance(task, ComputeTask | AllReduceTask):
+            if lacks := _lacks_for(task):
                 raise InputError(
-                    f"{where}: task {task.name!r} is neither a compute task nor an all-reduce of all workers; "
-                    "expected these on the testbed"
+                    f"{where}, task {task.name!r}: the testbed {lacks}; expected compute tasks and all-reduces of all "
+                    "workers (ddlsched simulate runs the others)"
                 )
         room = int((cluster.gpu_memory_bytes >= job.gpu_memory_bytes).sum())
         if job.num_gpus > room:
@@ -159,6 +160,16 @@ def refuse_unfit(workload: Workload, settings: GateSettings) -> None:
                 f"{where} wants {job.num_gpus} GPUs with {job.gpu_memory_mb:g} MB; expected at most {room}, which the "
                 "testbed has"
             )
+
+
+def _lacks_for(task: Task) -> str:
+    """Return what the testbed has not that a task needs; an empty text if it has all."""
+    if task.group is not None:
+        return f"has a process a server and no ranks of single GPUs, of which group {task.group!r} would be made"
+    if isinstance(task, ComputeTask | AllReduceTask):
+        return ""
+    algorithm = "hierarchical " if task.algorithm == "hierarchical" else ""
+    return f"has no {algorithm}{task.kind}: its ranks only all-reduce in one ring"
 
 
 def refuse_too_large(workload: Workload, num_servers: int, free_bytes: float) -> None:

@@ -15,6 +15,7 @@ from ddlsched.errors import InputError, label
 from ddlsched.io.files import replacing
 from ddlsched.testbed.cabling import Cabling, cabling
 from ddlsched.testbed.namespaces import build, existing, refuse_unable, remove
+from ddlsched.testbed.signals import undisturbed
 
 __all__ = ["FOLDER", "Made", "Registry"]
 
@@ -128,13 +129,14 @@ class Registry:
         return self.remove() if made is not None and made.kind == "run" else []
 
     def remove(self) -> list[str]:
-        """Remove everything that is written down; return the names of what was there."""
+        """Remove everything that is written down, whatever signal comes; return the names of what was there."""
         made = self.made()
         if made is None:
             return []
         refuse_unable()
-        gone = remove(made.namespaces)
-        self._path.unlink()
+        with undisturbed():
+            gone = remove(made.namespaces)
+            self._path.unlink()
         return gone
 
     @contextlib.contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.gate.costs import Costs
-from ddlsched.gate.gate import GateSettings
+from ddlsched.gate.gate import GateSettings, begun_policies
 from ddlsched.gate.transfer_gate import WINDOW
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
@@ -56,14 +57,11 @@ def gate_settings(
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
     policies = {kind: resolve(cast("Any", kind), name) for kind, name in names.items()}
-    for kind, policy in policies.items():
-        if hasattr(policy, "stops"):
-            raise InputError(f"{kind} {label(policy)} stops running jobs, which the testbed cannot; expected another")
     network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
     refuse_inside(network)
     model = resolve("contention", contention)
     bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
-    return GateSettings(
+    settings = GateSettings(
         cluster=cluster,
         placement=policies["placement"],
         order=policies["order"],
@@ -75,3 +73,14 @@ def gate_settings(
         slots=slots,
         train=train,
     )
+    _refuse_stops_and_moves(begun_policies(settings))
+    return settings
+
+
+def _refuse_stops_and_moves(policies: CheckedPolicies) -> None:
+    for kind, method in (("order", "stops"), ("placement", "moves")):
+        if hasattr(getattr(policies, kind), method):
+            text = (
+                f"{kind} {policies.label(kind)} {method} running jobs, and a real job keeps its processes until its end"
+            )
+            raise InputError(f"{text}; expected one without {method}() on the testbed (ddlsched simulate runs it)")

@@ -75,6 +75,11 @@ def held_out(seed: int) -> bool:
     return seed % 2 == 1
 
 
+def seed_of(name: str) -> int:
+    """Return the seed of a mix by its name."""
+    return int(name.removeprefix("seed-"))
+
+
 def cluster_name(seed: int) -> str:
     """Return the cluster of a mix; held-out mixes are spread over all as the others are."""
     return list(CLUSTERS)[seed // 2 % len(CLUSTERS)]

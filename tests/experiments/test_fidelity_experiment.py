@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
-import itertools
+import contextlib
+import shutil
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
-from ddlsched.errors import InputError
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError, TestbedError
+from ddlsched.simulation import simulate
+from ddlsched.testbed.fidelity import Planned
+from ddlsched.testbed.real_run import RealRun
 
-mixes, run = scripts_of("fidelity", "mixes", "run")
+mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
 MEASURED = EXPERIMENTS / "fidelity" / "measured"
 
 
@@ -35,13 +44,40 @@ def test_both_halves_meet_every_network() -> None:
         assert {mixes.cluster_name(seed) for seed in range(half, 20, 2)} == set(mixes.CLUSTERS)
 
 
+def full_plan() -> list[Planned]:
+    args = run.parsed([])
+    return measuring.planned_runs(args.mixes, args.compared, args.repeats, mixes.FULL)
+
+
 def test_the_full_plan_is_that_of_the_page() -> None:
-    planned = run.planned_runs(run.parsed([]))
-    assert len(planned) == 180 + 20 * 5 * 3
-    several = [one for one in planned if one.policy != mixes.BASELINE]
-    assert {run.seed_of(one.mix.name) % 2 for one in several} == {1}
-    names = [mixes.cluster_name(run.seed_of(one.mix.name)) for one in planned]
-    assert sum(a != b for a, b in itertools.pairwise(names)) == len(mixes.CLUSTERS) - 1
+    planned = full_plan()
+    assert len({one.key for one in planned}) == len(planned) == 180 + 20 * 5 * 3
+    several = {one.mix.name for one in planned if one.policy != mixes.BASELINE}
+    assert {mixes.seed_of(name) % 2 for name in several} == {1}
+    on = Counter(mixes.cluster_name(mixes.seed_of(name)) for name in several)
+    assert on == dict.fromkeys(mixes.CLUSTERS, 4)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.33, 0.5])
+def test_a_part_of_the_plan_has_both_halves_all_clusters_and_compared_mixes_in_proportion(part: float) -> None:
+    planned = full_plan()
+    made = planned[: round(len(planned) * part)]
+    seeds = {mixes.seed_of(one.mix.name) for one in made}
+    assert abs(sum(seed % 2 for seed in seeds) - len(seeds) / 2) <= 1
+    on = Counter(map(mixes.cluster_name, seeds))
+    assert max(on[name] for name in mixes.CLUSTERS) - min(on[name] for name in mixes.CLUSTERS) <= 2
+    compared = {one.mix.name for one in made if one.policy != mixes.BASELINE}
+    assert len(compared) / len(seeds) == pytest.approx(20 / 200, abs=0.06)
+
+
+def test_every_policy_of_a_mix_runs_once_before_any_runs_again() -> None:
+    own = [one for one in full_plan() if one.mix.name == "seed-1"]
+    assert [one.repeat for one in own] == [repeat for repeat in range(3) for _ in mixes.POLICIES]
+
+
+@pytest.mark.parametrize(("num_mixes", "compared"), [(6, 1), (6, 3), (10, 2), (200, 100), (3, 1), (8, 0), (1, 1)])
+def test_as_many_mixes_are_compared_as_asked(num_mixes: int, compared: int) -> None:
+    assert len(measuring.compared_seeds(num_mixes, compared)) == min(compared, num_mixes // 2)
 
 
 def test_tables_come_from_the_committed_runs_without_root(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,13 +91,149 @@ def test_tables_come_from_the_committed_runs_without_root(capsys: pytest.Capture
     assert "gain in mean JCT" in held_out
 
 
-def test_a_folder_that_is_not_empty_needs_resume(tmp_path: Path) -> None:
-    (tmp_path / "other").touch()
-    args = argparse.Namespace(out=tmp_path, resume=False, quick=True)
+def test_a_folder_that_is_not_empty_needs_resume_and_the_same_mixes(tmp_path: Path) -> None:
+    measuring.prepare_folder(tmp_path / "new", resume=False, quick=True)
     with pytest.raises(InputError, match="is not empty; expected --resume, or a new folder"):
-        run.measure(args, [])
+        measuring.prepare_folder(tmp_path / "new", resume=False, quick=True)
+    measuring.prepare_folder(tmp_path / "new", resume=True, quick=True)
+    with pytest.raises(InputError, match="holds quick mixes; expected the same with --resume"):
+        measuring.prepare_folder(tmp_path / "new", resume=True, quick=False)
+
+
+def test_a_folder_without_runs_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no measured\.csv; expected a folder in which --out has measured runs"):
+        run.reports(tmp_path)
+
+
+class SimulatedTestbed:
+    """Stands for the network and its runs: each is simulated, and takes a second of a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[Planned] = []
+        self.networks = 0
+        self.now_s = 0.0
+        self.acts: dict[int, Callable[[], None]] = {}
+        self.limited: set[int] = set()
+        monkeypatch.setattr(measuring, "namespace_crew", self.namespace_crew)
+        monkeypatch.setattr(measuring, "run_planned", self.run_planned)
+        monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
+        monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
+
+    @contextlib.contextmanager
+    def namespace_crew(self, *, realtime: bool) -> Iterator[Any]:
+        @contextlib.contextmanager
+        def crew_on(cluster: Cluster) -> Iterator[Any]:
+            self.networks += 1
+            yield types.SimpleNamespace(dismiss=lambda: None)
+
+        yield crew_on
+
+    def calibrate(self, path: Path, settings: object, crew: object) -> None:
+        shutil.copy(MEASURED / measuring.CALIBRATION, path)
+
+    def run_planned(self, planned: Planned, crew: object, model: str) -> RealRun:
+        number = len(self.made)
+        self.made.append(planned)
+        self.now_s += 1.0
+        if number in self.acts:
+            self.acts[number]()
+        decides = {name: value for name, value in planned.mix.policies[planned.policy].items() if name != "slots"}
+        table = simulate(planned.mix.workload, planned.mix.cluster, contention=model, **decides).jobs
+        table = table.assign(began_s=table.start_s, setup_s=0.0, iterations=1, servers="0,1")
+        limited = number in self.limited
+        return RealRun(table, table, {"late_share": 0.0, "cpu_busy_share": 0.3, "machine_limited": limited})
+
+
+@pytest.fixture
+def testbed(monkeypatch: pytest.MonkeyPatch) -> SimulatedTestbed:
+    return SimulatedTestbed(monkeypatch)
+
+
+QUICK = ["--quick", "--out"]
+
+
+def test_all_runs_are_made_and_the_tables_printed(
+    testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.main([*QUICK, str(tmp_path / "out")])
+    captured = capsys.readouterr()
+    assert len(testbed.made) == 10
+    assert testbed.networks == 1 + 3  # for the calibration, and as three clusters follow each other
+    assert "10 of 10 runs (seed-5 on star-8, free overlap, repeat 0, 1 s); the rest takes 0.0 min" in captured.err
+    assert "== held out mixes" in captured.out
+    assert {path.name for path in (tmp_path / "out" / "held_out").iterdir()} >= {"errors.csv", "gains_over_mixes.csv"}
+
+
+def measure(*arguments: object) -> None:
+    run.measure(run.parsed([*QUICK, *map(str, arguments)]))
+
+
+def test_a_run_that_is_interrupted_leaves_tables_and_goes_on_where_it_was(
+    testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    testbed.acts[4] = interrupt
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        measure(out)
+    assert f"--measured {out} prints its tables, --resume goes on" in capsys.readouterr().err
+    run.main(["--measured", str(out)])
+    assert "== held out mixes" in capsys.readouterr().out
+    measure(out, "--resume")
+    assert testbed.made[5] == testbed.made[4]
+    assert (len(testbed.made), len({one.key for one in testbed.made})) == (11, 10)
+    measure(out, "--resume")
+    assert len(testbed.made) == 11
+    rows = pd.read_csv(out / measuring.MEASURED)
+    assert len(rows.groupby(["mix", "policy", "repeat"])) == 10
+
+
+def test_no_run_is_begun_that_would_end_too_late(
+    testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(tmp_path / "out", "--stop-after-min", 4.5 / 60)
+    assert len(testbed.made) == 4
+    assert "stops in 0.0 min" in capsys.readouterr().err
+    assert set(run.reports(tmp_path / "out")) == {"training", "held out"}
+
+
+def test_a_run_that_the_machine_limits_is_made_once_more_and_then_left_out(
+    testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    testbed.limited = {0, 2, 3}  # the first run, whose second attempt is not; the second run twice
+    measure(tmp_path / "out")
+    assert [testbed.made[0], testbed.made[2]] == [testbed.made[1], testbed.made[3]]
+    assert len(testbed.made) == 12
+    text = capsys.readouterr().err
+    assert "2 of 10 runs (seed-1 on star-4, Block-SRTF, repeat 0, 2 s, limited by the machine)" in text
+    reports = run.reports(tmp_path / "out")
+    assert "may have been the limit" not in reports["training"].text()
+    held_out = reports["held out"].text()
+    assert "In 1 of 7 runs the machine may have been the limit, not the network: they are left out." in held_out
+    assert "Block-SRTF" not in held_out
+
+
+def test_a_run_that_fails_stays_missing_and_three_in_a_row_end_it(
+    testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise TestbedError("the worker on server 1 is gone")
+
+    testbed.acts = dict.fromkeys((1, 3, 4), fail)
+    measure(tmp_path / "out")
+    text = capsys.readouterr().err
+    assert text.count("failed and stays missing: the worker on server 1 is gone") == 3
+    assert "7 of 10 runs" in text
+    testbed.acts = dict.fromkeys(range(10, 13), fail)
+    with pytest.raises(TestbedError, match="server 1 is gone"):
+        measure(tmp_path / "out", "--resume")
+    assert len(testbed.made) == 13
 
 
 def test_counts_below_one_are_refused() -> None:
     with pytest.raises(InputError, match="--repeats is 0; expected at least 1"):
         run.parsed(["--repeats", "0"])
+    with pytest.raises(InputError, match="--stop-after-min is -1; expected more than 0 minutes"):
+        run.parsed(["--stop-after-min", "-1"])

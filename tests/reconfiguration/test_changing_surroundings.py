@@ -16,7 +16,9 @@ from small_jobs import GPT, assert_holds, stored
 
 from ddlsched.errors import FaultyInputError, InputError
 from ddlsched.reconfiguration import execution, partial_folder, resharding
+from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
+from ddlsched.reconfiguration.locations import location_of
 from ddlsched.reconfiguration.parallelism import Parallelism
 from ddlsched.reconfiguration.partial_folder import claimed
 from ddlsched.reconfiguration.resharding import reshard
@@ -90,6 +92,44 @@ def test_a_change_that_hides_its_time_is_found_by_its_contents(source: Path) -> 
     with pytest.raises(FaultyInputError, match="differs from its replica"):
         reshard(source, source.parent / "b", to=TO, verify=True, watch=ends)
     assert [path.name for path in source.parent.iterdir()] == ["a"]
+
+
+def first_byte_of(source: Path, name: str) -> int:
+    """Return where in the first rank's file a tensor begins."""
+    return Checkpoint.read(source).entries(location_of(source), 0)[name].begin
+
+
+@pytest.mark.parametrize("moment", ["copying", "checking"])
+def test_a_change_that_hides_its_time_is_found_after_all_was_copied_and_checked(source: Path, moment: str) -> None:
+    """In a tensor without replicas, whose old file is not read again unless the file was touched."""
+    file, name = source / "rank_00000.safetensors", cut_tensor()
+    at = first_byte_of(source, name)
+
+    def hidden(what: str, done: int, total: int) -> None:
+        if (what, done) == (moment, total):
+            before = file.stat()
+            with file.open("r+b") as opened:
+                opened.seek(at)
+                opened.write(b"changed")
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with pytest.raises(FaultyInputError, match=rf"tensor {name} has content hash"):
+        reshard(source, source.parent / "b", to=TO, verify=True, watch=hidden)
+    assert [path.name for path in source.parent.iterdir()] == ["a"]
+
+
+def cut_tensor() -> str:
+    return [tensor.name for tensor in JOB.tensors if tensor.cuts and tensor.cuts[0].dim == 0][-1]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("act", [lambda path: path.chmod(0o600), lambda path: os.link(path, path.parent.parent / "l")])
+def test_another_mode_or_link_of_a_source_is_no_change(
+    source: Path, act: Callable[[Path], object], verify: bool
+) -> None:
+    wholes = stored(source.parent / "same", JOB)
+    reshard(source, source.parent / "b", to=TO, verify=verify, watch=once(lambda: act(source / RANK_1)))
+    assert_holds(source.parent / "b", wholes)
 
 
 @pytest.mark.parametrize("file", [RANK_1, "checkpoint.json"])

@@ -93,6 +93,56 @@ def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(
     assert {path.name for path in folder.iterdir()} == {"a"}
 
 
+def full_checks(folder: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> list[str]:
+    """Reshard ``a`` to ``b``; return the tensors whose hashes were taken from the old files."""
+    found, names = verification.content_hash, []
+
+    def content_hash(tensor: Any, parts: Any, *settings: Any) -> str:
+        if parts[0].sources[0].name.startswith(f"{folder / 'a'}/"):
+            names.append(tensor.name)
+        return found(tensor, parts, *settings)
+
+    monkeypatch.setattr(verification, "content_hash", content_hash)
+    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True, **arguments)
+    return names
+
+
+def test_old_files_are_read_once_but_for_the_first_tensor_of_each_kind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = stored(folder / "a", JOB)
+    names = full_checks(folder, monkeypatch)
+    new = Checkpoint.read(folder / "b").collection
+    kinds = {
+        name: (whole.shape, whole.dtype, *(tuple(c.shards(c.by_name[name])) for c in (JOB, new)))
+        for name, whole in wholes.items()
+    }
+    assert 0 < len(names) < len(NAMES) / 2
+    assert {kinds[name] for name in names} == set(kinds.values())
+
+
+@pytest.mark.parametrize("digest", ["xxh3", "sha256"])
+def test_recorded_hashes_are_taken_from_the_new_files_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, digest: Any
+) -> None:
+    stored(folder / "first", JOB)
+    reshard(folder / "first", folder / "a", to=Parallelism(tp=2), verify=True, digest=digest)
+    assert full_checks(folder, monkeypatch, digest=digest) == []
+
+
+def test_a_tensor_that_is_brought_to_the_wrong_places_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is what is read back: only a look at the old files tells."""
+    stored(folder / "a", JOB)
+    filled = execution.filled
+
+    def turned(*settings: Any) -> list[memoryview]:
+        return [memoryview(b"".join(filled(*settings))[::-1])]
+
+    monkeypatch.setattr(execution, "filled", turned)
+    with pytest.raises(InputError, match="has content hash"):
+        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+
+
 def by_columns(folder: Path, number: int = 1) -> Reading:
     """Return a checkpoint of tensors whose rows lie apart, and are too long for numpy to gather."""
     columns = [Tensor(name=f"c{n}", shape=(64, 512), dtype="F32", cuts=(Cut(dim=1),)) for n in range(number)]

@@ -29,7 +29,7 @@ from ddlsched.testbed.scaling import scaled
 from ddlsched.testbed.settings import gate_settings
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
-from ddlsched.workload.tasks import CollectiveTask
+from ddlsched.workload.tasks import CollectiveTask, Task
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)
 FREE = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=9"}
@@ -189,16 +189,16 @@ def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     assert {"job_id", "jct_s", "iteration_s", "finish_s", "machine_limited"} <= set(pd.read_parquet(path).columns)
 
 
-def test_a_policy_that_stops_jobs_is_refused() -> None:
-    class Stops:
-        def key(self, job: object, now_s: float) -> int:
-            return 0
-
-        def stops(self, running: object, queue: object, cluster: object) -> list[object]:
-            return []
-
-    with pytest.raises(InputError, match="order Stops stops running jobs, which the testbed cannot"):
-        gate_settings(TWO, order=Stops())
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"order": "stopping-srtf"}, r"order Stopping.* stops running jobs, and a real job keeps .* without stops\(\)"),
+        ({"placement": "monkeytree"}, r"placement .* moves running jobs, and a real job keeps .* without moves\(\) on"),
+    ],
+)
+def test_a_policy_that_stops_or_moves_jobs_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        gate_settings(Cluster(num_servers=16), **given)  # type: ignore[arg-type]
 
 
 def test_servers_with_an_inside_are_refused() -> None:
@@ -209,11 +209,25 @@ def test_servers_with_an_inside_are_refused() -> None:
         cabling(scaled(cluster, 1e-4))
 
 
-def test_a_task_that_is_no_all_reduce_of_all_is_refused() -> None:
-    tasks = (
-        ComputeTask(name="a", duration_ns=1),
-        CollectiveTask(name="gathered", kind="all-gather", message_bytes=1e6, after=("a",)),
-    )
-    jobs = Workload.of([quick_job("a", gpus=2, iteration=IterationDag(tasks))])
-    with pytest.raises(InputError, match="task 'gathered' is neither a compute task nor an all-reduce of all workers"):
-        refuse_unfit(jobs, gate_settings(TWO))
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (
+            CollectiveTask(name="g", kind="all-gather", message_bytes=1e6, after=("a",)),
+            "task 'g': the testbed has no all-gather: its ranks only all-reduce in one ring; expected compute tasks",
+        ),
+        (
+            CollectiveTask(name="h", kind="all-reduce", message_bytes=1e6, algorithm="hierarchical"),
+            "task 'h': the testbed has no hierarchical all-reduce",
+        ),
+        (
+            CollectiveTask(name="p", kind="all-reduce", message_bytes=1e6, group="pairs"),
+            "task 'p': the testbed has a process a server and no ranks of single GPUs, of which group 'pairs' would",
+        ),
+        (ComputeTask(name="c", duration_ns=1, group="pairs"), "task 'c': the testbed has a process a server and no"),
+    ],
+)
+def test_a_task_that_the_testbed_cannot_run_is_refused_with_what_it_lacks(task: Task, message: str) -> None:
+    dag = IterationDag((ComputeTask(name="a", duration_ns=1), task), {"pairs": ((0, 1),)} if task.group else {})
+    with pytest.raises(InputError, match=message):
+        refuse_unfit(Workload.of([quick_job("a", gpus=2, iteration=dag)]), gate_settings(TWO))

@@ -10,7 +10,15 @@ import pandas as pd
 import pytest
 
 from ddlsched.testbed.fidelity_report import report_of
-from ddlsched.testbed.fidelity_tables import error_table, gain_table, job_errors, makespan_table, rank_table
+from ddlsched.testbed.fidelity_tables import (
+    error_table,
+    gain_summary,
+    gain_table,
+    job_errors,
+    judged,
+    makespan_table,
+    rank_table,
+)
 
 # By policy and repeat, the JCTs of two jobs.
 MEASURED = {
@@ -64,6 +72,31 @@ def test_errors_are_given_by_policy_and_over_all(measured: pd.DataFrame, simulat
     assert errors.loc["all", "p95_abs_jct_error"] == pytest.approx(np.quantile(every, 0.95))
 
 
+def errors_of(mixes: dict[str, list[float]]) -> pd.DataFrame:
+    rows = [(mix, "max-min", "free", error, error) for mix, errors in mixes.items() for error in errors]
+    return pd.DataFrame(rows, columns=["mix", "model", "policy", "jct_error", "iteration_error"])
+
+
+def test_errors_have_intervals_over_mixes_and_not_over_jobs() -> None:
+    """All jobs of a mix are off alike: three of them say no more than one."""
+    each = [0.02, -0.04, 0.05, 0.1, 0.01, -0.08, 0.03, 0.06]
+    one = error_table(errors_of({str(mix): [error] for mix, error in enumerate(each)})).iloc[0]
+    three = error_table(errors_of({str(mix): [error] * 3 for mix, error in enumerate(each)})).iloc[0]
+    assert one["mean_abs_jct_error"] == pytest.approx(np.mean(np.abs(each)))
+    assert one["mean_low"] < one["mean_abs_jct_error"] < one["mean_high"]
+    assert one["mean_low"] == pytest.approx(np.mean(np.abs(each)) - 1.96 * np.std(np.abs(each)) / 8**0.5, abs=0.004)
+    assert three[["mean_low", "mean_high"]].tolist() == pytest.approx(one[["mean_low", "mean_high"]].tolist())
+    assert one["p95_low"] <= one["p95_abs_jct_error"] <= one["p95_high"] <= 0.1
+    few = error_table(errors_of({str(mix): [0.1] for mix in range(4)})).iloc[0]
+    assert np.isnan(few[["mean_low", "mean_high", "p95_low", "p95_high"]].astype(float)).all()
+
+
+def test_runs_in_which_the_machine_was_the_limit_are_left_out_unless_all_were(measured: pd.DataFrame) -> None:
+    some = measured.assign(machine_limited=measured.repeat == 1)
+    assert judged(some).repeat.unique().tolist() == [0, 2]
+    assert len(judged(measured.assign(machine_limited=True))) == len(measured)
+
+
 def test_makespans(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:
     spans = makespan_table(measured, simulated).set_index("policy")
     assert spans.loc["one", ["measured_s", "simulated_s"]].tolist() == [19.0, 17.2]
@@ -78,6 +111,31 @@ def test_gains_are_paired_by_repeat_and_have_intervals(measured: pd.DataFrame, s
     assert gains.loc["one", "simulated_gain"] == pytest.approx(1 - 12.1 / 15.5)
 
 
+def test_gains_need_both_policies_in_a_repeat(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:
+    """Of a mix whose measuring was stopped."""
+    part = measured[(measured.policy != "two") & ((measured.policy != "one") | (measured.repeat == 1))]
+    (gain,) = gain_table(part, simulated, "free").to_dict("records")
+    assert (gain["policy"], gain["measured_gain"]) == ("one", pytest.approx(1 - 13.2 / 15.2))
+    assert gain_table(part[part.policy == "one"], simulated, "free").empty
+    assert rank_table(part[part.policy == "one"], simulated).empty
+
+
+def test_gains_over_mixes_are_measured_against_simulated() -> None:
+    measured_gains, simulated_gains = [0.10, 0.02, 0.06, 0.08], [0.12, 0.01, 0.09, 0.08]
+    columns = ["mix", "policy", "model", "measured_gain", "low", "high", "simulated_gain"]
+    rows = [
+        (mix, "one", "max-min", gain, 0.0, 0.0, ours)
+        for mix, (gain, ours) in enumerate(zip(measured_gains, simulated_gains, strict=True))
+    ]
+    (found,) = gain_summary(pd.DataFrame(rows, columns=columns)).to_dict("records")
+    assert (found["mixes"], found["measured_gain"]) == (4, pytest.approx(0.065))
+    assert found["low"] < 0.065 < found["high"]
+    assert found["simulated_gain"] == pytest.approx(0.075)
+    assert found["difference"] == pytest.approx(0.01)
+    assert found["difference_low"] < 0.01 < found["difference_high"]
+    assert found["mean_abs_difference"] == pytest.approx(0.015)
+
+
 def test_one_repeat_gives_no_interval(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:
     gains = gain_table(measured[measured.repeat == 0], simulated, "free")
     assert gains.low.map(math.isnan).all()
@@ -89,6 +147,21 @@ def test_pairs_of_policies_count_only_where_the_repeats_tell_them_apart(
     (row,) = rank_table(measured, simulated).to_dict("records")
     assert (row["pairs"], row["pairs_right"]) == (2, 2)  # one against free and two; free against two is undecided
     assert row["mean_regret"] == 0.0
+
+
+def test_pairs_that_are_less_than_two_percent_apart_do_not_count(
+    measured: pd.DataFrame, simulated: pd.DataFrame
+) -> None:
+    once = measured[measured.repeat == 0]
+    assert rank_table(once, simulated).pairs.tolist() == [2]
+    close = once.assign(jct_s=once.jct_s.where(once.policy != "one", once.jct_s * 15.1 / 13 * 0.985))
+    assert rank_table(close, simulated).pairs.tolist() == [0]
+
+
+def test_mixes_under_one_policy_say_nothing_of_the_order(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:
+    alone = [table.assign(mix="n")[table.policy == "free"] for table in (measured, simulated)]
+    both = rank_table(pd.concat([measured, alone[0]]), pd.concat([simulated, alone[1]]))
+    assert both.mixes.tolist() == [1]
 
 
 def test_the_regret_is_that_of_following_the_simulation(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:

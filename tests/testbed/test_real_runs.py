@@ -180,9 +180,10 @@ def test_a_network_that_is_up_is_used_and_stays(workload: Path) -> None:
     assert finished("list").stdout.split() == ["ddlsched-net", *(f"ddlsched-{server}" for server in range(4))]
 
 
-def test_ctrl_c_ends_everything(running: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_everything(running: subprocess.Popen[str], number: signal.Signals) -> None:
     below = children(running.pid)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     _, stderr = running.communicate(timeout=10)
     assert (running.returncode, len(stderr.splitlines())) == (130, 1), stderr
     assert eventually(lambda: not any(map(alive, below)))

@@ -44,6 +44,7 @@ from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.network.topology import Topology
 from ddlsched.policies.doors import DROP, Allocation
@@ -309,6 +310,13 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
         st.builds(IterationWeights, latency_s=latency),
         st.builds(SizeLevels, latency_s=latency),
         st.builds(IterationLevels, latency_s=latency),
+        st.builds(
+            SizeShares,
+            latency_s=latency,
+            exponent=st.sampled_from((0.0, 0.5, 0.9)),
+            chunk_bytes=st.sampled_from((float("inf"), 3e6)),
+            chunk_s=st.sampled_from((0.0, 1e-3)),
+        ),
         st.builds(Mltcp, latency_s=latency, message_parts=st.sampled_from((1, 2, 3, 8))),
         st.builds(
             StrictLevels,

@@ -20,7 +20,7 @@ from ddlsched.testbed.real_run import run_for_real
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["Setting", "calibration_settings", "fitted_models", "measure_settings", "measured_rows"]
+__all__ = ["Setting", "calibration_settings", "fitted_constants", "fitted_models", "measure_settings", "measured_rows"]
 
 ITERATIONS = 12
 _SIZES_BYTES = (200_000, 400_000, 800_000, 1_600_000)
@@ -89,6 +89,20 @@ def measured_rows(
         with replacing(path, "calibration") as file:
             write_measurements(rows, file)
     return read_measurements(path)
+
+
+def fitted_constants(rows: Measurements) -> dict[str, float]:
+    """Return ``latency_s`` and ``per_byte_s`` of max-min and equal-share.
+
+    Raises
+    ------
+    InputError
+        No such model fits with a time of a byte above 0.
+    """
+    for fit in calibrate(rows):
+        if fit.form.ring_bytes:
+            return fit.values
+    raise InputError("no contention model fits what was measured; expected times that grow with the message")
 
 
 def fitted_models(rows: Measurements) -> dict[str, str]:

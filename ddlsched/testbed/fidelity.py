@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.policy_forms import communication_form
 from ddlsched.errors import InputError, label
 from ddlsched.io.files import replacing
 from ddlsched.io.tables import read_text, readable
@@ -138,23 +139,36 @@ def run_planned(planned: Planned, crew: WorkerCrew, model: str, *, realtime: boo
     return run_for_real(mix.workload, settings, crew, realtime=realtime)
 
 
-def simulated_runs(mixes: Sequence[Mix], models: Mapping[str, str]) -> pd.DataFrame:
-    """Return a row a job of each mix, policy and model: mix, model, policy, job_id, jct_s, iteration_s, finish_s."""
+def simulated_runs(
+    mixes: Sequence[Mix], models: Mapping[str, str], in_chunks: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Return a row a job of each mix, policy and model: mix, model, policy, job_id, jct_s, iteration_s, finish_s.
+
+    ``in_chunks`` has the form of a model where a policy has messages sent in chunks, if it is another.
+    """
     import pandas as pd
 
-    return pd.concat(list(_simulated(mixes, models)), ignore_index=True)
+    return pd.concat(list(_simulated(mixes, models, in_chunks or {})), ignore_index=True)
 
 
-def _simulated(mixes: Sequence[Mix], models: Mapping[str, str]) -> Iterator[pd.DataFrame]:
+def _simulated(mixes: Sequence[Mix], models: Mapping[str, str], in_chunks: Mapping[str, str]) -> Iterator[pd.DataFrame]:
     for mix in mixes:
         iterations = np.array([job.iterations for job in mix.workload])
         for policy, given in mix.policies.items():
             decides = {name: value for name, value in given.items() if name not in _REAL_ONLY}
-            for name, model in models.items():
+            chunked = _sends_chunks(mix, given)
+            for name, whole in models.items():
+                model = in_chunks.get(name, whole) if chunked else whole
                 jobs = simulate(mix.workload, mix.cluster, contention=model, **decides).jobs
                 table = jobs[["job_id", "jct_s", "finish_s"]].copy()
                 table["iteration_s"] = (jobs.finish_s - jobs.start_s) / iterations
                 yield table.assign(mix=mix.name, model=name, policy=policy)
+
+
+def _sends_chunks(mix: Mix, given: Mapping[str, Any]) -> bool:
+    """Return whether the gate sends messages in chunks: if told to, and under policies that pause transfers."""
+    settings = gate_settings(mix.cluster, **given)
+    return settings.chunk_bytes is not None or communication_form(settings.communication) != "admit"
 
 
 def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:

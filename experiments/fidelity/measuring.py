@@ -21,8 +21,10 @@ from ddlsched.testbed.fidelity import Planned, Runs, plan, run_planned
 from ddlsched.testbed.places import namespace_crew
 from ddlsched.testbed.real_run import RealRun
 from ddlsched.testbed.settings import gate_settings
+from ddlsched.testbed.share_runs import measured_shares
 
 CALIBRATION = "calibration.csv"
+SHARES = "shares.csv"
 MEASURED = "measured.csv"
 QUICK = "quick"
 """A file that is there if the mixes are the short ones."""
@@ -114,11 +116,12 @@ class Measuring:
             return
         kept = self.folder / CALIBRATION
         with namespace_crew(realtime=True) as crew_on:
-            if not kept.exists():
+            if not kept.exists() or not (self.folder / SHARES).exists():
                 notice("measuring jobs alone and pairs")
                 cluster = mixes.cluster_of(mixes.CALIBRATED)
                 with crew_on(cluster) as crew:
                     measured_rows(kept, gate_settings(cluster), crew)
+                    measured_shares(self.folder / SHARES, gate_settings(cluster), crew)
             model = fitted_models(read_measurements(kept))["max-min"]
             for _, group in groupby(self.missing, key=lambda run: mixes.cluster_name(mixes.seed_of(run.mix.name))):
                 together = [run for run in group if not self.is_over]

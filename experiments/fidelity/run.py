@@ -13,6 +13,7 @@ in three minutes. The last only simulates, against runs that were measured befor
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +26,11 @@ from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measurements import read_measurements
-from ddlsched.testbed.calibration_runs import fitted_models
+from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
 from ddlsched.testbed.fidelity import simulated_runs
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
+from ddlsched.testbed.settings import gate_settings
+from ddlsched.testbed.share_runs import fitted_size_shares, measured_shares
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -43,6 +46,19 @@ def measure(args: argparse.Namespace) -> None:
         raise
 
 
+def fitted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the models with the constants that jobs alone and pairs gave, and those that have a price of chunks."""
+    rows = read_measurements(folder / measuring.CALIBRATION)
+    models = fitted_models(rows)
+    if not (folder / measuring.SHARES).exists():
+        return models, {}
+    shares = measured_shares(folder / measuring.SHARES, gate_settings(mixes.cluster_of(mixes.CALIBRATED)), None)
+    sizes = fitted_size_shares(shares, fitted_constants(rows))
+    even, even_in_chunks = (re.sub("exponent=[^,]*", "exponent=0", model) for model in (sizes.whole, sizes.in_chunks))
+    models |= {"size-shares": sizes.whole, "size-shares, chunks free": sizes.whole, "max-min, chunks priced": even}
+    return models, {"size-shares": sizes.in_chunks, "max-min, chunks priced": even_in_chunks}
+
+
 def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
     """Return what measured and simulated runs say of each other, for each half of the mixes that has any.
 
@@ -54,18 +70,20 @@ def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, Fidelity
     if not (folder / measuring.MEASURED).exists():
         raise InputError(f"{folder}: holds no {measuring.MEASURED}; expected a folder in which --out has measured runs")
     measured = pd.read_csv(folder / measuring.MEASURED, dtype={"servers": str})
-    models = fitted_models(read_measurements(folder / measuring.CALIBRATION)) | {name: name for name in more_models}
+    models, in_chunks = fitted(folder)
+    models |= {name: name for name in more_models}
     draw = mixes.QUICK if (folder / measuring.QUICK).exists() else mixes.FULL
     policies = measured.groupby("mix", sort=False).policy.unique()
     in_order = {name: tuple(policy for policy in mixes.POLICIES if policy in own) for name, own in policies.items()}
     ran = [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
-    simulated = simulated_runs(ran, models)
+    simulated = simulated_runs(ran, models, in_chunks)
     result = {}
     for half, wanted in (("training", False), ("held out", True)):
         names = [name for name in policies.index if mixes.held_out(mixes.seed_of(name)) == wanted]
         if names:
             chosen = (table[table.mix.isin(names)] for table in (measured, simulated))
-            result[half] = report_of(*chosen, models, mixes.BASELINE)
+            told = models | {f"{name} in chunks": model for name, model in in_chunks.items()}
+            result[half] = report_of(*chosen, told, mixes.BASELINE)
     return result
 
 

@@ -19,6 +19,7 @@ from ddlsched.errors import InputError, TestbedError
 from ddlsched.simulation import simulate
 from ddlsched.testbed.fidelity import Planned
 from ddlsched.testbed.real_run import RealRun
+from ddlsched.testbed.share_runs import COLUMNS
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
 MEASURED = EXPERIMENTS / "fidelity" / "measured"
@@ -117,6 +118,7 @@ class SimulatedTestbed:
         monkeypatch.setattr(measuring, "namespace_crew", self.namespace_crew)
         monkeypatch.setattr(measuring, "run_planned", self.run_planned)
         monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
+        monkeypatch.setattr(measuring, "measured_shares", self.measure_shares)
         monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
 
     @contextlib.contextmanager
@@ -130,6 +132,10 @@ class SimulatedTestbed:
 
     def calibrate(self, path: Path, settings: object, crew: object) -> None:
         shutil.copy(MEASURED / measuring.CALIBRATION, path)
+
+    def measure_shares(self, path: Path, settings: object, crew: object) -> None:
+        rows = ["400000,1600000,2,0,0.13", "800000,0,2,400000,0.1"]
+        path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n", encoding="utf-8")
 
     def run_planned(self, planned: Planned, crew: object, model: str) -> RealRun:
         number = len(self.made)
@@ -161,6 +167,7 @@ def test_all_runs_are_made_and_the_tables_printed(
     assert testbed.networks == 1 + 3  # for the calibration, and as three clusters follow each other
     assert "10 of 10 runs (seed-5 on star-8, free overlap, repeat 0, 1 s); the rest takes 0.0 min" in captured.err
     assert "== held out mixes" in captured.out
+    assert "size-shares in chunks   size-shares:latency_s=" in captured.out
     assert {path.name for path in (tmp_path / "out" / "held_out").iterdir()} >= {"errors.csv", "gains_over_mixes.csv"}
 
 

@@ -12,6 +12,7 @@ from ddlsched.errors import InputError, PluginError
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.rates import message_parts
+from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.results.slices import transfer_slices
 from ddlsched.testing import job_view, transfer_view
@@ -139,6 +140,28 @@ def test_the_weight_of_mltcp() -> None:
     assert Mltcp().weight(transfer_view(job, bytes_left=0.0, message_bytes=0.0)) == 0.25
 
 
+def test_a_small_message_gets_less_of_a_link_than_a_large_one() -> None:
+    # On one link of 1e9 B/s a message of 4e8 bytes gets 2/3 beside one of 1e8: 1e8 take 0.3 s, then 2e8 are left.
+    model = SizeShares(per_byte_s=1e-9, exponent=0.5)
+    assert run(model, job("a", message_bytes=4e8), job("b", message_bytes=1e8)).jobs["jct_s"].tolist() == pytest.approx(
+        [1.5, 1.3]
+    )
+    even = SizeShares(per_byte_s=1e-9, exponent=0.0)
+    assert run(even, job("a", message_bytes=4e8), job("b", message_bytes=1e8)).jobs["jct_s"].tolist() == pytest.approx(
+        [1.5, 1.2]
+    )
+
+
+def test_chunks_after_the_first_cost_time_and_bound_what_is_in_flight() -> None:
+    model = SizeShares(per_byte_s=1e-9, exponent=0.5, chunk_bytes=4e6, chunk_s=0.01)
+    assert model.wire_bytes(10e6, 2) == pytest.approx(10e6 + 2 * 0.01 * 1e9)
+    assert model.wire_bytes(4e6, 4) == pytest.approx(6e6)
+    assert not model.conserves_bytes
+    view = transfer_view(job_view(num_gpus=2, servers=(0, 1)), bytes_left=1e8, message_bytes=1e8)
+    assert model.weight(view) == pytest.approx(2000**0.5)
+    assert SizeShares(exponent=0.5).conserves_bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weightless(MaxMin):
     """A weight of 0 once half of the message is sent."""
@@ -163,6 +186,9 @@ def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
         (lambda: Mltcp(intercept=0.0), "slope is 1.75 and intercept 0.0; expected finite numbers, slope >= 0 and"),
         (lambda: Mltcp(slope=-1.0), "slope is -1.0"),
         (lambda: Mltcp(message_parts=0), "message_parts is 0; expected a whole number from 1 to 1000"),
+        (lambda: SizeShares(exponent=2.5), "exponent is 2.5; expected a number from 0 to 2"),
+        (lambda: SizeShares(chunk_bytes=0.0), "chunk_bytes is 0.0; expected a number > 0 (inf for whole messages)"),
+        (lambda: SizeShares(chunk_s=-1.0), "chunk_s is -1.0; expected a number from 0 to 1e+06 s"),
         (lambda: StrictLevels(by="size"), "by is 'size'; expected one of gpus, compute-share"),
         (lambda: StrictLevels(factor=1.0), "factor 1.0; expected finite numbers, first > 0 and factor > 1"),
         (lambda: StrictLevels(levels=9), "levels is 9; expected 1 to 8"),

@@ -54,6 +54,7 @@ from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
     AllocationConformance,
@@ -153,6 +154,7 @@ TestLinearWithLatency = conformance(ContentionConformance, Linear(latency_s=6.69
 TestEqualShare = conformance(ContentionConformance, EqualShare())
 TestMaxMin = conformance(ContentionConformance, MaxMin())
 TestMltcp = conformance(ContentionConformance, Mltcp())
+TestSizeShares = conformance(ContentionConformance, SizeShares(chunk_bytes=1e6, chunk_s=1e-3))
 TestStrictLevels = conformance(ContentionConformance, StrictLevels())
 TestStrictLevelsByBytes = conformance(
     ContentionConformance, StrictLevels(by="bytes-sent", first=1e6, levels=4, message_parts=4)

@@ -44,7 +44,17 @@ PROMISED = {
         "tiresias",
     },
     "path": {"ecmp", "least-congested", "route", "sglb"},
-    "contention": {"linear", "10gbe", "1gbe", "1gbe-measured", "equal-share", "max-min", "mltcp", "strict-levels"},
+    "contention": {
+        "linear",
+        "10gbe",
+        "1gbe",
+        "1gbe-measured",
+        "equal-share",
+        "max-min",
+        "mltcp",
+        "size-shares",
+        "strict-levels",
+    },
     "interference": {"uniform", "pairs"},
     "topology": {
         "star",

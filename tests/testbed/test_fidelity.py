@@ -27,6 +27,7 @@ from ddlsched.testbed.pinned import Pinned
 from ddlsched.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
 from ddlsched.testbed.scaling import scaled
 from ddlsched.testbed.settings import gate_settings
+from ddlsched.testbed.share_runs import COLUMNS, Beside, fitted_size_shares, measured_shares, within
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task
@@ -231,3 +232,47 @@ def test_a_task_that_the_testbed_cannot_run_is_refused_with_what_it_lacks(task: 
     dag = IterationDag((ComputeTask(name="a", duration_ns=1), task), {"pairs": ((0, 1),)} if task.group else {})
     with pytest.raises(InputError, match=message):
         refuse_unfit(Workload.of([quick_job("a", gpus=2, iteration=dag)]), gate_settings(TWO))
+
+
+CONSTANTS = {"latency_s": 0.01, "per_byte_s": 1e-7}
+
+
+def test_shares_measured_before_give_exponent_and_price_of_a_chunk() -> None:
+    """Messages a quarter and a 16th of the other's get a third and a fifth of the link; 2 chunks more cost 4 ms."""
+    rows = pd.DataFrame(
+        [
+            (400_000, 1_600_000, 2, 0, 0.01 + 0.04 * 3),
+            (100_000, 1_600_000, 2, 0, 0.01 + 0.01 * 5),
+            (1_200_000, 0, 2, 400_000, 0.01 + 0.12 + 0.004),
+        ],
+        columns=COLUMNS,
+    )
+    models = fitted_size_shares(rows, CONSTANTS)
+    assert models.whole == "size-shares:latency_s=0.01,per_byte_s=1e-07,exponent=0.5"
+    assert models.in_chunks == f"{models.whole},chunk_bytes=400000,chunk_s=0.002"
+
+
+def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tmp_path: Path, monkeypatch) -> None:
+    times = pd.DataFrame({"granted_s": [0.0, 1.1, 1.8], "ended_s": [0.5, 1.6, 2.3]})
+    assert within(times, pd.DataFrame({"granted_s": [0.0, 1.0], "ended_s": [0.4, 2.0]})).granted_s.tolist() == [1.1]
+    wanted = [Beside(1000, 2000, 2), Beside(1000, 0, 2, 400)]
+    monkeypatch.setattr("ddlsched.testbed.share_runs.share_settings", lambda num_servers: wanted)
+    # Threads take as long for a small message as for a large one, so hardly any lies within another.
+    monkeypatch.setattr("ddlsched.testbed.share_runs.within", lambda measured, others: measured)
+    table = measured_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)
+    crew.close()
+    assert table.chunk_bytes.tolist() == [0, 400]
+    assert (table.transfer_s > 0.002).all()
+    assert measured_shares(tmp_path / "shares.csv", gate_settings(TWO), None).equals(table)
+    (tmp_path / "shares.csv").write_text("message_bytes\n1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="columns are message_bytes; expected message_bytes, other_bytes, servers"):
+        measured_shares(tmp_path / "shares.csv", gate_settings(TWO), None)
+
+
+def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:
+    one = replace(mix(), policies={"free": FREE, "preemptive": {"communication": "preemptive", "order": "srsf"}})
+    slow = "max-min:per_byte_s=1e-3"
+    table = simulated_runs([one], {"max-min": "max-min"}, {"max-min": slow}).set_index(["policy", "job_id"]).jct_s
+    plain = simulated_runs([one], {"max-min": "max-min"}).set_index(["policy", "job_id"]).jct_s
+    assert (table["free"] == plain["free"]).all()
+    assert (table["preemptive"] > plain["preemptive"]).all()

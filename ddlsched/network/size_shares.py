@@ -1,0 +1,72 @@
+"""Shares of a link that grow with what a transfer keeps in flight, and preemption that costs time for each chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Any
+
+from ddlsched.errors import InputError
+from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin
+
+__all__ = ["SizeShares"]
+
+_LARGEST_EXPONENT = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeShares(MaxMin):
+    """Weighted max-min sharing by (bytes of a ring's step) ^ exponent; a message sent in chunks takes longer.
+
+    A ring over n servers sends 1 / n of what it reduces at a time, and waits for it: so much is in flight at most. On
+    links with FIFO queues a small transfer then gets less than a large one beside it. How much less depends on the
+    queues; ``ddlsched testbed`` measures the exponent.
+
+    Parameters
+    ----------
+    exponent
+        From 0 (max-min) to 2.
+    chunk_bytes
+        Bytes that are reduced at a time where a policy pauses transfers; by default whole messages.
+    chunk_s
+        Seconds that each chunk but a message's first costs, during which its links carry nothing else. Counted as
+        bytes that the links would carry in that time.
+    """
+
+    exponent: float = 0.5
+    chunk_bytes: float = inf
+    chunk_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.exponent <= _LARGEST_EXPONENT:
+            raise InputError(
+                f"contention SizeShares: exponent is {self.exponent}; expected a number from 0 to {_LARGEST_EXPONENT:g}"
+            )
+        if not self.chunk_bytes > 0:
+            raise InputError(
+                f"contention SizeShares: chunk_bytes is {self.chunk_bytes}; expected a number > 0 "
+                "(inf for whole messages)"
+            )
+        if not 0 <= self.chunk_s <= MAX_CONSTANT_S:
+            raise InputError(
+                f"contention SizeShares: chunk_s is {self.chunk_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s"
+            )
+
+    @property
+    def conserves_bytes(self) -> bool:  # type: ignore[override]
+        """Whether links carry messages only, and no time of chunks."""
+        return self.chunk_bytes == inf or self.chunk_s == 0
+
+    def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
+        """Return a ring's 2 (n - 1) / n of the message, and what the links would carry while chunks cost time."""
+        moved = super().wire_bytes(message_bytes, num_servers)
+        if num_servers < 2:
+            return moved
+        more_chunks = max(ceil(message_bytes / self.chunk_bytes) - 1, 0)
+        return moved + more_chunks * self.chunk_s / self.alone_per_byte_s
+
+    def weight(self, transfer: Any) -> Any:
+        """Return the kilobytes of a step, at least one byte, to the power of the exponent."""
+        step_bytes = min(transfer.message_bytes, self.chunk_bytes) / len(transfer.servers)
+        return (max(step_bytes, 1.0) / 1000.0) ** self.exponent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FidelityReport", "report_of"]
 
+_ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
+_GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}
+
 
 @dataclass(frozen=True)
 class FidelityReport:
@@ -41,7 +45,7 @@ class FidelityReport:
         """Return the tables for a terminal, shares in percent."""
         lines = [f"  {name:24}{model}" for name, model in self.models.items()]
         parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
-        parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs")), ""]
+        parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs"), _ERROR_ENDS), ""]
         off = self.makespans.assign(abs_error=self.makespans.error.abs())
         by_model = off.groupby("model", sort=False).abs_error.mean().rename("mean_abs_makespan_error").reset_index()
         parts += ["error of simulated makespans (%):", _percent(by_model, ("model",)), ""]
@@ -50,7 +54,7 @@ class FidelityReport:
             whole = self.gains.mix.nunique() > 1
             shown = gain_summary(self.gains) if whole else self.gains
             title = "gain in mean JCT over the first policy (%; differences in points):"
-            parts += [title, _percent(shown, ("mix", "policy", "model", "mixes")), ""]
+            parts += [title, _percent(shown, ("mix", "policy", "model", "mixes"), _GAIN_ENDS), ""]
         parts += self._of_the_machine()
         return "\n".join(parts).rstrip() + "\n"
 
@@ -76,11 +80,15 @@ class FidelityReport:
         return paths + save(error_distribution(self.jobs), folder / "error_distribution")
 
 
-def _percent(table: pd.DataFrame, names: tuple[str, ...]) -> str:
-    """Return a table with all columns but these times 100."""
+def _percent(table: pd.DataFrame, names: tuple[str, ...], ends: Mapping[str, tuple[str, str]] = {}) -> str:
+    """Return a table with all columns but these times 100; ``ends`` are the columns of the intervals of some."""
     shown = table.copy()
     for column in shown.columns.difference(list(names)):
         shown[column] = shown[column] * 100
+    for value, (low, high) in ends.items():
+        if value in shown:
+            rows = zip(shown[value], shown.pop(low), shown.pop(high), strict=True)
+            shown[value] = [f"{v:.1f}" if math.isnan(a) else f"{v:.1f} [{a:.1f}, {b:.1f}]" for v, a, b in rows]
     return str(shown.to_string(index=False, float_format="%.1f"))
 
 

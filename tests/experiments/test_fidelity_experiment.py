@@ -203,7 +203,11 @@ def test_no_run_is_begun_that_would_end_too_late(
     measure(tmp_path / "out", "--stop-after-min", 4.5 / 60)
     assert len(testbed.made) == 4
     assert "stops in 0.0 min" in capsys.readouterr().err
-    assert set(run.reports(tmp_path / "out")) == {"training", "held out"}
+    reports = run.reports(tmp_path / "out")
+    assert set(reports) == {"training", "held out"}
+    for report in reports.values():  # what was measured is what max-min simulates, with the same constants
+        errors = report.errors.groupby("model").mean_abs_jct_error.max()
+        assert errors["max-min"] < 1e-4 < errors["linear"]
 
 
 def test_a_run_that_the_machine_limits_is_made_once_more_and_then_left_out(

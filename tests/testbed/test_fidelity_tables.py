@@ -183,3 +183,25 @@ def test_the_report_has_every_table_and_draws_both_charts(
         f"{stem}.{suffix}" for stem in ("measured_against_simulated", "error_distribution") for suffix in ("png", "svg")
     }
     assert pd.read_csv(tmp_path / "gains.csv").policy.tolist() == ["one", "two"]
+
+
+def test_several_mixes_are_told_together_with_intervals(
+    measured: pd.DataFrame, simulated: pd.DataFrame, tmp_path: Path
+) -> None:
+    factors = [1.0, 1.1, 0.9, 1.2, 1.05, 0.97]
+    several = [
+        pd.concat(
+            table.assign(mix=str(mix), jct_s=table.jct_s * factor ** (table.policy == "one"))
+            for mix, factor in enumerate(factors)
+        )
+        for table in (measured, simulated)
+    ]
+    report = report_of(*several, {"max-min": "max-min"}, "free")
+    rows = [line.split() for line in report.text().splitlines()]
+    (errors,) = (row for row in rows if row[:4] == ["max-min", "free", "6", "12"])
+    assert errors[4:7] == ["5.0", "[5.0,", "5.0]"]
+    (gain,) = (row for row in rows if row[:3] == ["one", "max-min", "6"])
+    assert gain[3] == f"{100 * np.mean(report.gains[report.gains.policy == 'one'].measured_gain):.1f}"
+    assert gain[4].startswith("[")
+    report.write(tmp_path)
+    assert pd.read_csv(tmp_path / "gains_over_mixes.csv").mixes.tolist() == [6, 6]

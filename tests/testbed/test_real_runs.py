@@ -6,54 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from ddlsched.testbed.namespaces import NAMESPACES
+from real_testbed import COMMAND, ENVIRONMENT, FOUR, HEADER, alive, children, eventually, finished, ours
 
 pytestmark = pytest.mark.testbed
 pytest.importorskip("torch")
-
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from ddlsched.cli import main; main()", "testbed"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
-HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb,buckets\n"
-FOUR = ["--servers", "4", "--gpus-per-server", "1"]
-
-
-def children(of: int) -> set[int]:
-    """Return the processes below one."""
-    found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = {int(pid): int(parent) for pid, parent in (line.split() for line in found.splitlines())}
-    below = {of}
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    return below - {of}
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def eventually(what: Any, within_s: float = 10.0) -> bool:
-    until_s = time.monotonic() + within_s
-    while time.monotonic() < until_s:
-        if what():
-            return True
-        time.sleep(0.05)
-    return bool(what())
-
-
-def ours() -> list[str]:
-    return sorted(path.name for path in NAMESPACES.glob("ddlsched-*")) if NAMESPACES.exists() else []
 
 
 @pytest.fixture(autouse=True)
@@ -75,11 +36,6 @@ def endless(tmp_path: Path) -> Path:
     path = tmp_path / "endless.csv"
     path.write_text(HEADER + "a,0,4,100000,0.02,0.03,400000,100,1\nb,0,4,100000,0.01,0.01,300000,100,3\n")
     return path
-
-
-def finished(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -253,34 +209,3 @@ def test_messages_larger_than_memory_are_refused_before_anything_is_made(tmp_pat
     done = finished("run", path, *FOUR)
     assert done.returncode == 2
     assert "would take 1,600,000,000 MB on all servers together; expected at most" in done.stderr
-
-
-def test_the_same_command_runs_on_hosts_with_agents(workload: Path, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef\n")
-    token.chmod(0o600)
-    agents = [
-        subprocess.Popen(
-            [*COMMAND, "agent", f"127.0.0.{n + 2}:0", "--token-file", str(token)],
-            env=ENVIRONMENT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for n in range(4)
-    ]
-    try:
-        hosts = tmp_path / "hosts"
-        lines = [agent.stderr.readline() for agent in agents if agent.stderr is not None]
-        hosts.write_text("".join(line.rpartition(" ")[2] for line in lines) + "# all\n")
-        for _ in range(2):  # agents stay
-            done = finished("run", workload, *FOUR, "--hosts", hosts, "--token-file", token, "--json")
-            assert done.returncode == 0, done.stderr
-            assert json.loads(done.stdout)["transfers"] == 32
-        assert eventually(lambda: not any(children(agent.pid) for agent in agents))
-        token.write_text("another-token-of-enough-length\n")
-        done = finished("run", workload, *FOUR, "--hosts", hosts, "--token-file", token)
-        assert (done.returncode, "does not know the token" in done.stderr) == (1, True), done.stderr
-    finally:
-        for agent in agents:
-            agent.kill()
-            agent.communicate()

@@ -38,8 +38,9 @@ MOST_ITERATIONS = 200
 class Ground:
     """A cluster and a network, and the name of the jobs that come there.
 
-    ``per_rack`` servers are a rack; ``restart_s`` is what a stop costs, scaled as the jobs are; ``round_s`` how often
-    those look again that work in rounds: some iterations at least; jobs are whole blocks of ``block_gpus``.
+    ``per_rack`` servers are a rack, under ``spines``; ``restart_s`` is what a stop costs, scaled as the jobs are;
+    ``round_s`` how often those look again that work in rounds: some iterations at least; jobs are whole blocks of
+    ``block_gpus``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Ground:
     gpus_per_server: int
     topology: str
     per_rack: int
+    spines: int
     restart_s: float
     round_s: float
     block_gpus: int = 1
@@ -77,6 +79,7 @@ def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: fl
         gpus_per_server=4,
         topology=topology,
         per_rack=4,
+        spines=4,
         restart_s=restart_s,
         round_s=round_s,
     )
@@ -93,6 +96,7 @@ GROUNDS = {
             gpus_per_server=1,
             topology="monkeytree:racks=4,servers_per_rack=64,spines=16",
             per_rack=64,
+            spines=16,
             restart_s=9.02 * MONKEYTREE_SCALE,
             round_s=120.0,
             block_gpus=8,

@@ -139,7 +139,7 @@ def jobs_of(*, seed: int, ground: str, jobs: int, gpus: int = 64, file: str = ""
         made = monkeytree_mix(seed=seed, jobs=jobs, gpus=gpus, load=LOAD, scale=MONKEYTREE_SCALE)
     else:
         made = _window(file, seed, jobs, gpus)
-    return Workload.of([_fixed(job) for job in made]) if fixed_size else made
+    return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
 
 
 def _window(file: str, seed: int, jobs: int, gpus: int) -> Workload:
@@ -156,7 +156,14 @@ def _window(file: str, seed: int, jobs: int, gpus: int) -> Workload:
     return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in chosen])
 
 
-def _fixed(job: Job) -> ElasticJob:
+def fixed_size_job(job: Job) -> ElasticJob:
+    """Return a job as one that an allocation policy gives all of its GPUs or none.
+
+    Raises
+    ------
+    InputError
+        It has rings of its own.
+    """
     if job.dag.groups:
         raise InputError(f"job {job.job_id!r}: has rings of its own; expected one all-reduce over all GPUs")
     return ElasticJob(

@@ -3,7 +3,7 @@
     python experiments/arena/scale.py                    2,048 GPUs, 5,000 jobs, 400 Gbit/s a GPU
     python experiments/arena/scale.py --growth           half and twice as many jobs, GPUs and core switches, too
 
-A job is five long iterations, so that simulating the network is next to nothing: the seconds are those of decisions.
+A job is fifty long iterations, so that simulating the network is next to nothing: the seconds are those of decisions.
 Printed, and written to OUT, are a rival's CPU seconds in all, its decisions in Python and the milliseconds of each.
 """
 
@@ -27,7 +27,7 @@ import ddlsched
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
 """Sizes of jobs, as in large clusters: most are small, most GPU time is in large ones."""
-ITERATIONS = 5
+ITERATIONS = 50
 LOAD = 0.9
 
 

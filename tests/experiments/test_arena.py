@@ -110,5 +110,5 @@ def test_gavels_trace_takes_steps_over_the_measured_rate(tmp_path):
     (tmp_path / "a.trace").write_text("A\tcommand\tfolder\t-n\t1\t2000\t2\t1\t-1.0\t30\n")
     (job,) = gavel_trace.jobs_of(tmp_path / "a.trace", rates)
     assert (job.arrival_s, job.min_gpus, job.max_gpus, job.iterations) == (30.0, 2, 2, 10)
-    result = ddlsched.simulate([job], gavel_trace.cluster_of(rates), allocation="gavel", seed=1)
+    result = ddlsched.simulate(ddlsched.Workload.of([job]), gavel_trace.cluster_of(rates), allocation="gavel", seed=1)
     assert result.jobs["jct_s"].item() == pytest.approx(200.0)

@@ -81,7 +81,7 @@ class _Chosen:
     def _begin(self, job: JobView, network: LinkLoads) -> None:
         """Forget jobs that have left, and what this one had before."""
         for number, other in list(self._jobs.items()):
-            if not other.view.servers:
+            if not other.view.servers or other.view.iterations_left == 0:
                 del self._jobs[number]
         self._jobs.pop(job.number, None)
         mine = _Job(job, self._intensity_of(job, network))

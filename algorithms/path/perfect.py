@@ -54,7 +54,8 @@ class _Colours:
         """Return the flow's spine."""
         if len(flow.paths) == 1:
             return 0
-        if network.now_ns != self._looked_ns:
+        _, gpus = self._jobs.get(flow.job.number, (flow.job, flow.job.gpus))
+        if network.now_ns != self._looked_ns or gpus != flow.job.gpus:
             self._looked_ns = network.now_ns
             self._forget()
         name = flow.job.number, flow.source, flow.target, flow.cards
@@ -65,8 +66,8 @@ class _Colours:
         return self._colours[name] % len(flow.paths)
 
     def _forget(self) -> None:
-        """Forget the flows of jobs that are no longer where they were."""
-        gone = {number for number, (job, gpus) in self._jobs.items() if job.gpus != gpus}
+        """Forget the flows of jobs that have ended or are no longer where they were."""
+        gone = {n for n, (job, gpus) in self._jobs.items() if job.gpus != gpus or job.iterations_left == 0}
         if gone:
             self._jobs = {number: kept for number, kept in self._jobs.items() if number not in gone}
             self._edges = {name: edge for name, edge in self._edges.items() if name[0] not in gone}  # type: ignore[index]

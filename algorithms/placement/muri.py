@@ -85,7 +85,8 @@ class Muri:
             for member in started:
                 yield jobs[member], chosen
             if started:
-                free = [gpu for gpu in free if gpu not in chosen]
+                taken = set(chosen)
+                free = [gpu for gpu in free if gpu not in taken]
 
 
 def period_s(times: Sequence[Times]) -> float:
@@ -185,9 +186,9 @@ def _nearest(free: Sequence[GpuId], count: int, cluster: ClusterView) -> list[Gp
     """Return so many free GPUs on the fewest servers, none if there are too few."""
     if len(free) < count:
         return []
-    room = {
-        server: [gpu for gpu in free if cluster.server_of(gpu) == server] for server in map(cluster.server_of, free)
-    }
+    room: dict[int, list[GpuId]] = {}
+    for gpu in free:
+        room.setdefault(cluster.server_of(gpu), []).append(gpu)
     enough = [gpus for gpus in room.values() if len(gpus) >= count]
     if enough:
         return min(enough, key=len)[:count]

@@ -97,12 +97,12 @@ class JobView:
 
     @property
     def gpus(self) -> tuple[GpuId, ...]:
-        """GPUs it runs on, in placement order; empty while it is queued."""
+        """GPUs it runs on, in placement order; empty while it is queued. Those of a job that has ended stay."""
         return self._gpus
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Servers it runs on, in placement order; empty while it is queued."""
+        """Servers it runs on, in placement order; empty while it is queued. Those of a job that has ended stay."""
         return self._servers
 
     @property

@@ -38,8 +38,9 @@ MOST_ITERATIONS = 200
 class Ground:
     """A cluster and a network, and the name of the jobs that come there.
 
-    ``per_rack`` servers are a rack; ``restart_s`` is what a stop costs, scaled as the jobs are; ``round_s`` how often
-    those look again that work in rounds: some iterations at least; jobs are whole blocks of ``block_gpus``.
+    ``per_rack`` servers are a rack, under ``spines``; ``restart_s`` is what a stop costs, scaled as the jobs are;
+    ``round_s`` how often those look again that work in rounds: some iterations at least; jobs are whole blocks of
+    ``block_gpus``.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Ground:
     gpus_per_server: int
     topology: str
     per_rack: int
+    spines: int
     restart_s: float
     round_s: float
     block_gpus: int = 1
@@ -77,6 +79,7 @@ def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: fl
         gpus_per_server=4,
         topology=topology,
         per_rack=4,
+        spines=4,
         restart_s=restart_s,
         round_s=round_s,
     )
@@ -93,6 +96,7 @@ GROUNDS = {
             gpus_per_server=1,
             topology="monkeytree:racks=4,servers_per_rack=64,spines=16",
             per_rack=64,
+            spines=16,
             restart_s=9.02 * MONKEYTREE_SCALE,
             round_s=120.0,
             block_gpus=8,
@@ -135,7 +139,7 @@ def jobs_of(*, seed: int, ground: str, jobs: int, gpus: int = 64, file: str = ""
         made = monkeytree_mix(seed=seed, jobs=jobs, gpus=gpus, load=LOAD, scale=MONKEYTREE_SCALE)
     else:
         made = _window(file, seed, jobs, gpus)
-    return Workload.of([_fixed(job) for job in made]) if fixed_size else made
+    return Workload.of([fixed_size_job(job) for job in made]) if fixed_size else made
 
 
 def _window(file: str, seed: int, jobs: int, gpus: int) -> Workload:
@@ -152,7 +156,14 @@ def _window(file: str, seed: int, jobs: int, gpus: int) -> Workload:
     return Workload.of([replace(job, arrival_s=round((job.arrival_s - begin_s) * stretch, 9)) for job in chosen])
 
 
-def _fixed(job: Job) -> ElasticJob:
+def fixed_size_job(job: Job) -> ElasticJob:
+    """Return a job as one that an allocation policy gives all of its GPUs or none.
+
+    Raises
+    ------
+    InputError
+        It has rings of its own.
+    """
     if job.dag.groups:
         raise InputError(f"job {job.job_id!r}: has rings of its own; expected one all-reduce over all GPUs")
     return ElasticJob(

@@ -38,6 +38,7 @@ class Rival:
         """Return the arguments of ``simulate``."""
         values = {"per_rack": ground.per_rack, "round_s": ground.round_s}
         values |= {"rack_gpus": ground.per_rack * ground.gpus_per_server, "block_gpus": ground.block_gpus}
+        values["spines"] = ground.spines
         differs = {door: text.format(**values) for door, text in self.differs.items()}
         stops = {"rescale_cost": f"restart_s={ground.restart_s:g}"} if self.allocates else {}
         disturbances = {} if self.allocates else {"disturbances": Disturbances(restart_s=ground.restart_s)}
@@ -76,7 +77,8 @@ RIVALS = (
     Rival(
         name="MonkeyTree",
         differs={
-            "placement": "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines=16",
+            "placement": "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}",
+            "order": "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines={spines}",
             "path": "perfect",
         },
         knows="rings",

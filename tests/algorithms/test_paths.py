@@ -110,6 +110,37 @@ def test_least_congested_goes_round_the_first_job() -> None:
         assert links[f"spine {spine} to leaf {leaf}"] == pytest.approx(2e9)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstOnItsOwn:
+    """The first job on servers 1 and 3, every other on 0 and 2."""
+
+    def place(self, job: Any, cluster: Any) -> list[int] | None:
+        gpus = [1, 3] if job.number == 0 else [0, 2]
+        return gpus if all(cluster.fits(job, gpu) for gpu in gpus) else None
+
+
+@pytest.mark.parametrize("path", ["perfect", "crux"])
+def test_a_job_that_has_ended_is_not_gone_round(path: str) -> None:
+    """Of three short jobs one after another the last has the spine of the first two, not the long one's."""
+    long, *short = (job(str(number), iterations) for number, iterations in enumerate((10, 2, 2, 2)))
+    cluster = ddlsched.Cluster(
+        num_servers=4,
+        gpus_per_server=1,
+        topology=LeafSpine(servers_per_leaf=2, spines=2, oversubscription=1.0),
+        exclusive=True,
+    )
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([long, *short]),
+        cluster,
+        placement=FirstOnItsOwn(),
+        order="fifo",
+        communication="bounded-overlap:limit=9",
+        contention="max-min:per_byte_s=1e-9",
+        path=path,
+    )
+    assert (result.jobs["finish_s"] - result.jobs["start_s"]).tolist() == pytest.approx([20.0, 4.0, 4.0, 4.0])
+
+
 def test_ecmp_meets_or_not_as_its_hash_says() -> None:
     """Both jobs send up from leaf 0 and from leaf 1: a spine is shared where the hashes of two flows agree."""
     for seed in range(12):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +13,9 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 import ddlsched
 from ddlsched.errors import InputError
 
-run, grounds, rivals, league, decisions = scripts_of("arena", "run", "grounds", "rivals", "league", "decisions")
+run, grounds, rivals, league, decisions, scale, gavel_trace = scripts_of(
+    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "gavel_trace"
+)
 MIX = grounds.GROUNDS["64 GPUs, 10G"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix, 256 GPUs"]
 
@@ -74,3 +79,36 @@ def test_the_readme_shows_the_expected_changes():
         shown = [line for line in readme.splitlines() if line.startswith(f"| {row.policy} |")]
         values = (100 * np.array([row.jct_change, row.jct_change_low, row.jct_change_high])).round().astype(int)
         assert any(f"{values[0]:+d} [{values[1]:+d}, {values[2]:+d}]" in line for line in shown), row.policy
+
+
+@pytest.mark.parametrize("name", ["FIFO that skips", "Muri-S", "Gavel"])
+def test_the_cost_of_decisions_on_the_clos_is_that_of_all_jobs(name):
+    rival = next(rival for rival in rivals.RIVALS if rival.name == name)
+    row = scale.cost(rival, scale.Size(jobs=12, gpus=64))
+    assert row["ended"] == 12
+    assert row["decisions"] >= 12
+    assert 0 < row["decisions s"] <= row["CPU s"]
+
+
+def test_growth_halves_and_doubles_one_thing_at_a_time():
+    sizes = scale.sizes(scale.Size(), growth=True)
+    assert [(size.jobs, size.gpus, size.cores) for size in sizes[:3]] == [
+        (5000, 2048, 4),
+        (2500, 2048, 4),
+        (10000, 2048, 4),
+    ]
+    assert len(sizes) == 7
+
+
+def test_gavels_trace_takes_steps_over_the_measured_rate(tmp_path):
+    """2,000 steps at 10 a second on a V100 are 200 s: ten iterations; on a P100 at 5 a second twice that."""
+    table = {kind: {"('A', 2)": {"null": rate}} for kind, rate in (("v100", 10.0), ("p100", 5.0), ("k80", 0.0))}
+    with gzip.open(tmp_path / "rates.json.gz", "wt") as stream:
+        json.dump(table, stream)
+    rates = gavel_trace.measured(tmp_path / "rates.json.gz")
+    assert rates == {("A", 2): {"v100": 10.0, "p100": 5.0, "k80": 0.0}}
+    (tmp_path / "a.trace").write_text("A\tcommand\tfolder\t-n\t1\t2000\t2\t1\t-1.0\t30\n")
+    (job,) = gavel_trace.jobs_of(tmp_path / "a.trace", rates)
+    assert (job.arrival_s, job.min_gpus, job.max_gpus, job.iterations) == (30.0, 2, 2, 10)
+    result = ddlsched.simulate(ddlsched.Workload.of([job]), gavel_trace.cluster_of(rates), allocation="gavel", seed=1)
+    assert result.jobs["jct_s"].item() == pytest.approx(200.0)

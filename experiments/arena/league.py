@@ -13,12 +13,13 @@ from ddlsched.results.paired_comparison import compare_runs, with_holm
 METRICS = ("average_jct_s", "p99_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
 
 
-def league(summaries: pd.DataFrame) -> pd.DataFrame:
+def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
     """Return a row a ground and rival.
 
     ``average_jct_s`` and the other metrics are means over seeds; ``jct_change`` is the geometric mean of the average
     JCT over the baseline's - 1, with its 95 % interval, paired by seed; ``p_holm`` and ``verdict`` of it are adjusted
-    for all rivals of all grounds.
+    for all rivals of all grounds. ``bound_s`` is the mean over the seeds of what no schedule's average JCT is below,
+    which ``bounds`` has for each ground and rival, ``over_bound`` the mean average JCT over it.
     """
     compared = [
         compare_runs(rows, baseline=BASELINE, metrics=METRICS).assign(ground=ground)
@@ -30,7 +31,8 @@ def league(summaries: pd.DataFrame) -> pd.DataFrame:
     changes = jct.set_index(["ground", "policy"])[["seeds", "change", "change_low", "change_high", "p_holm"]]
     table = means.join(changes.rename(columns=lambda name: name.replace("change", "jct_change")))
     table["verdict"] = jct.set_index(["ground", "policy"])["verdict_holm"]
-    return table.reset_index()
+    table["bound_s"] = bounds.set_index(["ground", "policy"])["bound_s"]
+    return table.assign(over_bound=table["average_jct_s"] / table["bound_s"]).reset_index()
 
 
 def chart(table: pd.DataFrame, folder: Path) -> Path:

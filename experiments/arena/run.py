@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from bounds import bounds_of
 from decisions import clocked
 from grounds import GROUNDS, TRACES, Ground, imported, jobs_of
 from league import chart, league
@@ -97,7 +98,8 @@ def main() -> int:
     if done.failures:
         print("runs failed; no tables without them:", *map(str, done.failures), sep="\n  ", file=sys.stderr)
         return 1
-    report({"league": league(done.summaries()), "costs": costs_of(grounds[0], given.jobs, files)}, given.out)
+    bounds = bounds_of(grounds, RIVALS, given.seeds, given.jobs, files)
+    report({"league": league(done.summaries(), bounds), "costs": costs_of(grounds[0], given.jobs, files)}, given.out)
     return 0
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from bounds import distance_table, distances
 from run import BASELINES, BLOCKS, CSV, LWF, METRICS, Table
 
 import ddlsched
@@ -70,6 +71,9 @@ def report(done: Sweep, table: Table, out: Path) -> None:
         print(f"## {table.title}, {size}, against {baseline} with one job a GPU\n")
         print(f"{markdown(rows(comparison, baseline))}\n")
         comparison.to_csv(out / "tables" / f"{table.name}_against_{name}.csv", **CSV)
+    found = distances(summaries, table.scale, [policy for policy in POLICIES if policy.startswith(SHARED)])
+    found.to_csv(out / "tables" / f"{table.name}_bound.csv", **CSV)
+    print(distance_table(found))
 
 
 def main() -> int:

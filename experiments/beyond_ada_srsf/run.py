@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from bounds import distance_table, distances
 
 from ddlsched import Cluster
 from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions
@@ -320,6 +321,9 @@ def report(done: Sweep, out: Path) -> None:
     per_seed = by_seed(runs[runs["table"] == POLICIES.name], "average_jct_s")[list(POLICIES.policies)].round(9)
     per_seed.to_csv(out / "tables" / "average_jct_s_per_seed.csv", lineterminator="\n")
     print(answer(per_seed), headline(found), sep="\n")
+    from_bound = distances(runs[runs["table"] == POLICIES.name], POLICIES.scale, POLICIES.policies)
+    from_bound.to_csv(out / "tables" / "policies_bound.csv", **CSV)
+    print(distance_table(from_bound))
     (out / "tables" / "details.md").write_text(details(found), encoding="utf-8")
     print(f"All metrics of all tables: {out / 'tables' / 'details.md'}")
     drawn = charts(found, out / "charts")

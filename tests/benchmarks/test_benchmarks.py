@@ -15,6 +15,7 @@ from flow_rivals import heapq_loop, simpy_processes
 from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
+from jct_bound import ratios
 from monkeytree_paths import slowdowns
 
 import ddlsched
@@ -133,6 +134,13 @@ def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
     contended = {path: result.finished.state.run[0].contended_iterations for path, result in results.items()}
     assert contended["least-congested"] <= contended[None]
     assert all((result.jobs["state"] == "finished").all() for result in results.values())
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_policies_are_above_the_bound_and_each_job_alone_is_not(exclusive: bool) -> None:
+    found, cpu_s = ratios(exclusive, seed=1, scale=0.002, intervals=30)
+    assert found.pop("each job alone") <= 1 <= min(found.values())
+    assert cpu_s > 0
 
 
 def test_slowdowns_on_monkeytrees_network_are_none_without_a_shared_cable() -> None:

@@ -13,9 +13,10 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 import ddlsched
 from ddlsched.errors import InputError
 
-run, grounds, rivals, league, decisions, scale, gavel_trace = scripts_of(
-    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "gavel_trace"
+run, grounds, rivals, league, decisions, scale, gavel_trace, bounds = scripts_of(
+    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "gavel_trace", "bounds"
 )
+EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64 GPUs, 10G"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix, 256 GPUs"]
 
@@ -50,10 +51,27 @@ def test_the_league_table_has_paired_changes():
         for policy, value in ((rivals.BASELINE, 2.0), ("half", 1.0))
         for seed in (1, 2, 3)
     ]
-    table = league.league(pd.DataFrame(rows)).set_index("policy")
+    bound_s = pd.DataFrame([{"ground": "g", "policy": policy, "bound_s": 1.6} for policy in (rivals.BASELINE, "half")])
+    table = league.league(pd.DataFrame(rows), bound_s).set_index("policy")
     assert table.loc["half", "average_jct_s"] == pytest.approx(2.0)
     assert table.loc["half", ["jct_change", "jct_change_low", "jct_change_high"]].tolist() == pytest.approx([-0.5] * 3)
     assert table.loc["half", "seeds"] == 3
+    assert table["over_bound"].tolist() == pytest.approx([4.0 / 1.6, 2.0 / 1.6])
+
+
+def test_every_rival_stays_above_its_bound_which_is_lower_on_shared_gpus():
+    few = [rival for rival in rivals.RIVALS if rival.name in ("HiveD", "Muri-S")]
+    found = bounds.bounds_of([MIX], few, 1, 60, {}).set_index("policy")["bound_s"]
+    assert found["Muri-S"] < found["HiveD"]
+    for rival in few:
+        result = ddlsched.simulate(grounds.jobs_of(seed=1, ground="mix", jobs=60), seed=1, **rival.options(MIX))
+        assert result.jobs["jct_s"].mean() >= found[rival.name]
+
+
+def test_the_expected_league_has_the_distance_to_the_bound():
+    table = pd.read_csv(EXPECTED / "league.csv")
+    np.testing.assert_allclose(table["over_bound"], table["average_jct_s"] / table["bound_s"], rtol=2e-4)
+    assert (table["over_bound"] >= 1 - 1e-4).all()
 
 
 def test_decisions_are_counted():

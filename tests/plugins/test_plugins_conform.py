@@ -21,6 +21,7 @@ from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
 from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
+from algorithms.ordering.narrow_first import NarrowFirst
 from algorithms.ordering.qssf import QuasiShortestServiceFirst
 from algorithms.ordering.srsf import ShortestRemainingServiceFirst
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
@@ -51,6 +52,7 @@ from algorithms.placement.monkeytree import MonkeyTreePlacement
 from algorithms.placement.muri import Muri
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
+from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
@@ -103,6 +105,7 @@ TestMonkeyTree = conformance(PlacementConformance, MonkeyTreePlacement(gpus_per_
 TestMuri = conformance(PlacementConformance, Muri())
 TestLucid = conformance(PlacementConformance, Lucid())
 TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
+TestWholeServers = conformance(PlacementConformance, WholeServers(servers_per_rack=2))
 
 TestEcmp = conformance(PathConformance, Ecmp())
 TestLeastCongested = conformance(PathConformance, LeastCongested())
@@ -115,6 +118,7 @@ TestFifo = conformance(OrderingConformance, FirstInFirstOut())
 TestLas = conformance(OrderingConformance, LeastAttainedService())
 TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
 TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
+TestNarrowFirst = conformance(OrderingConformance, NarrowFirst())
 TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())

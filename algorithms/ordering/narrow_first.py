@@ -1,0 +1,35 @@
+"""Narrow jobs first, aged: by arrival plus a time for each GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddlsched.errors import InputError
+from ddlsched.policies.views import JobView
+from ddlsched.units import NS_PER_S
+
+__all__ = ["NarrowFirst"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowFirst:
+    """As if each job had arrived ``patience_s`` later for each of its GPUs; needs no durations.
+
+    Where nobody knows how long jobs take, those of few GPUs are expected to do the least GPU-time, and go first, as in
+    Smith's rule. A job of n GPUs is overtaken only by those that come within n x ``patience_s`` after it.
+
+    Parameters
+    ----------
+    patience_s
+        Seconds a GPU; 0 is FIFO.
+    """
+
+    patience_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.patience_s <= 1e6:
+            raise InputError(f"narrow-first: patience_s is {self.patience_s}; expected seconds from 0 to 1e6")
+
+    def key(self, job: JobView, now_s: float) -> float:
+        """Return the time from which the job counts, nanoseconds."""
+        return job.arrival_ns + self.patience_s * NS_PER_S * job.num_gpus

@@ -166,6 +166,11 @@ class SpanOptions:
         "Cut the run off at this time, seconds; unfinished jobs are counted apart.",
         shown="the last finish",
     )
+    steady: bool = option(
+        False,
+        "Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth.",
+        flag="--steady",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ BY_OPTION = DISTURBANCES - {"restart_s", "state_mb"} | {
     "load_per_byte_s",
     "warmup_s",
     "until_s",
+    "steady",
 }
 """What 'compare' takes as ``--option NAME=VALUE``; of disturbances ``--option disturbances.NAME=VALUE``."""
 

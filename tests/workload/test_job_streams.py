@@ -122,6 +122,28 @@ def test_what_cannot_be_is_refused(trace, text, message):
         workload_of(text.replace("FILE", str(trace)), 1)
 
 
+def test_the_middle_of_a_stream_counts_and_all_of_it_is_simulated():
+    workload = stream(seed=2, num_jobs=50, scale=0.01)
+    every, steady = (ddlsched.simulate(workload, steady=steady) for steady in (False, True))
+    assert steady.jobs["counted"].tolist() == [10 <= number < 45 for number in range(50)]
+    assert steady.jobs["finish_s"].tolist() == every.jobs["finish_s"].tolist()
+    assert steady.summary()["jobs"] == 35
+    assert steady.summary()["average_jct_s"] == pytest.approx(every.jobs["jct_s"][10:45].mean())
+    few = ddlsched.simulate(stream(seed=2, num_jobs=4, scale=0.01), steady=True)
+    assert few.jobs["counted"].all()
+
+
+def test_a_steady_part_and_a_warm_up_exclude_each_other():
+    with pytest.raises(InputError, match="expected one of the two"):
+        ddlsched.simulate(stream(seed=2, num_jobs=20, scale=0.01), steady=True, warmup_s=1.0)
+
+
+def test_a_comparison_counts_the_middle_of_its_streams(tmp_path):
+    text = "stream:num_jobs=20,scale=0.002"
+    compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, folder=tmp_path)
+    assert compared.runs["jobs"].tolist() == [14, 14]
+
+
 def test_jobs_that_grow_and_shrink_are_refused(tmp_path):
     elastic = workload_of("elastic-mix:gpus=8", 1)
     write_workload(elastic, tmp_path / "elastic.json")

@@ -94,6 +94,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "seed": (["7"], ("seed",), 7),
         "warmup_s": (["2.5"], ("warmup_s",), 2.5),
         "until_s": (["9"], ("until_s",), 9.0),
+        "steady": ([], ("steady",), True),
     },
     Disturbances: {
         "jitter_cv": (["0.25"], ("disturbances", "jitter_cv"), 0.25),

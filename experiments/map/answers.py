@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 
 import pandas as pd
 from doors import DOORS, PLACEMENTS, SCATTERED, TRIALS
 from points import Point
 
-from ddlsched.results.statistics import by_seed, paired_change
+from ddlsched.results.statistics import Interval, by_seed, paired_change
 
 WORTH = 0.05
 """What a door must take off the average JCT to count."""
@@ -28,10 +29,11 @@ def best_placement(placements: pd.DataFrame) -> str:
 def rows_of(point: Point, placement: str, runs: pd.DataFrame) -> list[dict[str, object]]:
     """Return a row a policy of a point: its axes, and the change of the average JCT against what it is held against.
 
-    ``change`` is a geometric mean over seeds less 1, ``low`` and ``high`` its 95 % interval, paired by seed;
-    ``p95_change`` that of the 95th percentile; ``on`` is the placement, ``jct_s`` the policy's own average.
+    ``change`` is a geometric mean over seeds less 1, ``low`` and ``high`` its 95 % interval, paired by seed; NaN, with
+    the seeds that ended, if a run of either failed. ``p95_change`` is that of the 95th percentile; ``on`` is the
+    placement, ``jct_s`` the policy's own average.
     """
-    jct, tail = (by_seed(runs, metric) for metric in ("average_jct_s", "p95_jct_s"))
+    jct, tail = (_by_seed(runs, metric) for metric in ("average_jct_s", "p95_jct_s"))
     held = [(name, "placement", SCATTERED, SCATTERED, "durations" if name == "blocks" else "nothing", True)
             for name in PLACEMENTS]  # fmt: skip
     for trial in TRIALS:
@@ -39,12 +41,28 @@ def rows_of(point: Point, placement: str, runs: pd.DataFrame) -> list[dict[str, 
         held.append((trial.name, trial.door, trial.against or on, on, trial.knows, trial.priced))
     rows = []
     for name, door, against, on, knows, priced in held:
-        change = paired_change(jct[name], jct[against])
+        change = _change(jct, name, against)
         row = {**point.axes, "policy": name, "door": door, "against": against, "on": on, "knows": knows}
         row |= {"priced": priced, "seeds": change.seeds, "change": change.mean, "low": change.low, "high": change.high}
-        row |= {"p95_change": paired_change(tail[name], tail[against]).mean, "jct_s": float(jct[name].mean())}
+        row |= {
+            "p95_change": _change(tail, name, against).mean,
+            "jct_s": float(jct.reindex(columns=[name])[name].mean()),
+        }
         rows.append(row | {"best_placement": placement})
     return rows
+
+
+def _by_seed(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a row a seed and a column a policy; NaN where a run failed."""
+    return runs.pivot_table(index="seed", columns="policy", values=metric).reindex(columns=runs["policy"].unique())
+
+
+def _change(table: pd.DataFrame, name: str, against: str) -> Interval:
+    """Return the paired change; of a policy of which a run failed, NaN: the seeds left are no fair sample."""
+    pair = table.reindex(columns=[name, against])
+    if pair.isna().any(axis=None):
+        return Interval(nan, nan, nan, int(pair.notna().all(axis=1).sum()))
+    return paired_change(pair[name], pair[against])
 
 
 def counting(rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,7 +89,7 @@ def answers(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for place, of_point in table.fillna({"trace": ""}).groupby(axes, sort=False):
         row = dict(zip(axes, place, strict=True))
-        row |= {"best_placement": of_point["best_placement"].iloc[0], "seeds": int(of_point["seeds"].iloc[0])}
+        row |= {"best_placement": of_point["best_placement"].iloc[0], "seeds": int(of_point["seeds"].max())}
         row |= {"earns": _text(earning(of_point)), "may_earn": _text(undecided(of_point))}
         rows.append(row)
     return pd.DataFrame(rows)

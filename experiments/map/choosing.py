@@ -8,10 +8,10 @@ from itertools import combinations, product
 
 from points import BURST, LEVELS, SIZES, Point
 
-START = {"gbps": (1.0, 25.0, 400.0), "load": ("0.5", "0.8", BURST), "oversubscription": (4.0,)}
-NOT_OVERSUBSCRIBED = {"gbps": (1.0, 25.0), "load": ("0.8",), "oversubscription": (1.0,)}
+START = {"gbps": (400.0, 25.0, 1.0), "load": ("0.5", "0.8", BURST), "oversubscription": (4.0,)}
+NOT_OVERSUBSCRIBED = {"gbps": (25.0,), "load": ("0.8",), "oversubscription": (1.0,)}
 KINDS = ((1, 0.0, SIZES[0]), (1, 0.0, SIZES[1]), (4, 0.0, SIZES[0]), (4, 0.6, SIZES[0]))
-"""Jobs a GPU, interference and sizes with which the map starts."""
+"""Jobs a GPU, interference and sizes with which the map starts; the fastest network first, whose runs are short."""
 QUICK = {"gbps": (10.0, 100.0), "load": ("0.8",), "oversubscription": (4.0,)}
 
 

@@ -43,11 +43,11 @@ class Trial:
     knows: str = "nothing"
     priced: bool = True
 
-    def options(self, placement: str) -> dict[str, Any]:
-        """Return the policies; ``placement`` is the point's best."""
+    def options(self, placement: str, round_s: float) -> dict[str, Any]:
+        """Return the policies on the point's best ``placement``; ``round_s`` is how often those in rounds look."""
         text = PLAIN["placement"] if self.scattered else PLACEMENTS[placement]
         given = {
-            door: value.format(placement=text) if isinstance(value, str) else value
+            door: value.format(placement=text, round_s=round_s) if isinstance(value, str) else value
             for door, value in self.differs.items()
         }
         return PLAIN | {"placement": text} | given
@@ -89,7 +89,7 @@ TRIALS = (
         knows="durations",
         priced=False,
     ),
-    Trial(name="Tiresias that stops", door="preemption", differs={"order": "stopping-tiresias:interval_s=3"}),
+    Trial(name="Tiresias that stops", door="preemption", differs={"order": "stopping-tiresias:interval_s={round_s:g}"}),
     *(
         Trial(name=name, door=door, differs=differs, knows=_KNOWS.get(name, "nothing"))
         for name, (door, differs) in _NETWORK.items()
@@ -116,4 +116,4 @@ def placements_of(point: Point) -> dict[str, dict[str, Any]]:
 
 def trials_of(point: Point, placement: str) -> dict[str, dict[str, Any]]:
     """Return what else is tried at a point whose best placement is known, by its name."""
-    return {trial.name: point.options() | trial.options(placement) for trial in TRIALS}
+    return {trial.name: point.options() | trial.options(placement, point.round_s) for trial in TRIALS}

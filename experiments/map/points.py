@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched import Cluster, Disturbances, Job, Workload
 from ddlsched.errors import InputError
-from ddlsched.workload.generators.microsoft import microsoft_160
+from ddlsched.workload.generators.microsoft import MODELS, microsoft_160
 from ddlsched.workload.generators.streams import stream, trace_window
 
 BURST = "burst"
@@ -30,6 +30,7 @@ SCALE = 0.01
 """Of iterations; arrivals follow from the load, and what stopping a job costs is scaled alike."""
 RESTART_S, STATE_MB = 30.0, 3500.0
 """What going on after a stop costs: time on the GPUs, and what comes along from each of them if the servers change."""
+ROUND_S = 300.0
 GPU_MEMORY_MB = 16_000.0
 GPUS, GPUS_PER_SERVER = 64, 4
 WIRE_SHARE = 1.5
@@ -86,6 +87,11 @@ class Point:
     def per_byte_s(self) -> float:
         """Time of a byte of a message alone, seconds, for which the load is meant."""
         return 8e-9 * WIRE_SHARE / self.gbps
+
+    @property
+    def round_s(self) -> float:
+        """A round: 300 s, scaled as the jobs are, but at least ten of the longest all-reduces."""
+        return max(ROUND_S * SCALE, 10 * self.per_byte_s * max(model.message_bytes for model in MODELS))
 
     def cluster(self) -> Cluster:
         """Return the cluster and its network."""

@@ -67,8 +67,9 @@ def _change(table: pd.DataFrame, name: str, against: str) -> Interval:
 
 def counting(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows by which doors earn: those with a price, on the best placement, and the placements themselves."""
+    of_a_door = rows["door"].isin(DOORS) & rows["priced"].astype(bool)
     placed = (rows["door"] == "placement") | (rows["on"] == rows["best_placement"])
-    return rows[placed & rows["priced"].astype(bool)]
+    return rows[placed & of_a_door]
 
 
 def earning(rows: pd.DataFrame) -> frozenset[str]:

@@ -24,6 +24,8 @@ SCATTERED = "first-fit"
 PLACEMENTS = {"LWF-1": "lwf:kappa=1", "HiveD": "hived", "blocks": "blocks"}
 """Under the same FIFO queue; HiveD never shares a GPU, blocks alone of these knows lengths."""
 DOORS = ("placement", "order", "preemption", "sending", "phase shifts", "paths")
+TOGETHER = "together"
+"""Of a policy that decides through several doors, by which none of them earns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,12 @@ TRIALS = (
         priced=False,
     ),
     Trial(name="Tiresias that stops", door="preemption", differs={"order": "stopping-tiresias:interval_s={round_s:g}"}),
+    Trial(
+        name="Block-SRTF",
+        door=TOGETHER,
+        differs={"placement": "blocks", "order": "srtf", "communication": "preemptive:by=time"},
+        knows="durations, bytes",
+    ),
     *(
         Trial(name=name, door=door, differs=differs, knows=_KNOWS.get(name, "nothing"))
         for name, (door, differs) in _NETWORK.items()

@@ -8,11 +8,11 @@ from itertools import combinations, product
 
 from points import BURST, LEVELS, SIZES, Point
 
-START = {"gbps": (400.0, 25.0, 1.0), "load": ("0.5", "0.8", BURST), "oversubscription": (4.0,)}
-NOT_OVERSUBSCRIBED = {"gbps": (25.0,), "load": ("0.8",), "oversubscription": (1.0,)}
+START = {"load": ("0.8", BURST, "0.5"), "gbps": (400.0, 25.0, 1.0), "oversubscription": (4.0,)}
+NOT_OVERSUBSCRIBED = {"load": ("0.8",), "gbps": (25.0,), "oversubscription": (1.0,)}
 KINDS = ((1, 0.0, SIZES[0]), (1, 0.0, SIZES[1]), (4, 0.0, SIZES[0]), (4, 0.6, SIZES[0]))
 """Jobs a GPU, interference and sizes with which the map starts; the fastest network first, whose runs are short."""
-QUICK = {"gbps": (10.0, 100.0), "load": ("0.8",), "oversubscription": (4.0,)}
+QUICK = {"load": ("0.8",), "gbps": (10.0, 100.0), "oversubscription": (4.0,)}
 
 
 def grid(axes: Mapping[str, tuple], kinds: tuple[tuple[int, float, str], ...] = KINDS) -> list[Point]:
@@ -26,7 +26,7 @@ def grid(axes: Mapping[str, tuple], kinds: tuple[tuple[int, float, str], ...] = 
             interference=interference,
             sizes=sizes,
         )
-        for (gbps, load, over), (per_gpu, interference, sizes) in product(product(*axes.values()), kinds)
+        for (load, gbps, over), (per_gpu, interference, sizes) in product(product(*axes.values()), kinds)
     ]
 
 

@@ -1,6 +1,6 @@
 """When does it pay to schedule the network? The map, from its first points to the picture.
 
-    python experiments/map/run.py                       quick: 8 points, 2 seeds
+    python experiments/map/run.py                       quick: 10 points, 2 seeds
     python experiments/map/run.py --full                at most 300 points, 20 seeds
     python experiments/map/run.py --full --seeds 6 --minutes 40
     python experiments/map/run.py --draw TABLE.csv      the pictures of a table, without a run
@@ -31,6 +31,7 @@ from traces import DATA, TRACES, imported, trace_points
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep, sweep
 from ddlsched.io.progress import progress_bar
 
+QUICK_POINTS = 10
 AT_ONCE = 6
 """Points that are simulated together; the answer to one decides about others."""
 
@@ -74,16 +75,19 @@ class Simulated:
 
 
 def explored(simulated: Simulated, first: Sequence[Point], most: int, until_s: float) -> pd.DataFrame:
-    """Return the rows of the first points, and of those halfway where the answer changes, as long as time is left."""
+    """Return the rows of the first points, and of those halfway where the answer changes, as long as time is left.
+
+    Half of the points that are simulated together are halfway ones, if there are so many.
+    """
     found: dict[Point, pd.DataFrame] = {}
-    waiting = list(first)
-    while waiting and time.monotonic() < until_s:
-        found.update(simulated.rows(waiting[:AT_ONCE]))
-        del waiting[:AT_ONCE]
-        if not waiting:
-            known = {point: earning(rows) for point, rows in found.items()}
-            waiting = halfway(known)[: max(0, most - len(found))]
-        print(f"{len(found)} points, {len(waiting)} waiting", file=sys.stderr, flush=True)
+    while time.monotonic() < until_s:
+        between = halfway({point: earning(rows) for point, rows in found.items()})[: AT_ONCE // 2]
+        waiting = [point for point in first if point not in found and point not in between]
+        batch = [*waiting[: AT_ONCE - len(between)], *between][: most - len(found)]
+        if not batch:
+            break
+        found.update(simulated.rows(batch))
+        print(f"{len(found)} points", file=sys.stderr, flush=True)
     return pd.concat(found.values(), ignore_index=True)
 
 
@@ -133,7 +137,7 @@ def main() -> int:
         dask=given.dask,
         files=files,
     )
-    most = given.most_points if given.full else len(first)
+    most = given.most_points if given.full else QUICK_POINTS
     report(explored(simulated, first, most, time.monotonic() + 60 * given.minutes), given.out)
     return 0
 

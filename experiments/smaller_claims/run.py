@@ -22,13 +22,15 @@ from ddlsched import Cluster, Disturbances
 from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.comparisons.tuning import tune
-from ddlsched.results.paired_comparison import compare_runs, readable
+from ddlsched.results.paired_comparison import compare_runs, interval_text, readable
+from ddlsched.results.statistics import Interval
 
 HERE = Path(__file__).resolve().parent
 JOBS = HERE / "jobs.py"
 FREE = {"communication": "bounded-overlap:limit=100000", "contention": "max-min", "order": "fifo"}
 ALONE = {"cluster": Cluster(exclusive=True)}
 CELLS = FREE | ALONE | {"placement": "hived"}
+STRICT = {"placement": "in-order:placement=hived"}
 STREAM = "stream:num_jobs=200,load={load},scale=0.01"
 RESTART_S = 0.3
 """30 s, scaled as the jobs are."""
@@ -71,15 +73,19 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
     rarely = {"disturbances": Disturbances(restart_s=RESTART_S, checkpoint_iterations=10)}
     network = {gbps: f"leaf-spine:nic_gbps={gbps},oversubscription=2" for gbps in (10, 100)}
     return [
-        Study(
-            name="QSSF with history",
-            workloads={"": f"{JOBS}:helios_like"},
-            policies={
-                "FIFO, strict": CELLS | steady | {"placement": "in-order:placement=hived"},
-                "FIFO that skips": CELLS | steady,
-                "QSSF": CELLS | steady | {"order": "qssf"},
-                "SRSF, which knows": CELLS | steady | {"order": "srsf"},
-            },
+        *(
+            Study(
+                name=f"QSSF with history, load {load}",
+                workloads={"": f"{JOBS}:helios_like:load={load}"},
+                policies={
+                    "FIFO, strict": CELLS | steady | STRICT,
+                    "QSSF, strict": CELLS | steady | STRICT | {"order": "qssf"},
+                    "SRSF, strict": CELLS | steady | STRICT | {"order": "srsf"},
+                    "FIFO that skips": CELLS | steady,
+                    "QSSF that skips": CELLS | steady | {"order": "qssf"},
+                },
+            )
+            for load in (0.95, 1.3)
         ),
         Study(
             name="A-SRPT with predicted lengths",
@@ -112,7 +118,7 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
         ),
         Study(
             name="ensembles",
-            workloads={"": f"{JOBS}:ensembles"},
+            workloads={"": f"{JOBS}:ensembles:load=1.3"},
             policies={
                 "FIFO that skips": CELLS,
                 "SRTF": CELLS | {"order": "srtf"},
@@ -126,6 +132,19 @@ def studies(maintained: Mapping[str, Path]) -> list[Study]:
 
 def _misjudged(error: float) -> Disturbances:
     return Disturbances(prediction_error=error)
+
+
+def rows(claims: pd.DataFrame) -> list[dict[str, str]]:
+    """Return a row a policy of the table of claims, as texts."""
+    found = []
+    for row in claims.to_dict("records"):
+        mean = Interval(row["mean"], row["low"], row["high"], row["seeds"])
+        change = Interval(row["change"], row["change_low"], row["change_high"], row["seeds"])
+        is_baseline = row["policy"] == row["baseline"]
+        against = "" if is_baseline else interval_text(change.scaled(100.0), sign=True)
+        texts = {"study": row["study"], "policy": row["policy"], "mean (s)": interval_text(mean, decimals=2)}
+        found.append(texts | {"against the study's first, %": against})
+    return found
 
 
 def maintenance(folder: Path) -> dict[str, Path]:
@@ -210,9 +229,9 @@ class Report:
         compared = []
         for study in self.asked:
             baseline = next(iter(study.policies))
-            rows = compare_runs(runs[runs["study"] == study.name], baseline=baseline, metrics=[study.metric])
-            print(f"## {study.name}\n\n{readable(rows, baseline=baseline)}\n")
-            compared.append(rows.assign(study=study.name))
+            table = compare_runs(runs[runs["study"] == study.name], baseline=baseline, metrics=[study.metric])
+            print(f"## {study.name}\n\n{readable(table, baseline=baseline)}\n")
+            compared.append(table.assign(study=study.name, baseline=baseline))
         tables = {"claims": pd.concat(compared, ignore_index=True), **self.others}
         for name, table in tables.items():
             table.to_csv(self.out / "tables" / f"{name}.csv", index=False, float_format="%.5g", lineterminator="\n")

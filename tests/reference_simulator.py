@@ -176,7 +176,7 @@ class RunningJob:
 
     @property
     def iterations(self) -> int:
-        return self.job.iterations + self.iterations_left - self.to_go
+        return self.predicted
 
     @property
     def remaining_service_ns(self) -> int:
@@ -212,7 +212,9 @@ class RunningJob:
 
     @property
     def attained_service_ns(self) -> int:
-        return self.service_ns - self.remaining_service_ns
+        if isinstance(self.job, ElasticJob):
+            return self.service_ns - self.service_left_ns
+        return self.service_of(self.job.iterations) - self.service_left_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:

@@ -80,7 +80,7 @@ def explored(simulated: Simulated, first: Sequence[Point], most: int, until_s: f
     Half of the points that are simulated together are halfway ones, if there are so many.
     """
     found: dict[Point, pd.DataFrame] = {}
-    while time.monotonic() < until_s:
+    while not found or time.monotonic() < until_s:
         between = halfway({point: earning(rows) for point, rows in found.items()})[: AT_ONCE // 2]
         waiting = [point for point in first if point not in found and point not in between]
         batch = [*waiting[: AT_ONCE - len(between)], *between][: most - len(found)]

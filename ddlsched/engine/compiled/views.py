@@ -100,7 +100,7 @@ def _record(view: Any) -> Any:
 
 
 @register_jitable
-def _misjudged(record: Any) -> int:
+def _misjudged_left(record: Any) -> int:
     """Return by how many iterations more a job is taken to have left; one that has not ended has one at least."""
     if record.misjudged_iterations == 0 or record.iterations_left == 0:
         return 0
@@ -108,29 +108,28 @@ def _misjudged(record: Any) -> int:
 
 
 @register_jitable
-def _misjudged_ns(record: Any) -> int:
-    misjudged = _misjudged(record)
-    return 0 if misjudged == 0 else misjudged * (record.service_ns // record.iterations)
+def _service_of(record: Any, iterations: int) -> int:
+    return 0 if iterations == 0 else iterations * (record.service_ns // record.iterations)
 
 
 @register_jitable
 def _remaining_ns(record: Any) -> int:
-    return record.remaining_service_ns + _misjudged_ns(record)
+    return record.remaining_service_ns + _service_of(record, _misjudged_left(record))
 
 
 @register_jitable
 def _left(record: Any) -> int:
-    return record.iterations_left + _misjudged(record)
+    return record.iterations_left + _misjudged_left(record)
 
 
 def _iterations(job: Any) -> Any:
     record = _record(job)
-    return record.iterations + _misjudged(record)
+    return record.iterations + record.misjudged_iterations
 
 
 def _service(job: Any) -> Any:
     record = _record(job)
-    return record.service_ns + _misjudged_ns(record)
+    return record.service_ns + _service_of(record, record.misjudged_iterations)
 
 
 def _attained(job: Any) -> Any:

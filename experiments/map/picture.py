@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ def picture(table: pd.DataFrame, folder: Path) -> list[Path]:
     cells = {Point(**dict(zip(Point.__dataclass_fields__, place, strict=True))): rows for place, rows in groups.items()}
     with in_style():
         figure, panels = new_panels(3.6, len(KINDS), width_inches=10.5)
+        levels = {axis: _met(axis, cells) for axis in ("gbps", "load")}
         for axes, (title, kind) in zip(panels, KINDS, strict=True):
             axes.set_title(title)
             for point, rows in cells.items():
                 if _is_of(point, kind):
-                    _draw(axes, point, rows)
-            _label(axes, first=axes is panels[0])
+                    corner = levels["gbps"].index(point.gbps), levels["load"].index(point.load)
+                    _draw(axes, corner, rows)
+            _label(axes, levels, first=axes is panels[0])
         figure.suptitle(
             f"What takes more than {100 * WORTH:.0f} % off the average JCT: placement against first-fit, all else on "
             "top of the best placement"
@@ -48,22 +51,29 @@ def _is_of(point: Point, kind: tuple[int, float, str]) -> bool:
     return of_kind and point.oversubscription == OVERSUBSCRIPTION and not point.trace
 
 
-def _draw(axes: Any, point: Point, rows: pd.DataFrame) -> None:
+def _met(axis: str, points: Iterable[Point]) -> list[Any]:
+    """Return the levels of an axis that the points of the panels have, in order."""
+    met = {getattr(point, axis) for point in points if any(_is_of(point, kind) for _, kind in KINDS)}
+    return [level for level in LEVELS[axis] if level in met]
+
+
+def _draw(axes: Any, place: tuple[int, int], rows: pd.DataFrame) -> None:
+    """Draw a point's cell, and in it a square, always at the same place, for each door that earns or may."""
     from matplotlib.patches import Rectangle
 
-    x, y = LEVELS["gbps"].index(point.gbps), LEVELS["load"].index(point.load)
+    x, y = place
     axes.add_patch(Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, facecolor="white", edgecolor=MUTED, linewidth=0.5))
     sure, maybe = earning(rows), undecided(rows)
-    for place, door in enumerate(DOORS):
+    for number, door in enumerate(DOORS):
         if door in sure | maybe:
-            corner = x - 0.41 + 0.28 * (place % 3), y + 0.06 - 0.4 * (place // 3)
+            corner = x - 0.41 + 0.28 * (number % 3), y + 0.06 - 0.4 * (number // 3)
             colour = PALETTE[COLOURS[door]]
             face = colour if door in sure else "none"
             axes.add_patch(Rectangle(corner, _SIDE, 0.34, facecolor=face, edgecolor=colour, linewidth=0.8))
 
 
-def _label(axes: Any, *, first: bool) -> None:
-    gbps, loads = LEVELS["gbps"], LEVELS["load"]
+def _label(axes: Any, levels: dict[str, list[Any]], *, first: bool) -> None:
+    gbps, loads = levels["gbps"], levels["load"]
     axes.set(xlim=(-0.6, len(gbps) - 0.4), ylim=(-0.6, len(loads) - 0.4), xlabel="network card (Gbit/s)")
     axes.set_xticks(range(len(gbps)), [f"{each:g}" for each in gbps])
     axes.set_yticks(range(len(loads)), loads if first else [""] * len(loads))

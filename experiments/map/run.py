@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 from answers import answers, best_placement, earning, rows_of, shares
-from choosing import NOT_OVERSUBSCRIBED, QUICK, START, grid, halfway
+from choosing import NOT_OVERSUBSCRIBED, PUBLISHED, QUICK, START, grid, halfway
 from doors import placements_of, trials_of
 from page import page
 from picture import picture
@@ -129,7 +129,7 @@ def main() -> int:
         print(f"{given.data}: lacks traces; docs/traces.md says where to get them, --data where they are")
     files = {trace: imported(trace, given.data, given.out.resolve() / "workloads") for trace in there}
     traced = [point for point in trace_points() if point.trace in files]
-    first = [*traced, *grid(NOT_OVERSUBSCRIBED), *grid(START)] if given.full else grid(QUICK)
+    first = [*traced, *grid(PUBLISHED), *grid(NOT_OVERSUBSCRIBED), *grid(START)] if given.full else grid(QUICK)
     simulated = Simulated(
         folder=given.out / "runs",
         seeds=given.seeds or (20 if given.full else 2),

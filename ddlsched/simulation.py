@@ -26,11 +26,12 @@ from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.doors import AllocationPolicy, CommunicationPolicy, OrderingPolicy, PathPolicy, PlacementPolicy
 from ddlsched.results.plausibility import refuse_faster_than_links
 from ddlsched.results.result import Result
-from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, RescaleCost
+from ddlsched.workload.steady import steady_part_ns
 from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["simulate", "warm_up"]
@@ -63,6 +64,7 @@ def simulate(
     capacity: CapacityTrace | str | None = None,
     warmup_s: float = 0.0,
     until_s: float | None = None,
+    steady: bool = False,
     timeline: bool | tuple[float, float] | Window = False,
     watch: RunWatcher | None = None,
 ) -> Result:
@@ -112,6 +114,9 @@ def simulate(
         Jobs that arrive earlier are simulated but not counted in the summary, seconds.
     until_s
         Cut the run off after this instant, seconds; jobs that are not finished are counted apart.
+    steady
+        Count only the middle of the arrivals, in place of a warm-up: those of a stream that come after a fifth of the
+        jobs and before the last tenth; all are simulated (:mod:`ddlsched.workload.steady`).
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
@@ -166,6 +171,7 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
+    counted_ns = _counted_ns(workload, warmup_s, steady)
     network = Network(
         resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
     )
@@ -186,11 +192,11 @@ def simulate(
         disturbances=disturbances or Disturbances(),
         capacity=capacity,
         seed=seed,
-        span=_span(warmup_s, until_s),
+        span=_span(until_s, counted_ns[0]),
         window=window,
         watch=watch,
     )
-    result = Result(workload, cluster, run_simulation(workload, settings))
+    result = Result(workload, cluster, run_simulation(workload, settings), counted_before_ns=counted_ns[1])
     refuse_faster_than_links(result)
     return result
 
@@ -212,15 +218,24 @@ def _cluster(cluster: Cluster | None, servers: Mapping[str, Any], other: Mapping
     return replace(read_cluster(given["server_table"]), **fields)
 
 
-def _span(warmup_s: float, until_s: float | None) -> Span:
-    limit_s = MAX_NS / NS_PER_S
-    if not 0 <= warmup_s < limit_s:
+def _counted_ns(workload: Workload, warmup_s: float, steady: bool) -> tuple[int, int]:
+    """Return from when on and before when a job must arrive to count, nanoseconds."""
+    if not 0 <= warmup_s < MAX_NS / NS_PER_S:
         raise InputError(f"warmup_s is {warmup_s}; expected seconds from 0")
+    if not steady:
+        return ns_from_s(warmup_s), MAX_NS
+    if warmup_s:
+        raise InputError(f"warmup_s is {warmup_s} and steady leaves out a warm-up of its own; expected one of the two")
+    return steady_part_ns(workload)
+
+
+def _span(until_s: float | None, warmup_ns: int) -> Span:
     if until_s is None:
-        return Span(ns_from_s(warmup_s))
-    if not warmup_s < until_s < limit_s:
+        return Span(warmup_ns)
+    warmup_s = s_from_ns(warmup_ns)
+    if not warmup_s < until_s < MAX_NS / NS_PER_S:
         raise InputError(f"until_s is {until_s}; expected seconds after the warm-up, which ends at {warmup_s}")
-    return Span(ns_from_s(warmup_s), ns_from_s(until_s))
+    return Span(warmup_ns, ns_from_s(until_s))
 
 
 def warm_up() -> None:

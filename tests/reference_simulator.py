@@ -118,7 +118,8 @@ class RunningJob:
     def __init__(self, job: Job, number: int) -> None:
         self.job, self.number = job, number
         self.job_id, self.model, self.user, self.dag = job.job_id, job.model, job.user, job.dag
-        self.arrival_s, self.arrival_ns, self.iterations = job.arrival_s, job.arrival_ns, job.iterations
+        self.arrival_s, self.arrival_ns = job.arrival_s, job.arrival_ns
+        self.predicted = job.iterations  # what policies take it to have
         self.gpu_memory_mb, self.memory_bytes = job.gpu_memory_mb, job.gpu_memory_bytes
         self.num_gpus = job.num_gpus  # of an elastic job those it has, or had last
         tasks = job.dag.tasks
@@ -135,7 +136,7 @@ class RunningJob:
         self.traffic: dict[tuple[int, int], Traffic] = {}  # by task and tuple
         self.candidates: set[int] = set()  # links that it may cross, if paths change
         self.communication_ns = 0  # of one iteration, without contention; 0 while queued and on one server
-        self.remaining_service_ns = job.service_ns
+        self.service_left_ns = job.service_ns
         self.iteration = self.placed_iteration = 0  # the first is also the number of iterations that have ended
         self.iteration_ns = 0  # when the current one began
         self.samples_placed = job.samples if isinstance(job, ElasticJob) else 0  # left when it was placed last
@@ -160,10 +161,26 @@ class RunningJob:
         return max(self.samples_placed - (self.iteration - self.placed_iteration) * self.batch, 0)
 
     @property
-    def iterations_left(self) -> int:
+    def to_go(self) -> int:
+        """The iterations that it has left."""
         if isinstance(self.job, ElasticJob):
             return iterations_for(self.samples_left, self.batch)
         return self.job.iterations - self.iteration
+
+    @property
+    def iterations_left(self) -> int:
+        """Those that policies take it to have left."""
+        if self.predicted == self.job.iterations or self.to_go == 0:
+            return self.to_go
+        return max(self.predicted - self.iteration, 1)
+
+    @property
+    def iterations(self) -> int:
+        return self.predicted
+
+    @property
+    def remaining_service_ns(self) -> int:
+        return self.service_left_ns + self.service_of(self.iterations_left - self.to_go)
 
     def tuples(self, task: int) -> list[tuple[int, ...]]:
         """The workers that do a task together, by their place in the job's GPUs."""
@@ -195,7 +212,9 @@ class RunningJob:
 
     @property
     def attained_service_ns(self) -> int:
-        return self.service_ns - self.remaining_service_ns
+        if isinstance(self.job, ElasticJob):
+            return self.service_ns - self.service_left_ns
+        return self.service_of(self.job.iterations) - self.service_left_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
@@ -222,11 +241,11 @@ class RunningJob:
         """Take on the size that an elastic job has from now on."""
         self.num_gpus, self.batch = num_gpus, batch
         self.durations_ns = {0: max(round(self.job.curve.iteration_s(num_gpus, batch) * NS_PER_S), 1)}
-        self.remaining_service_ns = self.service_of(iterations_for(self.samples_placed, batch))
+        self.service_left_ns = self.service_of(iterations_for(self.samples_placed, batch))
 
     @property
     def finished(self) -> bool:
-        return bool(self.gpus) and self.iterations_left == 0
+        return bool(self.gpus) and self.to_go == 0
 
     def everywhere(self, task: int, place: int) -> set[tuple[int, int]]:
         """A collective on all the GPUs of a tuple."""
@@ -260,7 +279,7 @@ class RunningJob:
 
     def left(self, amounts_ns: dict[tuple[int, int], int]) -> int:
         done_ns = sum(amounts_ns.get(pair, 0) for pair in self.done)
-        return self.iterations_left * sum(amounts_ns.values()) - done_ns
+        return self.to_go * sum(amounts_ns.values()) - done_ns
 
 
 def parse(name: str) -> tuple[str, dict[str, str]]:
@@ -399,7 +418,7 @@ class Simulation:
         for state, task in [pair for pair in self.computing if pair[1].end_ns == self.now_ns]:
             self.computing.remove((state, task))
             state.done.add((task.task, task.gpu))
-            state.remaining_service_ns -= state.durations_ns[task.task]
+            state.service_left_ns -= state.durations_ns[task.task]
             self.events += 1
 
     def end_transfers(self) -> None:
@@ -511,7 +530,7 @@ class Simulation:
             state.attained_before_ns += state.service_of(state.iteration - state.placed_iteration)
             state.samples_placed = state.samples_left
         state.placed_iteration = state.iteration
-        state.remaining_service_ns = state.service_of(state.iterations_left)
+        state.service_left_ns = state.service_of(state.to_go)
         state.begun, state.done = set(), set()
         state.gpus, state.servers, state.traffic, state.communication_ns = (), (), {}, 0
         state.loads_ns = {}
@@ -851,6 +870,10 @@ def reference_simulate(
         interference=interference,
         waiting=Waiting(placement) if placement in NAMES else None,
     )
+    if disturbances.prediction_error:
+        factors = np.exp(disturbances.prediction_error * streams[3].standard_normal(len(jobs)))
+        for state, factor in zip(jobs, factors, strict=True):
+            state.predicted = max(round(state.job.iterations * factor), 1)
     if moves is not None or hasattr(simulation.order, "stops"):
         simulation.moves = Moves(moves, simulation.order, disturbances)
     if capacity is not None:

@@ -386,6 +386,7 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
         outages=outages(num_servers),
         checkpoint_iterations=st.sampled_from((1, 1, 2, 5)),
         restart_s=st.sampled_from((0.0, 0.05, 0.011)),
+        prediction_error=st.sampled_from((0.0, 0.7)),
     )
     return st.one_of(st.just(Disturbances()), some)
 

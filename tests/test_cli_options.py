@@ -94,6 +94,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "seed": (["7"], ("seed",), 7),
         "warmup_s": (["2.5"], ("warmup_s",), 2.5),
         "until_s": (["9"], ("until_s",), 9.0),
+        "steady": ([], ("steady",), True),
     },
     Disturbances: {
         "jitter_cv": (["0.25"], ("disturbances", "jitter_cv"), 0.25),
@@ -105,6 +106,7 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
         "checkpoint_iterations": (["5", "--server-mtbf-s", "50"], ("disturbances", "checkpoint_iterations"), 5),
         "restart_s": (["1.5", "--server-mtbf-s", "50"], ("disturbances", "restart_s"), 1.5),
         "state_mb": (["100", "--order", "stopping-srtf"], ("disturbances", "state_mb"), 100.0),
+        "prediction_error": (["0.5"], ("disturbances", "prediction_error"), 0.5),
     },
 }
 

@@ -14,7 +14,7 @@ from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.cli.reporting import one_line
 from ddlsched.cli.run_options import (
-    RESTART_FIELDS,
+    COMPARED_FIELDS,
     ClusterOptions,
     ElasticOptions,
     KindOptions,
@@ -85,7 +85,7 @@ def compare(
     network: Annotated[
         Given[NetworkOptions], Panel(_RUNS, only=("contention",), several=("contention",), only_given=True)
     ],
-    restarts: Annotated[Given[Disturbances], Panel(_RUNS, only=RESTART_FIELDS, only_given=True)],
+    restarts: Annotated[Given[Disturbances], Panel(_RUNS, only=COMPARED_FIELDS, only_given=True)],
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -229,7 +229,7 @@ def _flag(location: Location) -> str:
             return f"--{door}"
         case ("policies", *_):
             return "--scheduler, --placement, --order, --communication, --allocation or --path"
-        case ("options", "disturbances", str(name)) if name in RESTART_FIELDS:
+        case ("options", "disturbances", str(name)) if name in COMPARED_FIELDS:
             return f"--{name.replace('_', '-')}"
         case ("options", *names):
             return f"--option {'.'.join(map(str, names))}"

@@ -11,6 +11,7 @@ from ddlsched.errors import InputError
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 
 __all__ = [
+    "COMPARED_FIELDS",
     "RESTART_FIELDS",
     "ClusterOptions",
     "ElasticOptions",
@@ -23,6 +24,8 @@ __all__ = [
 
 RESTART_FIELDS = ("restart_s", "state_mb")
 """What going on after a failure, a stop or a move costs: fields of :class:`ddlsched.Disturbances`."""
+COMPARED_FIELDS = (*RESTART_FIELDS, "prediction_error")
+"""What of :class:`ddlsched.Disturbances` has a flag of its own where policies are compared."""
 _BUNDLES = "the bundle's"
 
 
@@ -165,6 +168,11 @@ class SpanOptions:
         None,
         "Cut the run off at this time, seconds; unfinished jobs are counted apart.",
         shown="the last finish",
+    )
+    steady: bool = option(
+        False,
+        "Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth.",
+        flag="--steady",
     )
 
 

@@ -85,8 +85,8 @@ def metrics_table(result: Result) -> str:
 
     console = Console(highlight=False)
     title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
-    if warming_up := int((~result.jobs["counted"]).sum()):
-        title += f", {warming_up} not counted (warm-up)"
+    if left_out := int((~result.jobs["counted"]).sum()):
+        title += f", {left_out} not counted (warm-up, or the end of a stream)"
     if later := int((result.jobs["state"] == "future").sum()):
         title += f", {later} not counted (arrive later)"
     table = Table(box=None, show_header=False, title=title, title_justify="left", title_style="bold")

@@ -50,7 +50,7 @@ def tune(
     sharing: Annotated[Given[PolicyOptions], Panel(_RUNS, only=("interference",), only_given=True)],
     elastic: Annotated[Given[ElasticOptions], Panel(_RUNS, only=("rescale_cost", "capacity"), only_given=True)],
     disturbances: Annotated[Given[Disturbances], Panel(_RUNS, metavars={"outages": "FILE.csv"}, only_given=True)],
-    span: Annotated[Given[SpanOptions], Panel(_RUNS, only=("warmup_s", "until_s"), only_given=True)],
+    span: Annotated[Given[SpanOptions], Panel(_RUNS, only=("warmup_s", "until_s", "steady"), only_given=True)],
     vary: Annotated[
         list[str] | None,
         typer.Option(

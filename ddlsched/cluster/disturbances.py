@@ -1,4 +1,4 @@
-"""What goes wrong in a run: compute times that jitter, GPUs that are slow, servers that fail."""
+"""What goes wrong in a run: compute times that jitter, GPUs that are slow, servers that fail, lengths misjudged."""
 
 from __future__ import annotations
 
@@ -87,6 +87,10 @@ class Disturbances:
     state_mb
         What a job that a policy stopped or moves takes along from each of its GPUs over the network to other servers,
         MB (1e6 B); 0 is nothing, by default it is all the memory that the job takes there.
+    prediction_error
+        Policies take each job for so many times as long as it is: the exponential of a normal number with mean 0 and
+        this standard deviation, drawn once a job; 0.3 is a good predictor, 1.0 a poor one. A job that outlasts its
+        prediction is taken to end with the iteration under way.
     """
 
     jitter_cv: float = 0.0
@@ -98,6 +102,7 @@ class Disturbances:
     checkpoint_iterations: int = 1
     restart_s: float = 0.0
     state_mb: float | None = None
+    prediction_error: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -117,6 +122,7 @@ class Disturbances:
         _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
         state_mb = self.state_mb
         _check("state_mb", state_mb, state_mb is None or 0 <= state_mb <= MAX_NS / 1e6, "MB from 0")
+        _check("prediction_error", self.prediction_error, 0 <= self.prediction_error <= 10, "from 0 to 10")
         outages = _listed(self.outages)
         if outages and mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
@@ -131,7 +137,8 @@ class Disturbances:
     @property
     def draws(self) -> bool:
         """Whether anything of it depends on the run's seed."""
-        return self.jitter_cv > 0 or self.straggler_share > 0 or self.server_mtbf_s is not None
+        lasting = self.jitter_cv > 0 or self.straggler_share > 0 or self.prediction_error > 0
+        return lasting or self.server_mtbf_s is not None
 
     @property
     def restart_ns(self) -> int:
@@ -163,6 +170,23 @@ class Disturbances:
             wait_s = self.server_repair_s if change.fails else mtbf_s
             following = CapacityChange(_after(change.time_ns, wait_s, rng), not change.fails, change.server)
             heapq.heapreplace(coming, following)
+
+    def misjudged_iterations(self, iterations: np.ndarray, most: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return by how many iterations jobs are taken for longer than they are (int64; below 0 for shorter).
+
+        Parameters
+        ----------
+        iterations, most
+            Of each job, those that it has, and the most that it may be taken to have.
+        rng
+            Draws a number a job, in the order of the workload.
+        """
+        import numpy as np
+
+        factors = np.exp(self.prediction_error * rng.standard_normal(len(iterations)))
+        predicted = np.clip(np.rint(iterations * factors), 1.0, np.maximum(most / 2, 1.0))
+        misjudged: np.ndarray = predicted.astype(np.int64) - iterations
+        return misjudged
 
     def slowdowns(self, num_gpus: int, rng: np.random.Generator) -> np.ndarray:
         """Return how many times as long each GPU takes for every task (float64)."""

@@ -36,7 +36,7 @@ from ddlsched.workload.workload_specs import draws_from_seed, is_generator, work
 
 __all__ = ["Place", "Plan"]
 
-_WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "until_s", "warmup_s"}
+_WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "steady", "until_s", "warmup_s"}
 """Arguments of ``simulate`` that draw no random numbers; any other is taken to, but for disturbances, which say so."""
 
 

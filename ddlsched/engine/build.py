@@ -18,6 +18,7 @@ from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
+from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
@@ -114,7 +115,24 @@ def build_state(
         speeds=speeds,
     )
     count_room(state)
+    _misjudge(state.jobs, disturbances, rng)
     return state
+
+
+def _misjudge(jobs: Records, disturbances: Disturbances, rng: np.random.Generator) -> None:
+    """Draw how long policies take each job to be, at most as long as the clock could count its service.
+
+    Raises
+    ------
+    InputError
+        A job is elastic, whose iterations are not known beforehand.
+    """
+    if not disturbances.prediction_error:
+        return
+    if jobs.elastic.any():
+        raise InputError("prediction_error is given, and jobs grow and shrink; expected jobs of a fixed size, or 0")
+    iteration_ns = np.maximum(jobs.service_ns // jobs.iterations, 1)
+    jobs.misjudged_iterations = disturbances.misjudged_iterations(jobs.iterations, MAX_NS // iteration_ns, rng)
 
 
 def num_large_enough(job: Job, ascending_bytes: np.ndarray) -> int:

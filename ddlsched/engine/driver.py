@@ -156,10 +156,12 @@ class Simulation:
     def _may_jump(self) -> bool:
         """Return whether what jobs that do meet do follows from their own state, up to the next change from outside.
 
-        An allocation policy is asked whenever any job finishes, and sees how far every elastic job is.
+        An allocation policy is asked whenever any job finishes, and sees how far every elastic job is. What a job that
+        outlasts its prediction has left does not fall by the same in every iteration.
         """
         run = self._state.run
-        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
+        foreseen = not self._settings.disturbances.prediction_error
+        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1 and foreseen
         return calm and self._forms.may_jump()
 
     def run(self) -> Finished:

@@ -68,14 +68,29 @@ class JobView:
         return int(self._columns.memory_bytes.item(self._place))
 
     @property
+    def _misjudged(self) -> int:
+        """By how many iterations it is taken for longer than it is."""
+        return int(self._columns.misjudged_iterations.item(self._place))
+
+    @property
+    def _misjudged_left(self) -> int:
+        """By how many iterations more it is taken to have left; one that has not ended has one at least."""
+        misjudged, left = self._misjudged, int(self._columns.iterations_left.item(self._place))
+        return max(misjudged, 1 - left) if misjudged and left else 0
+
+    def _service_of(self, iterations: int) -> int:
+        """Return the compute time x GPUs of iterations, nanoseconds."""
+        return iterations * (self._job.service_ns // self._job.iterations) if iterations else 0
+
+    @property
     def iterations(self) -> int:
-        """Iterations in all."""
-        return self._job.iterations
+        """Iterations in all, as far as policies know."""
+        return self._job.iterations + self._misjudged
 
     @property
     def iterations_left(self) -> int:
-        """Iterations not ended yet."""
-        return int(self._columns.iterations_left.item(self._place))
+        """Iterations not ended yet, as far as policies know."""
+        return int(self._columns.iterations_left.item(self._place)) + self._misjudged_left
 
     @property
     def arrival_s(self) -> float:
@@ -123,17 +138,17 @@ class JobView:
     @property
     def service_ns(self) -> int:
         """Compute time x iterations x GPUs of the whole job, nanoseconds."""
-        return int(self._columns.service_ns.item(self._place))
+        return int(self._columns.service_ns.item(self._place)) + self._service_of(self._misjudged)
 
     @property
     def remaining_service_ns(self) -> int:
         """What is left of the service; falls by a task's time as each worker ends it, nanoseconds."""
-        return int(self._columns.remaining_service_ns.item(self._place))
+        return int(self._columns.remaining_service_ns.item(self._place)) + self._service_of(self._misjudged_left)
 
     @property
     def attained_service_ns(self) -> int:
         """What has been done of the service, nanoseconds."""
-        return self.service_ns - self.remaining_service_ns
+        return int(self._columns.service_ns.item(self._place) - self._columns.remaining_service_ns.item(self._place))
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:

@@ -23,13 +23,14 @@ from ddlsched.comparisons.settings import Policies, Settings
 
 OUTPUTS = {field.name for field in fields(OutputOptions)} | {"jobs", "help"}
 DISTURBANCES = {field.name for field in fields(Disturbances)}
-BY_OPTION = DISTURBANCES - {"restart_s", "state_mb"} | {
+BY_OPTION = DISTURBANCES - {"restart_s", "state_mb", "prediction_error"} | {
     "interference",
     "rescale_cost",
     "capacity",
     "load_per_byte_s",
     "warmup_s",
     "until_s",
+    "steady",
 }
 """What 'compare' takes as ``--option NAME=VALUE``; of disturbances ``--option disturbances.NAME=VALUE``."""
 
@@ -61,7 +62,7 @@ def test_a_yaml_file_and_python_have_what_compare_has() -> None:
     fields_of_yaml = set(Settings.model_fields) | set(Policies.model_fields) | set(Options.model_fields) | DISTURBANCES
     assert fields_of_yaml >= SIMULATED - {"seed"}
     flags = options_of("compare") - {"config", "out", "processes", "dask", "as_json", "option", "jobs", "help"}
-    assert flags - POLICY - {"restart_s", "state_mb"} == set(Settings.model_fields) - {
+    assert flags - POLICY - {"restart_s", "state_mb", "prediction_error"} == set(Settings.model_fields) - {
         "workloads",
         "policies",
         "options",

@@ -182,6 +182,8 @@ def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> Non
         ({"checkpoint_iterations": 0}, "checkpoint_iterations is 0; expected a whole number from 1"),
         ({"checkpoint_iterations": 1.5}, "checkpoint_iterations is 1.5"),
         ({"restart_s": -1}, "restart_s is -1; expected seconds from 0"),
+        ({"prediction_error": -0.1}, "prediction_error is -0.1; expected from 0 to 10"),
+        ({"prediction_error": float("nan")}, "prediction_error is nan"),
         ({"server_mtbf_s": 5.0, "outages": (Outage(server=0, from_s=1),)}, "both outages and server_mtbf_s"),
     ],
 )

@@ -157,8 +157,20 @@ def test_the_readme_holds_what_is_left_with_one_job_a_gpu():
         assert found["seeds"].min() == 100
 
 
+SHOWN = (*exclusive.MORE, "FIFO that skips", "Block-SRTF")
+
+
+def test_the_readme_holds_who_pays_and_what_is_left_of_it_where_lengths_are_misjudged():
+    assert_holds("README.md", markdown(exclusive.fairness_rows(pd.read_csv(EXPECTED / "exclusive_fairness.csv"))))
+    against_fifo = pd.read_csv(EXPECTED / "exclusive_against_fifo.csv")
+    shown = exclusive.rows(against_fifo, "FIFO that skips")
+    assert_holds("README.md", markdown([row for row in shown if row["policy"] in SHOWN]))
+    assert against_fifo["seeds"].unique().tolist() == [20]
+    assert set(against_fifo["policy"]) == set(exclusive.POLICIES | exclusive.MORE)
+
+
 def test_with_one_job_a_gpu_nobody_shares():
-    for policy, options in exclusive.POLICIES.items():
+    for policy, options in (exclusive.POLICIES | exclusive.MORE).items():
         result = ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.002), **options)
         assert (result.most_jobs_on_a_gpu > 1) == policy.startswith(exclusive.SHARED)
 

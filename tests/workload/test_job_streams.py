@@ -96,6 +96,17 @@ def test_a_window_is_stretched_to_a_load(trace):
     assert arrivals_of(window) == pytest.approx(arrivals_of(as_it_was) * stretch)
 
 
+def test_a_window_of_jobs_holds_neighbours_however_they_come(trace):
+    windows = [workload_of(f"trace:file={trace},num_jobs=30", seed) for seed in range(10)]
+    for window in windows:
+        assert np.diff([job.iterations for job in window]).tolist() == [1] * 29
+        assert arrivals_of(window).tolist() == [10.0 * n for n in range(30)]
+    assert len({window.jobs[0].iterations for window in windows}) > 5
+    stretched = workload_of(f"trace:file={trace},num_jobs=30,load=0.5,gpus=8", 3)
+    work_s = sum(map(gpu_seconds, windows[3]))
+    assert arrivals_of(stretched)[-1] == pytest.approx(work_s / (0.5 * 8))
+
+
 def test_a_stream_is_drawn_from_a_file(trace):
     workload = workload_of(f"stream:of={trace},num_jobs=40", 1)
     assert len(workload) == 40
@@ -115,11 +126,38 @@ def test_a_stream_is_drawn_from_a_file(trace):
         ("trace:file=FILE,length_s=0", "expected seconds above 0"),
         ("trace:file=FILE,length_s=2", "expected a longer length_s"),
         ("trace:file=FILE,length_s=500,load=3", "load is 3"),
+        ("trace:file=FILE,num_jobs=2000", "from 1 to the trace's 1001"),
+        ("trace:file=FILE,num_jobs=0", "num_jobs is 0"),
+        ("trace:file=FILE,num_jobs=1,load=0.5", "arrive at once"),
+        ("trace:file=FILE", "length_s is None, num_jobs None; expected one of the two"),
+        ("trace:file=FILE,num_jobs=5,length_s=5", "expected one of the two"),
     ],
 )
 def test_what_cannot_be_is_refused(trace, text, message):
     with pytest.raises(InputError, match=message):
         workload_of(text.replace("FILE", str(trace)), 1)
+
+
+def test_the_middle_of_a_stream_counts_and_all_of_it_is_simulated():
+    workload = stream(seed=2, num_jobs=50, scale=0.01)
+    every, steady = (ddlsched.simulate(workload, steady=steady) for steady in (False, True))
+    assert steady.jobs["counted"].tolist() == [10 <= number < 45 for number in range(50)]
+    assert steady.jobs["finish_s"].tolist() == every.jobs["finish_s"].tolist()
+    assert steady.summary()["jobs"] == 35
+    assert steady.summary()["average_jct_s"] == pytest.approx(every.jobs["jct_s"][10:45].mean())
+    few = ddlsched.simulate(stream(seed=2, num_jobs=4, scale=0.01), steady=True)
+    assert few.jobs["counted"].all()
+
+
+def test_a_steady_part_and_a_warm_up_exclude_each_other():
+    with pytest.raises(InputError, match="expected one of the two"):
+        ddlsched.simulate(stream(seed=2, num_jobs=20, scale=0.01), steady=True, warmup_s=1.0)
+
+
+def test_a_comparison_counts_the_middle_of_its_streams(tmp_path):
+    text = "stream:num_jobs=20,scale=0.002"
+    compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, folder=tmp_path)
+    assert compared.runs["jobs"].tolist() == [14, 14]
 
 
 def test_jobs_that_grow_and_shrink_are_refused(tmp_path):

@@ -69,14 +69,10 @@ for _name, _field in (
     ("num_gpus", "num_gpus"),
     ("gpu_memory_mb", "gpu_memory_mb"),
     ("memory_bytes", "memory_bytes"),
-    ("iterations", "iterations"),
-    ("iterations_left", "iterations_left"),
     ("arrival_s", "arrival_s"),
     ("arrival_ns", "arrival_ns"),
     ("compute_ns", "compute_ns"),
     ("message_bytes", "message_bytes"),
-    ("service_ns", "service_ns"),
-    ("remaining_service_ns", "remaining_service_ns"),
     ("communication_ns", "communication_ns"),
 ):
     _attribute(JOB, _name, _record_of_job(_field))
@@ -103,6 +99,39 @@ def _record(view: Any) -> Any:
     return state_of(view).jobs[number_of(view)]
 
 
+@register_jitable
+def _misjudged_left(record: Any) -> int:
+    """Return by how many iterations more a job is taken to have left; one that has not ended has one at least."""
+    if record.misjudged_iterations == 0 or record.iterations_left == 0:
+        return 0
+    return max(record.misjudged_iterations, 1 - record.iterations_left)
+
+
+@register_jitable
+def _service_of(record: Any, iterations: int) -> int:
+    return 0 if iterations == 0 else iterations * (record.service_ns // record.iterations)
+
+
+@register_jitable
+def _remaining_ns(record: Any) -> int:
+    return record.remaining_service_ns + _service_of(record, _misjudged_left(record))
+
+
+@register_jitable
+def _left(record: Any) -> int:
+    return record.iterations_left + _misjudged_left(record)
+
+
+def _iterations(job: Any) -> Any:
+    record = _record(job)
+    return record.iterations + record.misjudged_iterations
+
+
+def _service(job: Any) -> Any:
+    record = _record(job)
+    return record.service_ns + _service_of(record, record.misjudged_iterations)
+
+
 def _attained(job: Any) -> Any:
     record = _record(job)
     return record.service_ns - record.remaining_service_ns
@@ -110,21 +139,20 @@ def _attained(job: Any) -> Any:
 
 def _per_gpu(job: Any) -> Any:
     record = _record(job)
-    return record.remaining_service_ns // record.num_gpus, (record.remaining_service_ns % record.num_gpus) / (
-        record.num_gpus * 1.0
-    )
+    remaining_ns = _remaining_ns(record)
+    return remaining_ns // record.num_gpus, (remaining_ns % record.num_gpus) / (record.num_gpus * 1.0)
 
 
 def _remaining_time(job: Any) -> Any:
     record = _record(job)
-    reduces_ns = _times(record.iterations_left, record.communication_ns)
-    whole_ns = _plus(record.remaining_service_ns // record.num_gpus, reduces_ns)
-    return whole_ns, (record.remaining_service_ns % record.num_gpus) / (record.num_gpus * 1.0)
+    remaining_ns = _remaining_ns(record)
+    whole_ns = _plus(remaining_ns // record.num_gpus, _times(_left(record), record.communication_ns))
+    return whole_ns, (remaining_ns % record.num_gpus) / (record.num_gpus * 1.0)
 
 
 def _remaining_communication(job: Any) -> Any:
     record = _record(job)
-    return _times(_times(record.iterations_left, record.communication_ns), record.num_gpus)
+    return _times(_times(_left(record), record.communication_ns), record.num_gpus)
 
 
 def _start(job: Any) -> Any:
@@ -168,6 +196,10 @@ def _servers(job: Any) -> Any:
     return make_numbers(s, _list_servers(s, record), record.num_servers)
 
 
+_attribute(JOB, "iterations", _iterations)
+_attribute(JOB, "iterations_left", lambda job: _left(_record(job)))
+_attribute(JOB, "service_ns", _service)
+_attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(_record(job)))
 _attribute(JOB, "attained_service_ns", _attained)
 _attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
 _attribute(JOB, "remaining_time_ns", _remaining_time)

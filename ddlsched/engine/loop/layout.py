@@ -77,7 +77,9 @@ _INTEGERS = {
         # how long the job then holds its GPUs
         "leaving first_flow num_flows flows_left hold_ns "
         # its model among those of the throughputs
-        "speed_row"
+        "speed_row "
+        # by how many iterations policies take it for longer than it is
+        "misjudged_iterations"
     ),
     "task": (
         "duration_ns transfer compute_predecessors reduce_predecessors first_successor num_successors pending load_ns "

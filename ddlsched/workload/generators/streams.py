@@ -101,7 +101,8 @@ def trace_window(
     *,
     seed: int,
     file: str,
-    length_s: float,
+    length_s: float | None = None,
+    num_jobs: int | None = None,
     resample: bool = False,
     load: float | None = None,
     gpus: int = 64,
@@ -118,8 +119,9 @@ def trace_window(
         Of numpy's PCG64.
     file
         A workload file, as ``ddlsched workload import`` writes it.
-    length_s
-        Of the window, seconds, at most from the first arrival to the last.
+    length_s, num_jobs
+        Of the window, one of the two: seconds, at most from the first arrival to the last; or jobs, one behind the
+        other, for a trace whose jobs come in heaps.
     resample
         At each arrival comes a job drawn with replacement from all of the window, in place of its own.
     load
@@ -130,30 +132,54 @@ def trace_window(
     Raises
     ------
     InputError
-        A value out of range, no such file, a window longer than the trace, or one without a job.
+        A value out of range, no such file, a window longer than the trace, one without a job, or a load of jobs that
+        all arrive at once.
     """
     if load is not None:
         _check(load=load, gpus=gpus, gpus_per_server=gpus_per_server)
-    jobs = _jobs_of(file)
+    if (length_s is None) == (num_jobs is None):
+        raise InputError(f"length_s is {length_s}, num_jobs {num_jobs}; expected one of the two")
+    jobs = sorted(_jobs_of(file), key=lambda job: job.arrival_s)
     arrivals_s = np.array([job.arrival_s for job in jobs])
+    rng = np.random.default_rng(seed)
+    if length_s is not None:
+        first, end, from_s = _timed(file, arrivals_s, length_s, rng)
+    else:
+        first, end = _counted(len(jobs), num_jobs or 0, rng)
+        from_s = float(arrivals_s[first])
+        length_s = float(arrivals_s[end - 1]) - from_s
+    times = arrivals_s[first:end] - from_s
+    window = jobs[first:end]
+    chosen = [window[place] for place in rng.integers(len(window), size=len(window))] if resample else window
+    if load is not None:
+        work_s = sum(gpu_seconds(job, per_byte_s=per_byte_s, gpus_per_server=gpus_per_server) for job in chosen)
+        if length_s == 0:
+            raise InputError(f"{file}: {len(chosen)} jobs arrive at once, at {from_s:g} s; expected no load, or more")
+        times = times * (work_s / (load * gpus * length_s))
+    return _renumbered(chosen, times)
+
+
+def _timed(file: str, arrivals_s: np.ndarray, length_s: float, rng: np.random.Generator) -> tuple[int, int, float]:
+    """Return the first job of a window of so many seconds, the first behind it, and when it begins."""
     spare_s = float(np.ptp(arrivals_s)) - length_s
     if not length_s > 0 or spare_s < 0:
         raise InputError(
             f"length_s is {length_s}; expected seconds above 0, at most the trace's {np.ptp(arrivals_s):g}"
         )
-    rng = np.random.default_rng(seed)
-    from_s = float(arrivals_s.min()) + rng.uniform(0.0, spare_s)
-    places = np.flatnonzero((arrivals_s >= from_s) & (arrivals_s < from_s + length_s))
-    if len(places) == 0:
+    from_s = float(arrivals_s[0]) + rng.uniform(0.0, spare_s)
+    first, end = np.searchsorted(arrivals_s, [from_s, from_s + length_s]).tolist()
+    if first == end:
         when = f"from {from_s:g} to {from_s + length_s:g} s"
-        raise InputError(f"no job of {file} arrives {when}; expected a longer length_s than {length_s:g}")
-    times = np.sort(arrivals_s[places]) - from_s
-    order = places[np.argsort(arrivals_s[places], kind="stable")]
-    chosen = [jobs[place] for place in (rng.choice(order, size=len(order)) if resample else order).tolist()]
-    if load is not None:
-        work_s = sum(gpu_seconds(job, per_byte_s=per_byte_s, gpus_per_server=gpus_per_server) for job in chosen)
-        times = times * (work_s / (load * gpus * length_s))
-    return _renumbered(chosen, times)
+        raise InputError(f"no job of {file} arrives {when}; expected a longer length_s than {length_s:g}, or num_jobs")
+    return first, end, from_s
+
+
+def _counted(jobs: int, wanted: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Return the first job of a window of so many jobs, and the first behind it."""
+    if not 1 <= wanted <= jobs:
+        raise InputError(f"num_jobs is {wanted}; expected a whole number from 1 to the trace's {jobs}")
+    first = int(rng.integers(jobs - wanted + 1))
+    return first, first + wanted
 
 
 def _check(*, load: float, gpus: int, gpus_per_server: int, num_jobs: int = 1, scale: float = 1.0) -> None:

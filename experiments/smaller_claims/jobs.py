@@ -1,0 +1,80 @@
+"""The jobs of the smaller claims, and what is measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ddlsched import Job, Result, Workload
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
+from ddlsched.workload.generators.microsoft import MODELS
+from ddlsched.workload.generators.streams import gpu_seconds, stream
+
+SIZES = {1: 0.70, 2: 0.08, 4: 0.08, 8: 0.12, 16: 0.02}
+"""Shares of jobs by GPUs: about those of Helios, where most have one."""
+USERS = 40
+BETWEEN_SIGMA, WITHIN_SIGMA = 2.0, 0.5
+"""Of the logarithm of durations: between users, each of whom trains one model, and between jobs of one."""
+MEDIAN_ITERATIONS = 30.0
+MOST_ITERATIONS = 3000
+MEMBERS = 8
+
+
+def helios_like(*, seed: int, jobs: int = 400, load: float = 0.95, gpus: int = 64) -> Workload:
+    """Return jobs that recur: a user's jobs train one model for about as long, users differ by orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    medians = MEDIAN_ITERATIONS * np.exp(BETWEEN_SIGMA * rng.standard_normal(USERS))
+    made = []
+    for number in range(jobs):
+        user = int(rng.integers(USERS))
+        model = MODELS[user % len(MODELS)]
+        iterations = medians[user] * np.exp(WITHIN_SIGMA * rng.standard_normal())
+        made.append(
+            Job(
+                job_id=str(number),
+                arrival_s=0.0,
+                num_gpus=int(rng.choice(list(SIZES), p=list(SIZES.values()))),
+                iterations=int(np.clip(round(iterations), 1, MOST_ITERATIONS)),
+                iteration=DataParallelIteration(
+                    forward_s=model.forward_s, backward_s=model.backward_s, message_bytes=model.message_bytes
+                ),
+                gpu_memory_mb=model.gpu_memory_mb,
+                model=model.name,
+                user=f"user-{user}",
+            )
+        )
+    mean_s = sum(map(gpu_seconds, made)) / (load * gpus * jobs)
+    arrivals_s = np.cumsum(rng.exponential(mean_s, size=jobs)).tolist()
+    return Workload.of([replace(job, arrival_s=round(at, 9)) for job, at in zip(made, arrivals_s, strict=True)])
+
+
+def hidden(*, seed: int, load: float = 0.7, per_byte_s: float = 1.2e-9, hides: bool = False) -> Workload:
+    """Return a stream; with ``hides`` a job sends the gradients of one iteration while it computes the next."""
+    plain = stream(seed=seed, num_jobs=120, load=load, scale=0.01, per_byte_s=per_byte_s)
+    return Workload.of([replace(job, iteration=_side_by_side(job)) for job in plain]) if hides else plain
+
+
+def _side_by_side(job: Job) -> IterationDag:
+    """Return the iteration of a job in which compute and all-reduce begin together, as in the middle of such a run."""
+    compute = ComputeTask(name="compute", duration_ns=job.compute_ns)
+    return IterationDag((compute, AllReduceTask(name="all-reduce", message_bytes=job.dag.message_bytes)))
+
+
+def ensembles(*, seed: int, ensembles: int = 30, load: float = 0.8, gpus: int = 64) -> Workload:
+    """Return ensembles, each a user's eight jobs of one GPU that arrive together and differ in length."""
+    rng = np.random.default_rng(seed)
+    base = stream(seed=seed, num_jobs=ensembles * MEMBERS, load=load, gpus=gpus, scale=0.01)
+    jobs = [replace(job, num_gpus=1, user=f"ensemble-{place // MEMBERS}") for place, job in enumerate(base)]
+    mean_s = sum(map(gpu_seconds, jobs)) / (load * gpus * ensembles)
+    arrivals_s = np.cumsum(rng.exponential(mean_s, size=ensembles))
+    return Workload.of(
+        [replace(job, arrival_s=round(float(arrivals_s[place // MEMBERS]), 9)) for place, job in enumerate(jobs)]
+    )
+
+
+def ensemble_times(result: Result) -> Mapping[str, float]:
+    """Return the mean time of an ensemble, from its arrival to the last of its jobs, seconds."""
+    jobs = result.jobs.groupby("user")
+    return {"ensemble_s": float((jobs["finish_s"].max() - jobs["arrival_s"].min()).mean())}

@@ -1,0 +1,88 @@
+"""The smaller claims: their jobs, what is worked out without runs, and the committed tables."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+
+import ddlsched
+from ddlsched.results.paired_comparison import markdown
+from ddlsched.workload.generators.streams import gpu_seconds
+
+FOLDER = EXPERIMENTS / "smaller_claims"
+jobs, run = scripts_of("smaller_claims", "jobs", "run")
+
+
+def test_jobs_of_a_user_are_alike_and_those_of_others_are_not():
+    workload = jobs.helios_like(seed=1, jobs=2000)
+    frame = pd.DataFrame({"user": [job.user for job in workload], "iterations": [job.iterations for job in workload]})
+    logs = np.log(frame["iterations"]).groupby(frame["user"])
+    middle = (logs.mean() > np.log(20)) & (logs.mean() < np.log(500))  # neither cut nor rounded much
+    assert logs.std()[middle].mean() == pytest.approx(jobs.WITHIN_SIGMA, rel=0.15)
+    assert logs.mean().std() > 3 * jobs.WITHIN_SIGMA
+    work_s = sum(map(gpu_seconds, workload))
+    assert work_s / 64 / max(job.arrival_s for job in workload) == pytest.approx(0.95, rel=0.1)
+
+
+def test_hidden_communication_takes_as_long_as_the_longer_of_the_two():
+    plain, hidden = (ddlsched.Workload.of(jobs.hidden(seed=1, hides=hides).jobs[:1]) for hides in (False, True))
+    cluster = ddlsched.Cluster(num_servers=64, gpus_per_server=1)
+    (job,) = plain
+    sending_s = job.num_gpus > 1 and 8.56e-10 * job.iteration.message_bytes
+    compute_s = job.compute_ns / 1e9
+    times = [ddlsched.simulate(workload, cluster).jobs.loc[0, "jct_s"] for workload in (plain, hidden)]
+    assert times[0] == pytest.approx(job.iterations * (compute_s + sending_s))
+    assert times[1] == pytest.approx(job.iterations * max(compute_s, sending_s))
+
+
+def test_an_ensemble_ends_with_its_last_job():
+    workload = jobs.ensembles(seed=1, ensembles=3)
+    result = ddlsched.simulate(workload, exclusive=True)
+    ends = result.jobs["finish_s"].to_numpy().reshape(3, 8).max(axis=1) - result.jobs["arrival_s"].to_numpy()[::8]
+    assert jobs.ensemble_times(result)["ensemble_s"] == pytest.approx(ends.mean())
+    assert {job.num_gpus for job in workload} == {1}
+
+
+def test_codes_against_stragglers_agree_with_trying_every_case():
+    found = run.gradient_coding(workers=4)
+    for row in found.to_dict("records"):
+        for survives in (0, 1, 2):
+            mean = 0.0
+            for slow in product((False, True), repeat=4):
+                chance = np.prod([row["share"] if each else 1 - row["share"] for each in slow])
+                times = sorted((survives + 1) * (row["slowdown"] if each else 1.0) for each in slow)
+                mean += chance * times[3 - survives]
+            assert row[f"code_{survives}"] == pytest.approx(mean)
+
+
+def test_energy_is_that_of_cluster_design_at_its_own_power():
+    worth = pd.read_csv(EXPERIMENTS / "cluster_design" / "expected" / "worth.csv")
+    least_j = worth.groupby("cluster", sort=False)["energy_j"].min()
+    (own,) = run.energy(worth).query("rest_w == 400").drop(columns="rest_w").to_dict("records")
+    assert own == pytest.approx((least_j / least_j["a100-80"]).to_dict(), rel=1e-4)
+
+
+def test_servers_that_are_maintained_are_away_one_at_a_time(tmp_path):
+    tables = run.maintenance(tmp_path)
+    away = pd.read_csv(tables["warned"]).groupby("server").agg(leaves=("leave_s", "min"), joins=("join_s", "max"))
+    assert (away["joins"] - away["leaves"] == 6.0).all()
+    assert (away["leaves"].to_numpy()[1:] == away["joins"].to_numpy()[:-1]).all()
+    assert pd.read_csv(tables["unwarned"])["warned"].sum() == 0
+
+
+def test_the_readme_holds_the_committed_tables():
+    document = (FOLDER / "README.md").read_text(encoding="utf-8")
+    claims = pd.read_csv(FOLDER / "expected" / "claims.csv")
+    for line in markdown(run.rows(claims)).splitlines():
+        assert line in document
+    studies = {
+        (study.name, policy) for study in run.studies({"warned": "", "unwarned": ""}) for policy in study.policies
+    }
+    assert set(zip(claims["study"], claims["policy"], strict=True)) == studies
+    timers = pd.read_csv(FOLDER / "expected" / "timers.csv").iloc[0]
+    shown = f"{100 * timers['change']:+.1f} [{100 * timers['change_low']:+.1f}, {100 * timers['change_high']:+.1f}] %"
+    assert shown in document

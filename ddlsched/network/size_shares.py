@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import Any
 
 from ddlsched.errors import InputError
@@ -63,10 +64,10 @@ class SizeShares(MaxMin):
         moved = super().wire_bytes(message_bytes, num_servers)
         if num_servers < 2:
             return moved
-        more_chunks = max(ceil(message_bytes / self.chunk_bytes) - 1, 0)
+        more_chunks = max(math.ceil(message_bytes / self.chunk_bytes) - 1, 0)
         return moved + more_chunks * self.chunk_s / self.alone_per_byte_s
 
     def weight(self, transfer: Any) -> Any:
         """Return the kilobytes of a step, at least one byte, to the power of the exponent."""
         step_bytes = min(transfer.message_bytes, self.chunk_bytes) / len(transfer.servers)
-        return (max(step_bytes, 1.0) / 1000.0) ** self.exponent
+        return math.exp(self.exponent * math.log(max(step_bytes, 1.0) / 1000.0))

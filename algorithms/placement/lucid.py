@@ -124,8 +124,14 @@ class _Packing:
         return len(self._arrivals_s) > self._policy.few_arrivals
 
     def _running(self, cluster: ClusterView) -> list[JobView]:
-        """Return the running jobs, in the order of their first start."""
-        found = {job.number: job for gpu in range(cluster.num_gpus) for job in cluster.residents(gpu)}
+        """Return the running jobs, in the order of their first start; those that share GPUs share all of them."""
+        found: dict[int, JobView] = {}
+        seen: set[GpuId] = set()
+        for gpu in range(cluster.num_gpus):
+            if gpu not in seen and cluster.num_residents(gpu):
+                for job in cluster.residents(gpu):
+                    found[job.number] = job
+                    seen.update(job.gpus)
         return sorted(found.values(), key=lambda job: (job.start_s or 0.0, job.number))
 
     def _shared(self, job: JobView, running: Sequence[JobView], cluster: ClusterView) -> Sequence[GpuId] | None:

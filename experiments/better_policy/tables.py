@@ -33,7 +33,11 @@ def compared(summaries: pd.DataFrame, new: str, bounds_s: Mapping[str, Mapping[i
                 pair = runs[runs["policy"].isin([new, policy]) & runs["seed"].isin(own["seed"])]
                 values = by_seed(pair, metric)
                 change = paired_change(values[new], values[policy]).scaled(100.0)
-                row |= {f"{name}_change": change.mean, f"{name}_low": change.low, f"{name}_high": change.high}
+                row |= {
+                    f"{name}_change": change.mean,
+                    f"{name}_change_low": change.low,
+                    f"{name}_change_high": change.high,
+                }
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -56,7 +60,7 @@ def shown(table: pd.DataFrame) -> str:
 
 
 def _change(row: Mapping[str, Any], name: str) -> str:
-    values = [row[f"{name}_{part}"] for part in ("change", "low", "high")]
+    values = [row[f"{name}_change{end}"] for end in ("", "_low", "_high")]
     if pd.isna(values[0]):
         return ""
     interval = f" [{values[1]:+.1f}, {values[2]:+.1f}]" if row["seeds"] > 1 else ""
@@ -72,7 +76,7 @@ def chart(table: pd.DataFrame, policies: Sequence[str], folder: Path) -> Path:
         for axes, ground in zip(panels, grounds, strict=True):
             rows = table[table["ground"] == ground].set_index("policy").reindex(names)
             for shift, (name, marker) in zip((0.15, -0.15), (("average", "o"), ("p99", "s")), strict=True):
-                change, low, high = (rows[f"{name}_{part}"] for part in ("change", "low", "high"))
+                change, low, high = (rows[f"{name}_change{end}"] for end in ("", "_low", "_high"))
                 places = [place + shift for place in range(len(names))]
                 errors = [(change - low).clip(0), (high - change).clip(0)]
                 axes.errorbar(change, places, xerr=errors, fmt=marker, markersize=3, label=name)

@@ -96,7 +96,7 @@ def test_the_table_has_what_the_new_policy_changes():
         if (policy, seed) != ("slow", 2)
     ]
     table = tables.compared(pd.DataFrame(rows), policies.NEW, {"g": {1: 1.0, 2: 1.0, 3: 1.0}}).set_index("policy")
-    changes = table.loc["old", ["average_change", "average_low", "average_high", "p99_change"]]
+    changes = table.loc["old", ["average_change", "average_change_low", "average_change_high", "p99_change"]]
     assert changes.tolist() == pytest.approx([-50.0] * 4)
     assert table.loc["slow", ["seeds", "average_change"]].tolist() == pytest.approx([2, -50.0])
     assert table["over_bound"].tolist() == pytest.approx([4.0, 4.0, 2.0])

@@ -1,0 +1,20 @@
+"""The chart of the committed table: ``python experiments/better_policy/chart.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from policies import KNOWING, RIVALS
+from tables import chart
+
+EXPECTED = Path(__file__).parent / "expected"
+
+
+def main() -> None:
+    """Draw it."""
+    print(chart(pd.read_csv(EXPECTED / "comparison.csv"), [*RIVALS, *KNOWING], EXPECTED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The policies: rivals that know no lengths, the new one, its parts changed, and what lengths would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from grounds import Ground
+
+from ddlsched import Disturbances
+
+HERE = Path(__file__).parent
+NEW = "Whole servers, narrow first"
+FREE = "bounded-overlap:limit=100000"
+"""Transfers start when they are ready, as with TCP."""
+COMMON = {"order": "fifo", "communication": FREE}
+
+RIVALS: dict[str, dict[str, str]] = {
+    "FIFO, LWF-1": {"placement": "lwf"},
+    "Tiresias, stopping": {
+        "placement": "hived",
+        "order": "stopping-tiresias:threshold_gpu_s={gpu_s:g},interval_s={s:g}",
+    },
+    "HiveD": {"placement": "hived"},
+    "CASSINI": {"placement": "cassini", "communication": "cassini"},
+    "Crux": {"placement": "hived", "path": "crux", "contention": "crux"},
+    "MonkeyTree": {"placement": "monkeytree:gpus_per_rack={rack_gpus},block_gpus=1,spines=16", "path": "perfect"},
+}
+"""A FIFO queue that skips what does not fit, one job a GPU, unless said otherwise.
+
+HiveD places the jobs of rivals that do not place them themselves.
+"""
+WHOLE = {"placement": "whole-servers:servers_per_rack={rack}"}
+NARROW = {"order": "narrow-first:patience_s={patience_s:g}"}
+OURS = {NEW: WHOLE | NARROW}
+KNOWING = {
+    "SRTF, HiveD": {"placement": "hived", "order": "srtf"},
+    "SRTF, whole servers": WHOLE | {"order": "srtf"},
+    "SRTF, stopping, HiveD": {"placement": "hived", "order": "stopping-srtf"},
+}
+"""They know how long jobs take."""
+VARIANTS = f"{HERE / 'variants.py'}"
+ABLATION = {
+    "FIFO in place of narrow first": WHOLE,
+    "aligned cells (HiveD) in place of whole servers": NARROW | {"placement": "hived"},
+    "small jobs first-fit": NARROW | {"placement": VARIANTS + ":SmallFirstFit:servers_per_rack={rack}"},
+    "small jobs on the emptiest server": NARROW | {"placement": VARIANTS + ":SmallSpread:servers_per_rack={rack}"},
+    "large jobs on any free GPUs": NARROW | {"placement": VARIANTS + ":LargeAnywhere"},
+    "small jobs move for large ones": NARROW | {"placement": VARIANTS + ":MakingRoom:servers_per_rack={rack}"},
+}
+"""The new policy with one part changed or added."""
+ALL: Mapping[str, dict[str, str]] = RIVALS | OURS | KNOWING
+
+
+def options(differs: Mapping[str, str], ground: Ground, mean_run_s: float) -> dict[str, Any]:
+    """Return the arguments of ``simulate``; ``mean_run_s`` is that of the tuning seeds' jobs alone.
+
+    Tiresias looks at its queues each such time, and demotes a job after three of them on a GPU. A job on all
+    GPUs counts as if it had come 30 such times later, where narrow ones go first.
+    """
+    values = {
+        "rack": ground.servers_per_rack,
+        "rack_gpus": (ground.servers_per_rack or ground.servers) * ground.gpus_per_server,
+        "s": mean_run_s,
+        "gpu_s": 3 * mean_run_s,
+        "patience_s": 30 * mean_run_s / ground.cluster.num_gpus,
+    }
+    chosen = {door: text.format(**values) for door, text in differs.items()}
+    path = {} if ground.topology == "star" else {"path": "ecmp"}
+    restart = {"disturbances": Disturbances(restart_s=ground.restart_s)}
+    return COMMON | {"contention": ground.contention} | path | restart | chosen | {"cluster": ground.cluster}

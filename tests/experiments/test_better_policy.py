@@ -1,0 +1,121 @@
+"""The better policy's experiment: every policy ends all jobs, variants differ as they say, tables say what runs say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from experiment_scripts import EXPERIMENTS, scripts_of
+from jobs_by_hand import data_parallel_job
+
+import ddlsched
+from algorithms.ordering.narrow_first import NarrowFirst
+from ddlsched.errors import InputError
+from ddlsched.testing import cluster_view, job_view
+
+FOLDER = EXPERIMENTS / "better_policy"
+grounds, policies, run, tables, variants = scripts_of(
+    "better_policy", "grounds", "policies", "run", "tables", "variants"
+)
+MIX = grounds.GROUNDS["64-GPU mix"]
+EVERY = policies.ALL | policies.ABLATION
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_policy_ends_all_jobs(name, tmp_path):
+    jobs = grounds.jobs_of(seed=1, jobs="microsoft", num_jobs=12, folder=str(tmp_path))
+    result = ddlsched.simulate(jobs, seed=1, **policies.options(EVERY[name], MIX, 8.0))
+    assert (result.jobs["state"] == "finished").all()
+    assert result.most_jobs_on_a_gpu == 1
+
+
+@pytest.mark.parametrize("jobs", ["monkeytree", "clos"])
+def test_jobs_of_large_grounds_are_drawn_anew_for_each_seed(jobs, tmp_path):
+    one, again, other = (grounds.jobs_of(seed=seed, jobs=jobs, num_jobs=20, folder=str(tmp_path)) for seed in (1, 1, 2))
+    assert one == again != other
+    assert len(one) == 20
+
+
+def view(*held: int):
+    return cluster_view(num_servers=4, gpus_per_server=2, residents={gpu: [job_view(number=9)] for gpu in held})
+
+
+def test_variants_put_jobs_elsewhere():
+    one, three = job_view(num_gpus=1), job_view(num_gpus=3)
+    assert variants.SmallFirstFit().place(one, view(6)) == [0]
+    assert variants.SmallSpread().place(one, view(0, 6)) == [2]
+    assert variants.LargeAnywhere().place(three, view(0, 2, 4)) == [6, 7, 1]
+    assert all(
+        variant().place(three, view(0, 1)) == [2, 3, 4] for variant in (variants.SmallFirstFit, variants.SmallSpread)
+    )
+
+
+def test_narrow_jobs_go_first_but_not_for_ever():
+    order = NarrowFirst(patience_s=2.0)
+    wide, narrow = (job_view(num_gpus=gpus, arrival_s=at_s) for gpus, at_s in ((8, 0.0), (1, 13.0)))
+    assert order.key(narrow, 13.0) < order.key(wide, 13.0)
+    assert order.key(job_view(num_gpus=1, arrival_s=15.0), 15.0) > order.key(wide, 15.0)
+    with pytest.raises(InputError, match="patience_s is -1"):
+        NarrowFirst(patience_s=-1)
+
+
+def test_jobs_move_to_make_room_for_one_that_waits():
+    """Two jobs hold a GPU each of two of three servers of two GPUs, and one holds the third for a while."""
+    jobs = [data_parallel_job(str(n), 1, iterations=40, forward_s=0.1) for n in range(2)]
+    jobs += [data_parallel_job("wide", 3, arrival_s=1.0, iterations=5, forward_s=0.1)]
+    jobs += [data_parallel_job("pad", 2, iterations=3, forward_s=0.1)]
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=2, exclusive=True)
+    common = {"order": "fifo", "cluster": cluster}
+    spread = {"placement": MakingRoomSpread()}
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), **common, **spread).jobs.set_index("job_id")
+    assert result["restarts"].sum() == 1
+    assert result.loc["wide", "start_s"] < 1.3
+
+
+class MakingRoomSpread(variants.MakingRoom):
+    """Small jobs spread, so that there is something to tidy up."""
+
+    def begin(self, cluster, rng):
+        making = variants._Making(self)
+        making.place_whole, making.place = (
+            making.place,
+            lambda job, view: (
+                variants.SmallSpread().place(job, view) if job.num_gpus <= 2 else making.place_whole(job, view)
+            ),
+        )
+        return making
+
+
+def test_the_table_has_what_the_new_policy_changes():
+    rows = [
+        {"ground": "g", "policy": policy, "seed": seed, "stops_a_job": 0.0}
+        | dict.fromkeys(tables.METRICS, value * seed)
+        for policy, value in (("old", 2.0), ("slow", 2.0), (policies.NEW, 1.0))
+        for seed in (1, 2, 3)
+        if (policy, seed) != ("slow", 2)
+    ]
+    table = tables.compared(pd.DataFrame(rows), policies.NEW, {"g": {1: 1.0, 2: 1.0, 3: 1.0}}).set_index("policy")
+    changes = table.loc["old", ["average_change", "average_change_low", "average_change_high", "p99_change"]]
+    assert changes.tolist() == pytest.approx([-50.0] * 4)
+    assert table.loc["slow", ["seeds", "average_change"]].tolist() == pytest.approx([2, -50.0])
+    assert table["over_bound"].tolist() == pytest.approx([4.0, 4.0, 2.0])
+    assert "| g | old | 3 | 4.0 | 4 | 4.00 | 0.00 | -50.0 [-50.0, -50.0] | -50.0 [-50.0, -50.0] |" in tables.shown(
+        table.reset_index()
+    )
+
+
+def test_the_bound_is_below_every_policy(tmp_path):
+    small = replace(MIX, num_jobs=30)
+    bound_s = run.bounds_s(small, [7], tmp_path)[7]
+    jobs = grounds.jobs_of(seed=7, jobs="microsoft", num_jobs=30, folder=str(tmp_path))
+    for differs in (policies.OURS | policies.KNOWING).values():
+        result = ddlsched.simulate(jobs, seed=1, **policies.options(differs, MIX, 8.0))
+        assert result.jobs["jct_s"].mean() >= bound_s
+
+
+def test_the_readme_holds_the_committed_tables():
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for name in ("comparison", "ablation"):
+        for line in tables.shown(pd.read_csv(FOLDER / "expected" / f"{name}.csv")).splitlines()[2:]:
+            assert line in readme

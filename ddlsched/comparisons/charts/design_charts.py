@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def heat_map(
     image = axes.imshow(shades, origin="lower", cmap="cividis_r", aspect="auto")
     middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)])
     for (row, column), value in np.ndenumerate(values):
-        text, dark = ("-", False) if np.isnan(value) else (f"{value:.3g}", bool(shades[row, column] > middle))
+        text, dark = ("-", False) if np.isnan(value) else (short(value), bool(shades[row, column] > middle))
         axes.text(column, row, text, ha="center", va="center", fontsize=6.2, color="white" if dark else INK)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
@@ -88,7 +88,7 @@ def _scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
     bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40, pad=0.02)
     ends = np.array(image.get_clim())
     bar.set_ticks([ends[0], ends.mean(), ends[1]])
-    bar.ax.xaxis.set_major_formatter(lambda shade, _: f"{10**shade:.3g}")
+    bar.ax.xaxis.set_major_formatter(lambda shade, _: short(10**shade))
     bar.outline.set_visible(False)
 
 

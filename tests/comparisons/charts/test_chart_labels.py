@@ -52,7 +52,10 @@ def test_the_changes_of_policies_have_short_names_in_the_legend() -> None:
 
 @pytest.mark.parametrize(
     ("values", "ends"),
-    [([[1.0, np.nan], [10.0, 100.0]], ["1", "10", "100"]), ([[3.0, np.nan], [np.nan, 3.0]], ["2.69", "3", "3.35"])],
+    [
+        ([[20.0, np.nan], [200.0, 2000.0]], ["20", "200", "2000"]),
+        ([[3.0, np.nan], [np.nan, 3.0]], ["2.69", "3", "3.35"]),
+    ],
 )
 def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], ends: list[str]) -> None:
     names = {
@@ -64,8 +67,9 @@ def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], e
     }
     figure = design_charts.heat_map(np.array(values), **names)
     figure.draw_without_rendering()
-    _, scale = figure.axes
+    axes, scale = figure.axes
     assert [text.get_text() for text in scale.get_xticklabels()] == ends
+    assert [text.get_text() for text in axes.texts] == ["-" if np.isnan(v) else f"{v:.0f}" for v in np.ravel(values)]
 
 
 def test_measured_against_simulated_times_begin_at_0() -> None:

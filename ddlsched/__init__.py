@@ -1,9 +1,10 @@
 """ddlsched: scheduling distributed deep-learning jobs on shared GPU clusters, simulated.
 
 >>> import ddlsched
->>> workload = ddlsched.microsoft_160(seed=1)
+>>> workload = ddlsched.microsoft_160(seed=1, scale=0.001)
 >>> result = ddlsched.simulate(workload, scheduler="ada-srsf")
->>> result.summary()["average_jct_s"]  # doctest: +SKIP
+>>> result.summary()["jobs"]
+160
 """
 
 from __future__ import annotations

@@ -85,6 +85,14 @@ class Cluster:
         Whether a GPU has one job at a time; by default as many as its memory holds.
     throughputs
         How fast each model trains on each kind of GPU; by default each as fast as its server says.
+
+    Examples
+    --------
+    >>> from ddlsched import Cluster, Server
+    >>> Cluster(num_servers=8, gpus_per_server=4, topology="leaf-spine:servers_per_leaf=4,spines=2").num_gpus
+    32
+    >>> Cluster(servers=(Server(gpus=8, gpu_memory_mb=81920), Server(gpus=4, gpu_memory_mb=16384))).num_gpus
+    12
     """
 
     num_servers: int = 16

@@ -87,6 +87,18 @@ def compare(
         Something that is asked for cannot be; the message has all faults.
     PluginError
         A file of the user's cannot be imported.
+
+    Examples
+    --------
+    >>> from ddlsched import compare
+    >>> comparison = compare("microsoft-160:scale=0.001", ["ada-srsf", "srsf-1"], seeds=2, processes=1)
+    >>> comparison
+    <comparison: 4 runs of 2 policies in comparison>
+    >>> comparison.baseline
+    'ada-srsf'
+    >>> table = comparison.table()
+    >>> table.loc[table["metric"] == "average_jct_s", ["policy", "seeds"]].to_dict("records")
+    [{'policy': 'ada-srsf', 'seeds': 2}, {'policy': 'srsf-1', 'seeds': 2}]
     """
     asked = {name: value for name, value in locals().items() if name not in ("folder", "processes", "dask")}
     given = {name: value for name, value in asked.items() if value is not None}

@@ -82,7 +82,8 @@ class Result:
 
     def __repr__(self) -> str:
         average_jct_s = self.summary()["average_jct_s"]
-        return f"<result: {len(self.workload)} jobs on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
+        jobs = "1 job" if len(self.workload) == 1 else f"{len(self.workload)} jobs"
+        return f"<result: {jobs} on {self.cluster.num_gpus} GPUs, average JCT {average_jct_s:.3f} s>"
 
     def _repr_html_(self) -> str:
         import pandas as pd
@@ -253,6 +254,20 @@ class Result:
         time / (GPUs x time from the end of the warm-up to the end of the run)), ``jobs`` and ``unfinished_jobs``
         (counted ones that have arrived), ``restarts``, ``events`` (task and transfer ends, also those that the
         engine skipped over) and ``engine_s`` (wall time).
+
+        Examples
+        --------
+        Two jobs that compute for 3 s on two GPUs each, of a server of four; the second comes at 1.5 s.
+
+        >>> from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
+        >>> step = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=125e6)
+        >>> jobs = [
+        ...     Job(job_id=name, arrival_s=arrival_s, num_gpus=2, iterations=10, iteration=step, gpu_memory_mb=4096)
+        ...     for name, arrival_s in (("first", 0), ("second", 1.5))
+        ... ]
+        >>> summary = simulate(Workload.of(jobs), Cluster(num_servers=1)).summary()
+        >>> summary["average_jct_s"], summary["makespan_s"], round(summary["gpu_utilisation"], 3)
+        (3.0, 4.5, 0.667)
         """
         counted = self.jobs[self.jobs["counted"] & (self.jobs["state"] != "future")]
         jct_s = counted["jct_s"].dropna().to_numpy()

@@ -288,5 +288,17 @@ class Workload:
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Workload:
-        """Build from any sequence of jobs."""
+        """Build from any sequence of jobs.
+
+        Examples
+        --------
+        >>> from ddlsched import DataParallelIteration, Job, Workload
+        >>> step = DataParallelIteration(forward_s=0.1, backward_s=0.2, message_bytes=125e6)
+        >>> jobs = [
+        ...     Job(job_id=name, arrival_s=arrival_s, num_gpus=2, iterations=10, iteration=step, gpu_memory_mb=4096)
+        ...     for name, arrival_s in (("first", 0), ("second", 1.5))
+        ... ]
+        >>> Workload.of(jobs)
+        <workload: 2 jobs of 2 GPUs, arriving 0 to 1.5 s>
+        """
         return cls(tuple(jobs))

@@ -39,8 +39,8 @@ METRICS = {
 COLOURS = {
     "Block-SRTF": PALETTE["wine"],
     "LWF-1, preemptive": PALETTE["vermillion"],
-    "SRSF(1), honest b": PALETTE["sand"],
-    "SRSF(2), honest b": PALETTE["forest"],
+    "SRSF(1), 10 GbE's b": PALETTE["sand"],
+    "SRSF(2), 10 GbE's b": PALETTE["forest"],
 }
 """The same in every chart, as the style's own of SRSF(1), SRSF(2) and Ada-SRSF are."""
 TARGETS = {"SRSF(1)": -20.1, "SRSF(2)": -36.7}
@@ -90,8 +90,8 @@ POLICIES = Table(
     title="The paper's 64-GPU experiment at full size",
     policies=BASELINES
     | {
-        "SRSF(1), honest b": BASELINES["SRSF(1)"] | {"load_per_byte_s": None},
-        "SRSF(2), honest b": BASELINES["SRSF(2)"] | {"load_per_byte_s": None},
+        "SRSF(1), 10 GbE's b": BASELINES["SRSF(1)"] | {"load_per_byte_s": None},
+        "SRSF(2), 10 GbE's b": BASELINES["SRSF(2)"] | {"load_per_byte_s": None},
         NEW: BLOCKS,
     },
 )
@@ -238,7 +238,7 @@ def _change(comparison: pd.DataFrame, policy: str, metric: str) -> Any:
 def answer(jct_s: pd.DataFrame) -> str:
     """Return what Block-SRTF changes against each baseline, from average JCTs by seed (s), beside what was claimed."""
     rows = []
-    for baseline in (*TARGETS, "SRSF(1), honest b"):
+    for baseline in (*TARGETS, "SRSF(1), 10 GbE's b"):
         claimed = f"{TARGETS[baseline]} %" if baseline in TARGETS else ""
         change = paired_change(jct_s[NEW], jct_s[baseline]).scaled(100.0)
         row = {"against, with LWF-1": baseline, "claimed for Ada-SRSF": claimed, NEW: interval_text(change, sign=True)}

@@ -36,9 +36,9 @@ COLOURS = {
     "Ada-SRSF, published": PALETTE["grey"],
     "FF, published": "#b5b5b5",
     "Ada-SRSF, authors' b": PALETTE["blue"],
-    "Ada-SRSF, honest b": PALETTE["sky"],
+    "Ada-SRSF, 10 GbE's b": PALETTE["sky"],
     "SRSF(1), authors' b": PALETTE["orange"],
-    "SRSF(1), honest b": PALETTE["sand"],
+    "SRSF(1), 10 GbE's b": PALETTE["sand"],
     FULL_SIZE: PALETTE["blue"],
     SMALL: PALETTE["sky"],
     ARTEFACT: PALETTE["grey"],
@@ -100,16 +100,16 @@ COMMUNICATION = Table(
         "Preemptive, by service per GPU": ADA | {"communication": "preemptive:by=service-per-gpu"},
     },
 )
-HONEST = {"load_per_byte_s": None}
+OWN_B = {"load_per_byte_s": None}
 LOAD = Table(
     name="load",
-    title="b in LWF-1's GPU load: 1 GbE's (authors') or 10 GbE's (honest)",
+    title="Time of a byte (b) in LWF-1's GPU load: 1 GbE's (authors') or 10 GbE's",
     baseline="Ada-SRSF, authors' b",
     policies={
         "Ada-SRSF, authors' b": ADA,
-        "Ada-SRSF, honest b": ADA | HONEST,
+        "Ada-SRSF, 10 GbE's b": ADA | OWN_B,
         "SRSF(1), authors' b": COMMUNICATION.policies["SRSF(1)"],
-        "SRSF(1), honest b": COMMUNICATION.policies["SRSF(1)"] | HONEST,
+        "SRSF(1), 10 GbE's b": COMMUNICATION.policies["SRSF(1)"] | OWN_B,
     },
 )
 ACCOUNTING = Table(
@@ -226,9 +226,10 @@ def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
         cells = {name: interval_text(change, sign=True) for name, change in found.items()}
         rows.append({"claim": f"Ada-SRSF against {baseline}, average JCT, %", "abstract": f"{claimed}"} | cells)
         chart.append(Change(f"Ada-SRSF\nagainst {baseline}", found, claimed=claimed))
-    honest = interval_text(load.change("Ada-SRSF, honest b", "SRSF(1), honest b"), sign=True)
+    with_own_b = interval_text(load.change("Ada-SRSF, 10 GbE's b", "SRSF(1), 10 GbE's b"), sign=True)
     rows.append(
-        dict.fromkeys(rows[0], "") | {"claim": "the same against SRSF(1), honest b in the load", FULL_SIZE: honest}
+        dict.fromkeys(rows[0], "")
+        | {"claim": "the same against SRSF(1), 10 GbE's b in the load", FULL_SIZE: with_own_b}
     )
     seeds = f"{len(placement.per_seed)} seeds at full size, {len(accounting.per_seed)} at 1/100"
     return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n", chart

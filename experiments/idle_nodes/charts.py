@@ -10,25 +10,31 @@ from matplotlib.figure import Figure
 from tables import BASE, beyond_by_set, stream_changes, topology_changes
 
 from ddlsched.comparisons.charts.jct_charts import Change, changes, legend_below, over_seeds
-from ddlsched.comparisons.charts.style import INK, JOB_COLOURS, MUTED, PALETTE, in_style, new_figure, new_panels
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, SHADES, in_style, new_figure, new_panels
 from ddlsched.results.statistics import Interval, mean_interval, paired_difference
 
+U_AXIS = "U: samples / those of trainers that\nshare the mean idle nodes evenly"
 PUBLISHED_GAIN = 22.3
 """Per cent: "up to", of MalleTrain over FreeTrain."""
+SIZES = {
+    "nodes of jobs on 1 node": (1, 1),
+    "of jobs on 2 to 8": (2, 8),
+    "of jobs on 9 to 16": (9, 16),
+    "of jobs on 17 or more": (17, np.inf),
+}
+SIZE_SHADES = (*SHADES[1::2], PALETTE["blue"])
 METHODS = {"programme": "D", "highs": "o", "scip": "s", "cp-sat": "^"}
 
 
 @in_style()
 def timeline(table: pd.DataFrame) -> Figure:
-    """Return the idle nodes over time as a line, and under it the nodes of each job as areas."""
+    """Return the idle nodes over time as a line, and under it the nodes of jobs as areas, by how many a job has."""
     figure, axes = new_figure(2.8, width_inches=7.2)
     hours = table["time_s"] / 3600
     sizes = table.drop(columns=["time_s", "idle"])
-    areas = sizes.T.to_numpy()
-    shades = [JOB_COLOURS[number % len(JOB_COLOURS)] for number in range(len(areas))]
-    axes.stackplot(hours, areas, step="post", colors=shades, linewidth=0)
+    areas = [sizes.where(sizes.ge(low) & sizes.le(high), 0).sum(axis=1) for low, high in SIZES.values()]
+    axes.stackplot(hours, areas, step="post", colors=SIZE_SHADES, labels=list(SIZES), linewidth=0)
     axes.step(hours, table["idle"], where="post", color=INK, linewidth=0.9, label="idle nodes")
-    axes.fill_between([], [], color=JOB_COLOURS[0], label="allocated: an area a job, one above the other")
     axes.set(xlabel="Time (h)", ylabel="Nodes", xlim=(0, hours.max()))
     axes.set_ylim(bottom=0)
     legend_below(figure, [axes])
@@ -45,13 +51,13 @@ def sweep(table: pd.DataFrame) -> Figure:
             own = table[(table["trainers"] == kind) & (table["rules"] == rules)]
             style = {"color": PALETTE[colour], "marker": marker, "markersize": 4}
             axes.plot(own["lookahead_s"], own["u"], **style, label=f"{rules} rules")
-        axes.set(title=f"{kind} trainers", xscale="log", xlabel="T_fwd (s)")
+        axes.set(title=f"{kind} trainers", xscale="log", xlabel="T_fwd: how far a decision looks ahead (s)")
         both = table.loc[table["trainers"] == kind, "u"]
         axes.set_ylim(both.min() - 0.01, both.max() + 0.01)
         axes.set_xticks(ticks := own["lookahead_s"].tolist(), [f"{tick:.0f}" for tick in ticks])
         axes.set_xticks([], minor=True)
         axes.grid(axis="y")
-    panels[0].set_ylabel("U")
+    panels[0].set_ylabel(U_AXIS)
     figure.suptitle(
         "One run each; each panel has its own scale, which does not begin at 0", x=0.01, ha="left", fontsize=8.5
     )
@@ -120,7 +126,7 @@ def topology(table: pd.DataFrame) -> Figure:
 def beyond(table: pd.DataFrame) -> Figure:
     """Return U of each policy and the bound, and in a second panel the gains, paired, without the bound."""
     u = beyond_by_set(table)
-    figure, (left, right) = new_panels(2.0, 2, width_inches=7.2)
+    figure, (left, right) = new_panels(2.3, 2, width_inches=7.2)
     for place, policy in enumerate(u):
         mean = mean_interval(u[policy])
         _point(left, place, mean.mean, mean.low, mean.high)
@@ -135,7 +141,9 @@ def beyond(table: pd.DataFrame) -> Figure:
     right.locator_params(axis="x", nbins=5)
     right.axvline(0.0, color=MUTED, linewidth=0.8)
     over = over_seeds([len(u)]).replace("seeds", "sets of nodes")
-    left.set_xlabel(f"U\n{over}")
+    left.set_xlabel(f"{U_AXIS}\n{over}")
+    note = "T_fwd: how far a decision looks ahead. The scale of U does not begin at 0."
+    figure.suptitle(note, x=0.01, ha="left", fontsize=8.5)
     right.set_xlabel(f"Gain in U over {BASE},\npaired; the bound is far to the right")
     return figure
 

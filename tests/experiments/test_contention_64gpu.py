@@ -161,7 +161,7 @@ REPEATED = [
     ("placement", "LWF-1", 2),
     ("communication", "SRSF(1)", 2),
     ("communication", "Preemptive, by bytes", 2),
-    ("load", "Ada-SRSF, honest b", 2),
+    ("load", "Ada-SRSF, 10 GbE's b", 2),
     *itertools.product(["accounting"], ["SRSF(2)", "Ada-SRSF, published"], [1, 2]),
 ]
 

@@ -30,6 +30,29 @@ def test_the_engine_agrees_with_the_plain_replay(policy) -> None:
     assert tally.rescales == pytest.approx(plain.rescales, rel=0.1)
 
 
+def test_the_timeline_shows_the_nodes_of_all_jobs_by_how_many_a_job_has() -> None:
+    (charts,) = scripts_of("idle_nodes", "charts")
+    table = pd.read_csv(FOLDER / "expected" / "timeline.csv")
+    areas = charts.timeline(table).axes[0].collections
+    assert len(areas) == len(charts.SIZES) == len(charts.SIZE_SHADES)
+    jobs = table.drop(columns=["time_s", "idle"])
+    top = max(area.get_paths()[0].vertices[:, 1].max() for area in areas)
+    assert top == jobs.sum(axis=1).max()
+    on_one = areas[0].get_paths()[0].vertices[:, 1].max()
+    assert on_one == jobs.eq(1).sum(axis=1).max()
+
+
+def test_a_chart_of_u_says_what_u_and_t_fwd_are() -> None:
+    (charts,) = scripts_of("idle_nodes", "charts")
+    for part in ("sweep", "beyond"):
+        figure = charts.CHARTS[part](pd.read_csv(FOLDER / "expected" / f"{part}.csv"))
+        axes = [text for each in figure.axes for text in (each.get_xlabel(), each.get_ylabel())]
+        said = " ".join([*axes, figure.get_suptitle()])
+        assert "U: samples / " in said
+        assert "T_fwd: how far a decision looks ahead" in said
+        assert "does not begin at 0" in said
+
+
 def test_the_readme_shows_the_tables_that_the_command_prints() -> None:
     readme = (FOLDER / "README.md").read_text()
     for part in tables.ROWS:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, new_figure, short
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 __all__ = ["heat_map", "pareto_chart", "predicted_against_measured"]
 
@@ -63,12 +65,12 @@ def heat_map(
     row_axis, column_axis, title
         What is varied, and what is shown, with units.
     """
-    figure, axes = new_figure(max(1.9, 1.0 + 0.26 * len(rows)), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
+    figure, axes = new_figure(max(2.3, 1.4 + 0.26 * len(rows)), width_inches=max(3.5, 1.0 + 0.42 * len(columns)))
     shades = np.log10(values)
     image = axes.imshow(shades, origin="lower", cmap="cividis_r", aspect="auto")
     middle = np.nanmean([np.nanmin(shades), np.nanmax(shades)])
     for (row, column), value in np.ndenumerate(values):
-        text, dark = ("-", False) if np.isnan(value) else (f"{value:.3g}", bool(shades[row, column] > middle))
+        text, dark = ("-", False) if np.isnan(value) else (short(value), bool(shades[row, column] > middle))
         axes.text(column, row, text, ha="center", va="center", fontsize=6.2, color="white" if dark else INK)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
@@ -77,7 +79,17 @@ def heat_map(
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_title(title, loc="left")
     image.set_rasterized(False)
+    _scale(figure, axes, image)
     return figure
+
+
+def _scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
+    """Put the scale of the shades, which are of logarithms, under a heat map: its ends and its middle."""
+    bar = figure.colorbar(image, ax=axes, location="bottom", aspect=40, pad=0.02)
+    ends = np.array(image.get_clim())
+    bar.set_ticks([ends[0], ends.mean(), ends[1]])
+    bar.ax.xaxis.set_major_formatter(lambda shade, _: short(10**shade))
+    bar.outline.set_visible(False)
 
 
 @in_style()

@@ -27,8 +27,7 @@ def measured_against_simulated(errors: pd.DataFrame) -> Figure:
         colour = PALETTE[_COLOURS[number % len(_COLOURS)]]
         marker = _MARKERS[number % len(_MARKERS)]
         axes.plot(part.measured_jct_s, part.simulated_jct_s, marker, color=colour, markersize=2.6, label=str(model))
-    times = errors[["measured_jct_s", "simulated_jct_s"]].to_numpy()
-    ends = [0.9 * times.min(), 1.1 * times.max()]
+    ends = [0.0, 1.1 * errors[["measured_jct_s", "simulated_jct_s"]].to_numpy().max()]
     axes.plot(ends, ends, color=INK, linewidth=0.6)
     axes.set(xlabel="JCT measured (s)", ylabel="JCT simulated (s)", xlim=ends, ylim=ends)
     axes.grid()

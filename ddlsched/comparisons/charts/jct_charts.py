@@ -217,7 +217,8 @@ def changes(
         Of some estimates, in place of the style's own.
     """
     names = list(dict.fromkeys(name for row in rows for name in row.measured))
-    lines = legend_lines(names)
+    called = short_labels(names)
+    lines = legend_lines(called.values())
     figure, axes = new_figure(0.85 + 0.16 * lines + 0.15 * len(rows) * (len(names) + 0.8))
     shade = colours(names, colour)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
@@ -227,9 +228,8 @@ def changes(
             if name in row.measured:
                 interval, y = row.measured[name], place + float(offset)
                 axes.plot([interval.low, interval.high], [y, y], color=shade[name], linewidth=1.4)
-                axes.plot(
-                    interval.mean, y, "os^Dv"[number % 5], color=shade[name], markersize=4.5, label=legend_label(name)
-                )
+                style: dict[str, Any] = {"color": shade[name], "markersize": 4.5, "label": legend_label(called[name])}
+                axes.plot(interval.mean, y, "os^Dv"[number % 5], **style)
         if row.claimed is not None:
             axes.plot(
                 [row.claimed] * 2, [place - 0.4, place + 0.4], color=INK, linewidth=1.2, linestyle=":", label=claim

@@ -116,8 +116,8 @@ _KNOWN = {
     "olive": "list-scheduling ls lwf-32 lwf:kappa=32 κ=32",
 }
 
-_PARAMETER = re.compile(r"[^\W\d][=_](\d+(?:\.\d+)?)(?![\w.])")
-"""The number of ``kappa=1`` or ``kappa_1``."""
+_PARAMETER = re.compile(r"(?:[^\W\d][=_]|\blwf-)(\d+(?:\.\d+)?)(?![\w.])", re.IGNORECASE)
+"""The number of ``kappa=1`` or ``kappa_1``, and of ``LWF-1``, which is short for it."""
 _FILE = re.compile(r"^\S*\.py:")
 _LIGHT, _DARK = "#86c8dc", "#0b2a5b"
 _FEWEST_IN_ORDER = 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import legend_below, legend_label, legend_lines, over_seeds
-from ddlsched.comparisons.charts.style import DASHES, MUTED, colours, in_style, new_figure
+from ddlsched.comparisons.charts.style import DASHES, MUTED, colours, in_style, new_figure, short_labels
 from ddlsched.results.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def utilisation(bands: Mapping[str, Band], *, colour: Mapping[str, str] | None =
     colour
         Of some policies, in place of the style's own.
     """
-    figure, axes = new_figure(2.2 + 0.16 * legend_lines(bands))
-    shade = colours(list(bands), colour)
+    shade, called = colours(list(bands), colour), short_labels(list(bands))
+    figure, axes = new_figure(2.2 + 0.16 * legend_lines(called.values()))
     for number, (policy, band) in enumerate(bands.items()):
-        line = {"color": shade[policy], "linestyle": DASHES[number % 5], "label": legend_label(policy)}
+        line = {"color": shade[policy], "linestyle": DASHES[number % 5], "label": legend_label(called[policy])}
         axes.stairs(100 * band.high, band.edges_s, baseline=100 * band.low, fill=True, color=shade[policy], alpha=0.2)
         axes.plot((band.edges_s[:-1] + band.edges_s[1:]) / 2, 100 * band.mean, linewidth=1.2, **line)
     axes.set(xlim=(0, None), ylim=(0, None), ylabel="GPUs computing (%)")

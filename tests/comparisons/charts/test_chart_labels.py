@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from ddlsched.comparisons.charts import jct_charts, style
+from ddlsched.comparisons.charts import design_charts, fidelity_charts, jct_charts, style
+from ddlsched.results.statistics import Interval
 
 
-def test_the_values_of_a_parameter_go_from_light_to_dark() -> None:
-    shades = style.colours([f"kappa_{number}" for number in (32, 1, 8)])
-    lightness = [style._luminance(shades[f"kappa_{number}"]) for number in (1, 8, 32)]
+@pytest.mark.parametrize("parameter", ["kappa_", "lwf:kappa=", "κ=", "LWF-", "lwf-"])
+def test_the_values_of_a_parameter_go_from_light_to_dark(parameter: str) -> None:
+    shades = style.colours([f"{parameter}{number}" for number in (32, 1, 8)])
+    lightness = [style._luminance(shades[f"{parameter}{number}"]) for number in (1, 8, 32)]
     assert lightness == sorted(lightness, reverse=True)
     assert len(set(lightness)) == 3
     assert style.colours(["SRSF(1)", "SRSF(2)", "SRSF(3)"])["SRSF(2)"] == style.PALETTE["green"]
@@ -39,3 +42,37 @@ def test_a_heat_map_has_a_scale_of_its_shades() -> None:
     shares = pd.DataFrame([[0.0, 0.2], [0.1, 0.05]], index=["a", "b"], columns=["1 GPU", "2-4"])
     _, scale = jct_charts.heat_map(shares, axis="share").axes
     assert [text.get_text() for text in scale.get_xticklabels()] == ["0", "10", "20 %"]
+
+
+def test_the_changes_of_policies_have_short_names_in_the_legend() -> None:
+    measured = {f"lwf:kappa=1 + srsf + {name}": Interval(-1.0, -2.0, 0.0, 10) for name in ("adadual", "mine.py:Mine")}
+    (legend,) = jct_charts.changes([jct_charts.Change("JCT", measured)], axis="%").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["adadual", "Mine"]
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([[20.0, np.nan], [200.0, 2000.0]], ["20", "200", "2000"]),
+        ([[3.0, np.nan], [np.nan, 3.0]], ["2.69", "3", "3.35"]),
+    ],
+)
+def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], ends: list[str]) -> None:
+    names = {
+        "rows": ["1", "2"],
+        "columns": ["4", "8"],
+        "row_axis": "Tensor",
+        "column_axis": "Data",
+        "title": "Step (s)",
+    }
+    figure = design_charts.heat_map(np.array(values), **names)
+    figure.draw_without_rendering()
+    axes, scale = figure.axes
+    assert [text.get_text() for text in scale.get_xticklabels()] == ends
+    assert [text.get_text() for text in axes.texts] == ["-" if np.isnan(v) else f"{v:.0f}" for v in np.ravel(values)]
+
+
+def test_measured_against_simulated_times_begin_at_0() -> None:
+    errors = pd.DataFrame({"model": ["a", "a"], "measured_jct_s": [90.0, 100.0], "simulated_jct_s": [95.0, 99.0]})
+    (axes,) = fidelity_charts.measured_against_simulated(errors).axes
+    assert axes.get_xlim() == axes.get_ylim() == (0.0, pytest.approx(110.0))

@@ -260,8 +260,7 @@ def test_legends_name_policies_as_they_are(chart):
     (legend,) = chart().legends
     names = ["".join(text.get_text().replace("\N{WORD JOINER}", "").split()) for text in legend.get_texts()]
     policies = ["SRSF(1)", LONG, NASTY]
-    called = short_labels(policies).values() if chart is a_chart_of_classes else policies
-    assert set(names) == {"".join(label.split()) for label in called}
+    assert set(names) == {"".join(label.split()) for label in short_labels(policies).values()}
 
 
 def test_each_class_has_a_panel_from_0_with_its_policies():

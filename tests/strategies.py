@@ -542,8 +542,8 @@ def elastic_settings(draw: st.DrawFn) -> ElasticSetting:
     elastic = [draw(elastic_jobs(f"e{n}", num_gpus)) for n in range(draw(st.integers(1, 5)))]
     rigid = list(setting.workload)[: draw(st.integers(0, 3))]
     capacity = draw(st.one_of(st.none(), capacity_traces(num_servers)))
-    if capacity is not None:
-        setting = replace(setting, disturbances=replace(setting.disturbances, outages=()))
+    without = {"prediction_error": 0.0} | ({} if capacity is None else {"outages": ()})
+    setting = replace(setting, disturbances=replace(setting.disturbances, **without))
     given = {field.name: getattr(setting, field.name) for field in fields(setting)}
     return ElasticSetting(
         **given | {"workload": Workload(tuple(draw(st.permutations(elastic + rigid))))},

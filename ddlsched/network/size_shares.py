@@ -10,9 +10,10 @@ from typing import Any
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin
 
-__all__ = ["SizeShares"]
+__all__ = ["LARGEST_EXPONENT", "SizeShares"]
 
-_LARGEST_EXPONENT = 2.0
+LARGEST_EXPONENT = 1.0
+"""Shares in proportion to sizes; up to it weights of steps from a byte to a TB are told apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class SizeShares(MaxMin):
     Parameters
     ----------
     exponent
-        From 0 (max-min) to 2.
+        From 0 (max-min) to 1.
     chunk_bytes
         Bytes that are reduced at a time where a policy pauses transfers; by default whole messages.
     chunk_s
@@ -40,9 +41,9 @@ class SizeShares(MaxMin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.exponent <= _LARGEST_EXPONENT:
+        if not 0 <= self.exponent <= LARGEST_EXPONENT:
             raise InputError(
-                f"contention SizeShares: exponent is {self.exponent}; expected a number from 0 to {_LARGEST_EXPONENT:g}"
+                f"contention SizeShares: exponent is {self.exponent}; expected a number from 0 to {LARGEST_EXPONENT:g}"
             )
         if not self.chunk_bytes > 0:
             raise InputError(
@@ -53,11 +54,15 @@ class SizeShares(MaxMin):
             raise InputError(
                 f"contention SizeShares: chunk_s is {self.chunk_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s"
             )
+        if self.chunk_s > 0 and self.chunk_bytes == inf:
+            raise InputError(
+                f"contention SizeShares: chunk_s is {self.chunk_s} and chunk_bytes inf; expected chunk_bytes too"
+            )
 
     @property
     def conserves_bytes(self) -> bool:  # type: ignore[override]
         """Whether links carry messages only, and no time of chunks."""
-        return self.chunk_bytes == inf or self.chunk_s == 0
+        return self.chunk_s == 0
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return a ring's 2 (n - 1) / n of the message, and what the links would carry while chunks cost time."""
@@ -68,6 +73,11 @@ class SizeShares(MaxMin):
         return moved + more_chunks * self.chunk_s / self.alone_per_byte_s
 
     def weight(self, transfer: Any) -> Any:
-        """Return the kilobytes of a step, at least one byte, to the power of the exponent."""
-        step_bytes = min(transfer.message_bytes, self.chunk_bytes) / len(transfer.servers)
-        return math.exp(self.exponent * math.log(max(step_bytes, 1.0) / 1000.0))
+        """Return the megabytes of a step, at least one byte, to the power of the exponent.
+
+        What a transfer carries over its links is at least 2 (n - 1) steps, and more only where chunks cost time.
+        """
+        servers = len(transfer.servers)
+        step_bytes = transfer.message_bytes / (2 * max(servers - 1, 1))
+        step_bytes = min(step_bytes, self.chunk_bytes / servers)
+        return math.exp(self.exponent * math.log(max(step_bytes, 1.0) / 1e6))

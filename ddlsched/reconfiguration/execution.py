@@ -135,6 +135,8 @@ def copied(
             done += sum(job.num_bytes for jobs in batch for job in jobs)
             if number < journal.done:
                 resumed = done
+                if written is not None:
+                    written.leave_out(job.array.tensor for jobs in batch for job in jobs)
                 continue
             left = iter(batch)  # Threads take from it one by one.
             running = pool.map(lambda own, left=left: _carry_out(left, files, own, written), buffers)

@@ -30,7 +30,8 @@ from ddlsched.reconfiguration.written import ReadBack, Written
 
 __all__ = ["Verification"]
 
-_Kind: TypeAlias = tuple[tuple[int, ...], str, tuple[Layout, ...], tuple[Layout, ...]]
+_Parts: TypeAlias = tuple[tuple[Layout, tuple[str, ...]], ...]
+_Kind: TypeAlias = tuple[tuple[int, ...], str, _Parts, _Parts]
 
 
 class _Checked(NamedTuple):
@@ -175,8 +176,12 @@ class Verification:
 
 
 def _kind(tensor: Tensor, old: Sequence[Replicas], new: Sequence[Replicas]) -> _Kind:
-    """Return what decides how a tensor's elements go from old files to new ones."""
-    return tensor.shape, tensor.dtype, tuple(part.layout for part in old), tuple(part.layout for part in new)
+    """Return what decides how a tensor's elements go from old to new files, but for where in a file they are."""
+    return tensor.shape, tensor.dtype, _parts(old), _parts(new)
+
+
+def _parts(replicas: Sequence[Replicas]) -> _Parts:
+    return tuple((part.layout, tuple(source.file for source in part.sources)) for part in replicas)
 
 
 def _held_bytes(tensor: Tensor, parts: Sequence[Replicas]) -> int:

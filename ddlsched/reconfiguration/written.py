@@ -31,7 +31,7 @@ class Written:
     """
 
     def __init__(self, tensors: Collection[str]) -> None:
-        self._tensors = frozenset(tensors)
+        self._tensors = set(tensors)
         self._ranges: dict[str, list[WrittenRange]] = defaultdict(list)
 
     def note(self, array: NewArray, offset: int, parts: Sequence[memoryview]) -> None:
@@ -45,6 +45,10 @@ class Written:
         ranges = self._ranges[array.tensor]
         for file, begin in array.targets:
             ranges.append(WrittenRange(file, begin + offset, begin + offset + num_bytes, found))
+
+    def leave_out(self, tensors: Iterable[str]) -> None:
+        """Note nothing of tensors that an earlier run has written in part."""
+        self._tensors.difference_update(tensors)
 
     def taken(self, tensor: str) -> list[WrittenRange]:
         """Return a tensor's ranges in the order of their places, and keep them no longer."""

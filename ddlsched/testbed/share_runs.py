@@ -13,6 +13,7 @@ from ddlsched.errors import InputError
 from ddlsched.gate.gate import GateSettings
 from ddlsched.gate.transfer_gate import CHUNK_BYTES
 from ddlsched.io.files import replacing
+from ddlsched.network.size_shares import LARGEST_EXPONENT
 from ddlsched.plugins.names import resolve
 from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.pinned import Pinned
@@ -28,7 +29,6 @@ __all__ = ["Beside", "SizeModels", "fitted_size_shares", "measured_shares", "sha
 _LARGE_ITERATIONS = 10
 _PAUSE_NS = 2_000_000
 _MOST_SHARE = 0.98
-_LARGEST_EXPONENT = 2.0
 COLUMNS = ("message_bytes", "other_bytes", "servers", "chunk_bytes", "transfer_s")
 
 
@@ -80,6 +80,8 @@ def measured_shares(path: Path, settings: GateSettings, crew: WorkerCrew | None)
         table = pd.DataFrame([asdict(each) | {"transfer_s": _mean_s(each, settings, crew)} for each in wanted])
         with replacing(path, "shares") as file:
             table.to_csv(file, index=False, float_format="%.10g")
+    if not path.exists():
+        raise InputError(f"{path}: is not there; expected shares that were measured")
     table = pd.read_csv(path)
     if tuple(table.columns) != COLUMNS or table.isna().any(axis=None):
         raise InputError(
@@ -89,7 +91,10 @@ def measured_shares(path: Path, settings: GateSettings, crew: WorkerCrew | None)
 
 
 def _mean_s(beside: Beside, settings: GateSettings, crew: WorkerCrew) -> float:
-    """Return the mean time of the measured all-reduces that began and ended while one of the other job was sent."""
+    """Return the mean time of the measured all-reduces that began and ended while one of the other job was sent.
+
+    Slow ones more often reach beyond the other's end and do not count, so that the mean is rather too short.
+    """
     times = max(beside.other_bytes // beside.message_bytes, 1)
     jobs = [_job("measured", beside.message_bytes, beside.servers, _LARGE_ITERATIONS * times)]
     if beside.other_bytes:
@@ -141,7 +146,7 @@ def fitted_size_shares(rows: pd.DataFrame, constants: Mapping[str, float]) -> Si
     pairs, chunked = rows[rows.other_bytes > 0], rows[rows.chunk_bytes > 0]
     share = np.clip((alone_s / sending_s.clip(lower=1e-9))[pairs.index].to_numpy(), 1 - _MOST_SHARE, _MOST_SHARE)
     sizes, shares = np.log((pairs.other_bytes / pairs.message_bytes).to_numpy()), np.log((1 - share) / share)
-    exponent = float(np.clip((sizes * shares).sum() / (sizes**2).sum(), 0.0, _LARGEST_EXPONENT))
+    exponent = float(np.clip((sizes * shares).sum() / (sizes**2).sum(), 0.0, LARGEST_EXPONENT))
     more_chunks = np.ceil(chunked.message_bytes / chunked.chunk_bytes) - 1
     chunk_s = max(float(((sending_s - alone_s)[chunked.index] / more_chunks).mean()), 0.0)
     whole = f"size-shares:latency_s={latency_s:.6g},per_byte_s={per_byte_s:.6g},exponent={exponent:.4g}"

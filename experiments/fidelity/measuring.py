@@ -98,7 +98,8 @@ class Measuring:
     def __post_init__(self) -> None:
         self.runs = Runs(self.folder)
         missing = self.runs.missing(self.planned)
-        self.tables += [self.runs.read(run) for run in self.planned if run not in missing]
+        left = {run.key for run in missing}
+        self.tables += [self.runs.read(run) for run in self.planned if run.key not in left]
         self.missing = missing
         self._note()
 

@@ -157,9 +157,23 @@ def test_chunks_after_the_first_cost_time_and_bound_what_is_in_flight() -> None:
     assert model.wire_bytes(10e6, 2) == pytest.approx(10e6 + 2 * 0.01 * 1e9)
     assert model.wire_bytes(4e6, 4) == pytest.approx(6e6)
     assert not model.conserves_bytes
-    view = transfer_view(job_view(num_gpus=2, servers=(0, 1)), bytes_left=1e8, message_bytes=1e8)
-    assert model.weight(view) == pytest.approx(2000**0.5)
+    for servers in (2, 4):  # 2 (n - 1) steps of a chunk's n-th part each, however long the message
+        job_of = job_view(num_gpus=servers, servers=tuple(range(servers)))
+        view = transfer_view(job_of, bytes_left=1e8, message_bytes=model.wire_bytes(1e8, servers))
+        assert model.weight(view) == pytest.approx((4 / servers) ** 0.5)
+        small = transfer_view(job_of, bytes_left=1e6, message_bytes=model.wire_bytes(1e6, servers))
+        assert model.weight(small) == pytest.approx((1 / servers) ** 0.5)
     assert SizeShares(exponent=0.5).conserves_bytes
+
+
+def test_a_larger_exponent_never_gives_a_small_message_more() -> None:
+    jobs = job("a", message_bytes=4e8), job("b", message_bytes=1e8)
+    ends_s = [
+        run(SizeShares(per_byte_s=1e-9, exponent=exponent), *jobs).jobs["jct_s"].tolist()[1]
+        for exponent in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
+    assert ends_s == sorted(ends_s)
+    assert ends_s[-1] == pytest.approx(1.5)  # in proportion to the messages, both end at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +200,9 @@ def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
         (lambda: Mltcp(intercept=0.0), "slope is 1.75 and intercept 0.0; expected finite numbers, slope >= 0 and"),
         (lambda: Mltcp(slope=-1.0), "slope is -1.0"),
         (lambda: Mltcp(message_parts=0), "message_parts is 0; expected a whole number from 1 to 1000"),
-        (lambda: SizeShares(exponent=2.5), "exponent is 2.5; expected a number from 0 to 2"),
+        (lambda: SizeShares(exponent=2.5), "exponent is 2.5; expected a number from 0 to 1"),
         (lambda: SizeShares(chunk_bytes=0.0), "chunk_bytes is 0.0; expected a number > 0 (inf for whole messages)"),
+        (lambda: SizeShares(chunk_s=1.0), "chunk_s is 1.0 and chunk_bytes inf; expected chunk_bytes too"),
         (lambda: SizeShares(chunk_s=-1.0), "chunk_s is -1.0; expected a number from 0 to 1e+06 s"),
         (lambda: StrictLevels(by="size"), "by is 'size'; expected one of gpus, compute-share"),
         (lambda: StrictLevels(factor=1.0), "factor 1.0; expected finite numbers, first > 0 and factor > 1"),

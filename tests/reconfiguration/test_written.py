@@ -46,6 +46,15 @@ def test_ranges_are_those_of_each_target_in_order() -> None:
     ]
 
 
+def test_what_an_earlier_run_wrote_in_part_is_not_noted() -> None:
+    written = Written(["t", "u"])
+    written.leave_out(["t"])
+    for name in "tu":
+        array = NewArray(tensor=name, dtype="U8", sources=(), targets=(Target("a", 50),))
+        written.note(array, 0, [memoryview(CONTENT)])
+    assert (written.taken("t"), len(written.taken("u"))) == ([], 1)
+
+
 def test_what_was_seen_is_not_read_again() -> None:
     files, found = Files(), ReadBack(ranges())
     for low in range(40, 240, 20):  # Some pieces reach over a range's end, the last ones are not seen.

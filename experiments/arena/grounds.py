@@ -39,8 +39,8 @@ class Ground:
     """A cluster and a network, and the name of the jobs that come there.
 
     ``per_rack`` servers are a rack, under ``spines``; ``restart_s`` is what a stop costs, scaled as the jobs are;
-    ``round_s`` how often those look again that work in rounds: some iterations at least; jobs are whole blocks of
-    ``block_gpus``.
+    ``round_s`` how often those look again that work in rounds: some iterations at least; ``block_gpus`` is what
+    MonkeyTree gives jobs whole: a server, where it has several GPUs, or what jobs are multiples of.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Ground:
     spines: int
     restart_s: float
     round_s: float
-    block_gpus: int = 1
+    block_gpus: int
 
     @property
     def gpus(self) -> int:
@@ -82,6 +82,7 @@ def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: fl
         spines=4,
         restart_s=restart_s,
         round_s=round_s,
+        block_gpus=4,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from grounds import GROUNDS, Ground, jobs_of, prepare
-from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options
+from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options, plays_on
 from tables import chart, compared, shown
 
 from algorithms.optimal.bound import average_jct_bound_s
@@ -37,7 +37,7 @@ FIRST_SEED = 101
 LARGE = ("2,048-GPU Clos",)
 """Grounds with fewer seeds and without the policies below."""
 SLOW = ("CASSINI", "Crux", "MonkeyTree", "Tiresias, stopping", "SRTF, stopping, HiveD")
-"""They take long, and are far behind: fewer seeds."""
+"""They take long: fewer seeds."""
 
 
 @lru_cache
@@ -54,7 +54,7 @@ def _jobs(ground: Ground, seed: int, folder: Path) -> Workload:
 def runs_of(
     grounds: Sequence[Ground], policies: Mapping[str, Mapping[str, str]], folder: Path, seeds: Mapping[str, int]
 ) -> list[Run]:
-    """Return the runs, policies on the same seeds; ``seeds`` says how many, of ``most``, ``large`` and ``slow``."""
+    """Return the runs of policies that play on a ground, on the same seeds; ``seeds`` says how many, of ``most``, ``large`` and ``slow``."""
     return [
         Run(
             labels={"ground": ground.name, "policy": name},
@@ -65,7 +65,7 @@ def runs_of(
         )
         for ground in grounds
         for name, differs in policies.items()
-        if ground.name not in LARGE or name not in SLOW
+        if plays_on(differs, ground) and (ground.name not in LARGE or name not in SLOW)
         for seed in _seeds(seeds["large" if ground.name in LARGE else "slow" if name in SLOW else "most"])
     ]
 

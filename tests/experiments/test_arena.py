@@ -35,6 +35,14 @@ def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rin
         grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, gpus=256, fixed_size=True)
 
 
+@pytest.mark.parametrize("ground", grounds.GROUNDS.values(), ids=lambda ground: ground.name)
+def test_monkeytree_gets_whole_servers(ground):
+    rival = next(rival for rival in rivals.RIVALS if rival.name == "MonkeyTree")
+    assert ground.block_gpus % ground.gpus_per_server == 0
+    assert ground.block_gpus > 1
+    assert f"block_gpus={ground.block_gpus}," in rival.options(ground)["placement"]
+
+
 def test_fixed_jobs_take_as_long_alone():
     made = {fixed: grounds.jobs_of(seed=2, ground="mix", jobs=1, fixed_size=fixed) for fixed in (False, True)}
     gavel, fifo = (next(r for r in rivals.RIVALS if r.name == name) for name in ("Gavel", "FIFO that skips, LWF-1"))

@@ -34,8 +34,8 @@ CLOS_SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
 class Ground:
     """Jobs on a cluster; ``servers_per_rack`` is 0 on a star, ``restart_s`` what going on after a stop takes.
 
-    ``block_gpus`` is what MonkeyTree gives jobs whole: a server, where it has several GPUs, or what jobs are multiples
-    of.
+    ``block_gpus`` is what MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what
+    has the lower average JCT on the tuning seeds.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Ground:
         )
 
 
-def _star(name: str, jobs: str, num_jobs: int, restart_s: float) -> Ground:
+def _star(name: str, jobs: str, num_jobs: int, restart_s: float, block_gpus: int = 4) -> Ground:
     return Ground(
         name=name,
         jobs=jobs,
@@ -70,7 +70,7 @@ def _star(name: str, jobs: str, num_jobs: int, restart_s: float) -> Ground:
         topology="star",
         servers_per_rack=0,
         restart_s=restart_s,
-        block_gpus=4,
+        block_gpus=block_gpus,
         contention="10gbe",
     )
 
@@ -102,7 +102,8 @@ GROUNDS = {
             restart_s=30 * CLOS_SCALE,
             block_gpus=8,
         ),
-        *(_star(trace.capitalize(), trace, 1000, 30 * TRACES[trace][3]) for trace in TRACES),
+        _star("Philly", "philly", 1000, 30 * TRACES["philly"][3]),
+        _star("Alibaba", "alibaba", 1000, 30 * TRACES["alibaba"][3], block_gpus=1),
     )
 }
 

@@ -43,13 +43,14 @@ def test_crux_plays_only_where_links_are_shared_max_min(tmp_path):
     assert {policy for ground, policy in played if ground == MIX.name} == set(policies.RIVALS) - {"Crux"}
 
 
-@pytest.mark.parametrize("ground", grounds.GROUNDS.values(), ids=lambda ground: ground.name)
-def test_monkeytree_gets_whole_servers(ground):
-    chosen = policies.options(policies.RIVALS["MonkeyTree"], ground, 8.0)
-    assert ground.block_gpus % ground.gpus_per_server == 0
-    assert ground.block_gpus > 1
-    assert f"block_gpus={ground.block_gpus}," in chosen["placement"]
-    assert chosen["order"] == chosen["placement"]
+def test_monkeytree_has_its_order_and_blocks_that_suit_the_jobs(tmp_path):
+    jobs = grounds.jobs_of(seed=1001, jobs=MIX.jobs, num_jobs=60, folder=str(tmp_path))
+    jct_s = {}
+    for block_gpus in (1, MIX.block_gpus):
+        chosen = policies.options(policies.RIVALS["MonkeyTree"], replace(MIX, block_gpus=block_gpus), 8.0)
+        assert chosen["order"] == chosen["placement"]
+        jct_s[block_gpus] = ddlsched.simulate(jobs, seed=1, **chosen).jobs["jct_s"].mean()
+    assert jct_s[MIX.block_gpus] < 0.5 * jct_s[1]
 
 
 @pytest.mark.parametrize("jobs", ["monkeytree", "clos"])

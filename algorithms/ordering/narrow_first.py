@@ -18,7 +18,7 @@ class NarrowFirst:
     Where nobody knows how long jobs take, those of few GPUs are expected to do the least GPU-time, and go first, as in
     Smith's rule. In the queue a job of n GPUs is behind only those that come within n x ``patience_s`` after it, less
     their own patience. But the queue skips what does not fit: a wide job, though first, waits as long as narrow ones
-    come that take each GPU that gets free.
+    come that take what gets free before it is enough.
 
     Parameters
     ----------

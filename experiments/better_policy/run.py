@@ -56,7 +56,10 @@ def _jobs(ground: Ground, seed: int, folder: Path) -> Workload:
 def runs_of(
     grounds: Sequence[Ground], policies: Mapping[str, Mapping[str, str]], folder: Path, seeds: Mapping[str, int]
 ) -> list[Run]:
-    """Return the runs of policies that play on a ground, on the same seeds; ``seeds`` says how many, of ``most``, ``large`` and ``slow``."""
+    """Return the runs of the policies that play on each ground, on the same seeds.
+
+    ``seeds`` says how many, of ``most``, ``large`` and ``slow``.
+    """
     return [
         Run(
             labels={"ground": ground.name, "policy": name},

@@ -29,7 +29,7 @@ RIVALS: dict[str, dict[str, str]] = {
     "Crux": {"placement": "hived", "path": "crux", "contention": "crux"},
     "MonkeyTree": {"placement": _MONKEYTREE, "order": _MONKEYTREE, "path": "perfect"},
 }
-"""A FIFO queue that skips what does not fit, one job a GPU, unless said otherwise.
+"""A FIFO queue that skips what does not fit, one job a GPU, unless said otherwise; MonkeyTree's does not skip.
 
 HiveD places the jobs of rivals that do not place them themselves.
 """

@@ -16,7 +16,9 @@ class NarrowFirst:
     """As if each job had arrived ``patience_s`` later for each of its GPUs; needs no durations.
 
     Where nobody knows how long jobs take, those of few GPUs are expected to do the least GPU-time, and go first, as in
-    Smith's rule. A job of n GPUs is overtaken only by those that come within n x ``patience_s`` after it.
+    Smith's rule. In the queue a job of n GPUs is behind only those that come within n x ``patience_s`` after it, less
+    their own patience. But the queue skips what does not fit: a wide job, though first, waits as long as narrow ones
+    come that take what gets free before it is enough.
 
     Parameters
     ----------

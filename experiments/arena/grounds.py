@@ -39,8 +39,9 @@ class Ground:
     """A cluster and a network, and the name of the jobs that come there.
 
     ``per_rack`` servers are a rack, under ``spines``; ``restart_s`` is what a stop costs, scaled as the jobs are;
-    ``round_s`` how often those look again that work in rounds: some iterations at least; jobs are whole blocks of
-    ``block_gpus``.
+    ``round_s`` how often those look again that work in rounds: some iterations at least; ``block_gpus`` is what
+    MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what has the lower average
+    JCT there.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Ground:
     spines: int
     restart_s: float
     round_s: float
-    block_gpus: int = 1
+    block_gpus: int
 
     @property
     def gpus(self) -> int:
@@ -69,7 +70,7 @@ class Ground:
         )
 
 
-def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: float) -> Ground:
+def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: float, block_gpus: int) -> Ground:
     """Return 16 servers of 4 GPUs, four a leaf, four spines, 2:1."""
     topology = f"leaf-spine:servers_per_leaf=4,spines=4,oversubscription=2,nic_gbps={gbps:g}"
     return Ground(
@@ -82,13 +83,14 @@ def _leaf_spine(name: str, jobs: str, gbps: float, restart_s: float, round_s: fl
         spines=4,
         restart_s=restart_s,
         round_s=round_s,
+        block_gpus=block_gpus,
     )
 
 
 GROUNDS = {
     ground.name: ground
     for ground in (
-        _leaf_spine("64 GPUs, 10G", "mix", 10, restart_s=30 * MIX_SCALE, round_s=360 * MIX_SCALE),
+        _leaf_spine("64 GPUs, 10G", "mix", 10, restart_s=30 * MIX_SCALE, round_s=360 * MIX_SCALE, block_gpus=4),
         Ground(
             name="MonkeyTree's mix, 256 GPUs",
             jobs="monkeytree",
@@ -102,7 +104,14 @@ GROUNDS = {
             block_gpus=8,
         ),
         *(
-            _leaf_spine(f"{trace.capitalize()}, {gbps}G", trace, gbps, restart_s=30 * TRACES[trace][3], round_s=5.0)
+            _leaf_spine(
+                f"{trace.capitalize()}, {gbps}G",
+                trace,
+                gbps,
+                restart_s=30 * TRACES[trace][3],
+                round_s=5.0,
+                block_gpus=1,
+            )
             for trace in TRACES
             for gbps in (10, 100, 400)
         ),

@@ -9,12 +9,14 @@ from typing import Any
 from grounds import Ground
 
 from ddlsched import Disturbances
+from ddlsched.errors import InputError
 
 HERE = Path(__file__).parent
 NEW = "Whole servers, narrow first"
 FREE = "bounded-overlap:limit=100000"
 """Transfers start when they are ready, as with TCP."""
 COMMON = {"order": "fifo", "communication": FREE}
+_MONKEYTREE = "monkeytree:gpus_per_rack={rack_gpus},block_gpus={block_gpus},spines=16"
 
 RIVALS: dict[str, dict[str, str]] = {
     "FIFO, LWF-1": {"placement": "lwf"},
@@ -25,9 +27,9 @@ RIVALS: dict[str, dict[str, str]] = {
     "HiveD": {"placement": "hived"},
     "CASSINI": {"placement": "cassini", "communication": "cassini"},
     "Crux": {"placement": "hived", "path": "crux", "contention": "crux"},
-    "MonkeyTree": {"placement": "monkeytree:gpus_per_rack={rack_gpus},block_gpus=1,spines=16", "path": "perfect"},
+    "MonkeyTree": {"placement": _MONKEYTREE, "order": _MONKEYTREE, "path": "perfect"},
 }
-"""A FIFO queue that skips what does not fit, one job a GPU, unless said otherwise.
+"""A FIFO queue that skips what does not fit, one job a GPU, unless said otherwise; MonkeyTree's does not skip.
 
 HiveD places the jobs of rivals that do not place them themselves.
 """
@@ -53,15 +55,34 @@ ABLATION = {
 ALL: Mapping[str, dict[str, str]] = RIVALS | OURS | KNOWING
 
 
+def plays_on(differs: Mapping[str, str], ground: Ground) -> bool:
+    """Return whether a policy meets the others on equal terms: who replaces the network's model has to have max-min's.
+
+    Elsewhere its network would be another one than that of all other rows.
+    """
+    return "contention" not in differs or ground.contention == "max-min"
+
+
 def options(differs: Mapping[str, str], ground: Ground, mean_run_s: float) -> dict[str, Any]:
     """Return the arguments of ``simulate``; ``mean_run_s`` is that of the tuning seeds' jobs alone.
 
     Tiresias looks at its queues each such time, and demotes a job after three of them on a GPU. A job on all
     GPUs counts as if it had come 30 such times later, where narrow ones go first.
+
+    Raises
+    ------
+    InputError
+        The policy replaces the network's model where that is not max-min.
     """
+    if not plays_on(differs, ground):
+        raise InputError(
+            f"contention is {differs['contention']!r} on {ground.name!r}, whose network is {ground.contention!r}; "
+            "expected a ground with max-min, or a policy that keeps the network"
+        )
     values = {
         "rack": ground.servers_per_rack,
         "rack_gpus": (ground.servers_per_rack or ground.servers) * ground.gpus_per_server,
+        "block_gpus": ground.block_gpus,
         "s": mean_run_s,
         "gpu_s": 3 * mean_run_s,
         "patience_s": 30 * mean_run_s / ground.cluster.num_gpus,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from grounds import GROUNDS, Ground, jobs_of, prepare
-from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options
+from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options, plays_on
 from tables import chart, compared, shown
 
 from algorithms.optimal.bound import average_jct_bound_s
@@ -35,9 +35,11 @@ TUNING_SEEDS = (1001, 1002, 1003)
 FIRST_SEED = 101
 """Of those that the tables are made with; 1 to 12 were looked at before the order was chosen."""
 LARGE = ("2,048-GPU Clos",)
-"""Grounds with fewer seeds and without the policies below."""
-SLOW = ("CASSINI", "Crux", "MonkeyTree", "Tiresias, stopping", "SRTF, stopping, HiveD")
-"""They take long, and are far behind: fewer seeds."""
+"""Grounds with fewer seeds and without those that are absent."""
+SLOW = ("CASSINI", "Crux", "Tiresias, stopping", "SRTF, stopping, HiveD")
+"""They take long: fewer seeds."""
+ABSENT = (*SLOW, "MonkeyTree")
+"""They take long, or are for two tiers of switches."""
 
 
 @lru_cache
@@ -54,7 +56,10 @@ def _jobs(ground: Ground, seed: int, folder: Path) -> Workload:
 def runs_of(
     grounds: Sequence[Ground], policies: Mapping[str, Mapping[str, str]], folder: Path, seeds: Mapping[str, int]
 ) -> list[Run]:
-    """Return the runs, policies on the same seeds; ``seeds`` says how many, of ``most``, ``large`` and ``slow``."""
+    """Return the runs of the policies that play on each ground, on the same seeds.
+
+    ``seeds`` says how many, of ``most``, ``large`` and ``slow``.
+    """
     return [
         Run(
             labels={"ground": ground.name, "policy": name},
@@ -65,7 +70,7 @@ def runs_of(
         )
         for ground in grounds
         for name, differs in policies.items()
-        if ground.name not in LARGE or name not in SLOW
+        if plays_on(differs, ground) and (ground.name not in LARGE or name not in ABSENT)
         for seed in _seeds(seeds["large" if ground.name in LARGE else "slow" if name in SLOW else "most"])
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,17 @@ def test_rivals_that_share_gpus_or_allocate_do_not_play_with_jobs_of_several_rin
     assert absent == {"Muri-S", "Lucid", "Gavel", "Sia", "Rubick"}
     with pytest.raises(InputError, match="has rings of its own"):
         grounds.jobs_of(seed=1, ground="monkeytree", jobs=20, gpus=256, fixed_size=True)
+
+
+def test_monkeytree_gets_the_better_of_a_gpu_and_a_server():
+    """Sizes of the mix fill servers; on the traces jobs of one GPU would hold a server each."""
+    (rival,) = (rival for rival in rivals.RIVALS if rival.name == "MonkeyTree")
+    workload = grounds.jobs_of(seed=1, ground="mix", jobs=40)
+    jct_s = {
+        size: ddlsched.simulate(workload, seed=1, **rival.options(replace(MIX, block_gpus=size))).jobs["jct_s"].mean()
+        for size in (1, 4)
+    }
+    assert jct_s[MIX.block_gpus] < 0.8 * jct_s[1]
 
 
 def test_fixed_jobs_take_as_long_alone():

@@ -19,15 +19,38 @@ grounds, policies, run, tables, variants = scripts_of(
     "better_policy", "grounds", "policies", "run", "tables", "variants"
 )
 MIX = grounds.GROUNDS["64-GPU mix"]
+RACKS = grounds.GROUNDS["MonkeyTree's mix"]
 EVERY = policies.ALL | policies.ABLATION
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_policy_ends_all_jobs(name, tmp_path):
-    jobs = grounds.jobs_of(seed=1, jobs="microsoft", num_jobs=12, folder=str(tmp_path))
-    result = ddlsched.simulate(jobs, seed=1, **policies.options(EVERY[name], MIX, 8.0))
+    ground = MIX if policies.plays_on(EVERY[name], MIX) else RACKS
+    jobs = grounds.jobs_of(seed=1, jobs=ground.jobs, num_jobs=12, folder=str(tmp_path))
+    result = ddlsched.simulate(jobs, seed=1, **policies.options(EVERY[name], ground, 8.0))
     assert (result.jobs["state"] == "finished").all()
     assert result.most_jobs_on_a_gpu == 1
+
+
+def test_crux_plays_only_where_links_are_shared_max_min(tmp_path):
+    """On a star of the linear model its rows would be of another network than all others."""
+    with pytest.raises(InputError, match="contention is 'crux' on '64-GPU mix', whose network is '10gbe'"):
+        policies.options(policies.RIVALS["Crux"], MIX, 8.0)
+    assert policies.options(policies.RIVALS["Crux"], RACKS, 8.0)["contention"] == "crux"
+    runs = run.runs_of([MIX, RACKS], policies.RIVALS, tmp_path, {"most": 1, "large": 1, "slow": 1})
+    played = {(one.labels["ground"], one.labels["policy"]) for one in runs}
+    assert ("MonkeyTree's mix", "Crux") in played
+    assert {policy for ground, policy in played if ground == MIX.name} == set(policies.RIVALS) - {"Crux"}
+
+
+def test_monkeytree_has_its_order_and_blocks_that_suit_the_jobs(tmp_path):
+    jobs = grounds.jobs_of(seed=1001, jobs=MIX.jobs, num_jobs=60, folder=str(tmp_path))
+    jct_s = {}
+    for block_gpus in (1, MIX.block_gpus):
+        chosen = policies.options(policies.RIVALS["MonkeyTree"], replace(MIX, block_gpus=block_gpus), 8.0)
+        assert chosen["order"] == chosen["placement"]
+        jct_s[block_gpus] = ddlsched.simulate(jobs, seed=1, **chosen).jobs["jct_s"].mean()
+    assert jct_s[MIX.block_gpus] < 0.5 * jct_s[1]
 
 
 @pytest.mark.parametrize("jobs", ["monkeytree", "clos"])
@@ -51,13 +74,24 @@ def test_variants_put_jobs_elsewhere():
     )
 
 
-def test_narrow_jobs_go_first_but_not_for_ever():
+def test_narrow_jobs_go_first_until_the_patience_of_a_wide_one_is_over():
     order = NarrowFirst(patience_s=2.0)
     wide, narrow = (job_view(num_gpus=gpus, arrival_s=at_s) for gpus, at_s in ((8, 0.0), (1, 13.0)))
     assert order.key(narrow, 13.0) < order.key(wide, 13.0)
     assert order.key(job_view(num_gpus=1, arrival_s=15.0), 15.0) > order.key(wide, 15.0)
     with pytest.raises(InputError, match="patience_s is -1"):
         NarrowFirst(patience_s=-1)
+
+
+@pytest.mark.parametrize("narrow", [20, 40])
+def test_a_wide_job_waits_as_long_as_narrow_ones_come(narrow):
+    """It is first in the queue after 4 s, but the queue skips what does not fit, and it never does before they end."""
+    jobs = [data_parallel_job(str(n), 1, arrival_s=0.5 * n, iterations=10, forward_s=0.1) for n in range(narrow)]
+    jobs += [data_parallel_job("wide", 4, arrival_s=0.1, iterations=1, forward_s=0.1)]
+    cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=2, exclusive=True)
+    ours = {"placement": "whole-servers", "order": NarrowFirst(patience_s=1.0)}
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), cluster=cluster, **ours).jobs.set_index("job_id")
+    assert result.loc["wide", "start_s"] >= result.loc[str(narrow - 1), "start_s"] == 0.5 * (narrow - 1)
 
 
 def test_jobs_move_to_make_room_for_one_that_waits():

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
@@ -31,7 +33,7 @@ from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, RescaleCost
-from ddlsched.workload.steady import steady_part_ns
+from ddlsched.workload.steady import steady_part
 from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["simulate", "warm_up"]
@@ -115,8 +117,9 @@ def simulate(
     until_s
         Cut the run off after this instant, seconds; jobs that are not finished are counted apart.
     steady
-        Count only the middle of the arrivals, in place of a warm-up: those of a stream that come after a fifth of the
-        jobs and before the last tenth; all are simulated (:mod:`ddlsched.workload.steady`).
+        Count only the middle of the arrivals, in place of a warm-up: of a stream's jobs by arrival, and by their place
+        in the workload if at once, neither the first fifth nor the last tenth; all are simulated
+        (:mod:`ddlsched.workload.steady`).
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.
@@ -183,7 +186,7 @@ def simulate(
     names: dict[str, Any] = dict(resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler))
     given = {"placement": placement, "order": order, "communication": communication}
     names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    counted_ns = _counted_ns(workload, warmup_s, steady)
+    warmup_ns, counted = _counted(workload, warmup_s, steady)
     network = Network(
         resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
     )
@@ -204,11 +207,11 @@ def simulate(
         disturbances=disturbances or Disturbances(),
         capacity=capacity,
         seed=seed,
-        span=_span(until_s, counted_ns[0]),
+        span=_span(until_s, warmup_ns),
         window=window,
         watch=watch,
     )
-    result = Result(workload, cluster, run_simulation(workload, settings), counted_before_ns=counted_ns[1])
+    result = Result(workload, cluster, run_simulation(workload, settings), counted)
     refuse_faster_than_links(result)
     return result
 
@@ -230,15 +233,17 @@ def _cluster(cluster: Cluster | None, servers: Mapping[str, Any], other: Mapping
     return replace(read_cluster(given["server_table"]), **fields)
 
 
-def _counted_ns(workload: Workload, warmup_s: float, steady: bool) -> tuple[int, int]:
-    """Return from when on and before when a job must arrive to count, nanoseconds."""
+def _counted(workload: Workload, warmup_s: float, steady: bool) -> tuple[int, np.ndarray]:
+    """Return when the warm-up ends, nanoseconds, and whether each job counts."""
     if not 0 <= warmup_s < MAX_NS / NS_PER_S:
         raise InputError(f"warmup_s is {warmup_s}; expected seconds from 0")
-    if not steady:
-        return ns_from_s(warmup_s), MAX_NS
-    if warmup_s:
+    if warmup_s and steady:
         raise InputError(f"warmup_s is {warmup_s} and steady leaves out a warm-up of its own; expected one of the two")
-    return steady_part_ns(workload)
+    arrivals_ns = np.array([job.arrival_ns for job in workload])
+    if steady:
+        counted = steady_part(workload)
+        return int(arrivals_ns[counted].min()), counted
+    return ns_from_s(warmup_s), arrivals_ns >= ns_from_s(warmup_s)
 
 
 def _span(until_s: float | None, warmup_ns: int) -> Span:

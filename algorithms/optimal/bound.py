@@ -60,7 +60,7 @@ def jct_bound(workload: Workload, cluster: Cluster, contention: ContentionModel,
     1. a + v <= 1, as no worker computes while the job's all-reduce runs; the integral of a is P, that of v is Q;
     2. the sum of n a over the jobs is at most the number of GPUs, which compute one task at a time;
     3. the sum of N v is at most what all cards carry, over that of the fastest: in every contention model that
-       conserves bytes a link's rates never add up to more than it carries;
+       conserves bytes and does not say ``exceeds_links`` a link's rates never add up to more than it carries;
     4. the sum of n m (a + v) is at most the number of GPUs, m being the share of a GPU's memory that a worker takes; in
        an exclusive cluster m = 1, as a job keeps its GPUs while it sends;
     5. by any time the share of v done is at most that of a, which is at most one iteration ahead;
@@ -81,14 +81,15 @@ def jct_bound(workload: Workload, cluster: Cluster, contention: ContentionModel,
     cluster
         Its GPUs, memory, cards, and whether GPUs are exclusive. Runs must have no jitter: it makes some tasks shorter.
     contention
-        A model that conserves bytes.
+        A model that conserves bytes and under which links carry no more than they can: 3 rests on the latter.
     intervals
         Into which time is cut. More make the bound a little better and the programme slower.
 
     Raises
     ------
     InputError
-        Elastic jobs, a contention model that does not conserve bytes, or a topology that knows the inside of servers.
+        Elastic jobs, a contention model that does not conserve bytes or exceeds links, or a topology that knows the
+        inside of servers.
 
     References
     ----------
@@ -149,6 +150,8 @@ def _cards(cluster: Cluster, contention: ContentionModel) -> _Cards:
         raise InputError(f"jct_bound: {topology} states the inside of servers; expected a topology that does not")
     if not contention.conserves_bytes:
         raise InputError(f"jct_bound: {contention} does not conserve bytes; expected a contention model that does")
+    if getattr(contention, "exceeds_links", False):
+        raise InputError(f"jct_bound: {contention} lets links carry more than they can; expected a model that does not")
     speeds = np.array([network.links[server].relative_bandwidth for server in range(cluster.num_servers)])
     own = contention.bound_to(network)
     return _Cards(own, own.alone_per_byte_s / speeds.max(), float(speeds.sum() / speeds.max()))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.results.made_above import MadeAbove
-from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ class Result:
     timeline = MadeAbove("ddlsched.results.timeline_table", "timeline_table")
     plot = MadeAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
 
-    def __init__(
-        self, workload: Workload, cluster: Cluster, finished: Finished, counted_before_ns: int = MAX_NS
-    ) -> None:
-        self._counted_before_ns = counted_before_ns
+    def __init__(self, workload: Workload, cluster: Cluster, finished: Finished, counted: np.ndarray) -> None:
+        self._counted = counted
         self.workload = workload
         self.cluster = cluster
         self.finished = finished
@@ -123,7 +121,7 @@ class Result:
         over its GPUs; also during communication); lost_s (time on GPUs whose work a failure or a change destroyed);
         restarts (of an elastic job also its changes while it ran); gpus, servers (counts; of an elastic job those
         that it had last); state at the end of the run (finished, running, queued, future or dropped); counted
-        (arrived after the warm-up; of a steady stream before its last tenth, too);
+        (arrived after the warm-up; of a steady stream by rank, neither its first fifth nor its last tenth);
         model and user, if the workload has them.
         """
         import pandas as pd
@@ -144,7 +142,7 @@ class Result:
             "gpus": records.num_gpus,
             "servers": records.num_servers,
             "state": np.array(_STATES)[records.state],
-            "counted": (records.arrival_ns >= self.finished.warmup_ns) & (records.arrival_ns < self._counted_before_ns),
+            "counted": self._counted,
         }
         frame = pd.DataFrame(columns)
         for label in ("model", "user"):

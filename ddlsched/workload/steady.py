@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from ddlsched.units import MAX_NS
+import numpy as np
+
 from ddlsched.workload.job import Workload
 
-__all__ = ["steady_part_ns"]
+__all__ = ["steady_part"]
 
 
-def steady_part_ns(workload: Workload) -> tuple[int, int]:
-    """Return from when on and before when a job must arrive to count, nanoseconds.
+def steady_part(workload: Workload) -> np.ndarray:
+    """Return whether each job counts, in the order of the workload; at least one does.
 
     The first fifth of the jobs fills the cluster, and the last tenth keeps it full while those before it end. Fewer
-    than 10 jobs have no last tenth.
+    than 10 jobs have no last tenth. Jobs that arrive at once are told apart by their place in the workload.
     """
-    arrivals_ns = sorted(job.arrival_ns for job in workload)
-    count = len(arrivals_ns)
-    first, end = count // 5, count - count // 10
-    return arrivals_ns[first], arrivals_ns[end] if end < count else MAX_NS
+    order = np.argsort([job.arrival_ns for job in workload], kind="stable")
+    counted = np.zeros(len(order), bool)
+    counted[order[len(order) // 5 : len(order) - len(order) // 10]] = True
+    return counted

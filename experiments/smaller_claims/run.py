@@ -35,6 +35,8 @@ STREAM = "stream:num_jobs=200,load={load},scale=0.01"
 RESTART_S = 0.3
 """30 s, scaled as the jobs are."""
 TIMERS = ("placement.server_s=0:10", "placement.rack_s=0:10")
+TIMED_NETWORKS = {"star": "star", "leaf-spine, 4:1": "leaf-spine:servers_per_leaf=4,oversubscription=4"}
+"""Where Dally's timers are tuned: a star has no racks, so that the rack timer can do nothing good there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +165,11 @@ def maintenance(folder: Path) -> dict[str, Path]:
 
 
 def tuned_timers(out: Path, processes: int) -> pd.DataFrame:
-    """Return what tuning Dally's two timers gains, on the tuning and on held-out seeds."""
+    """Return what tuning Dally's two timers gains on each network, on the tuning and on held-out seeds."""
+    return pd.DataFrame([_tuned_on(network, out, processes) for network in TIMED_NETWORKS])
+
+
+def _tuned_on(network: str, out: Path, processes: int) -> dict[str, Any]:
     found = tune(
         STREAM.format(load=0.8),
         {"placement": "delay:server_s=0.6,rack_s=0.6"},
@@ -171,13 +177,13 @@ def tuned_timers(out: Path, processes: int) -> pd.DataFrame:
         trials=12,
         seeds=range(1, 4),
         held_out=range(101, 107),
-        options={**FREE, **ALONE, "steady": True},
-        folder=out / "tuning",
+        options={**FREE, "cluster": Cluster(exclusive=True, topology=TIMED_NETWORKS[network]), "steady": True},
+        folder=out / "tuning" / network.split(",")[0],
         processes=processes,
     )
     low, high = found.held_out_interval or (np.nan, np.nan)
-    row = {"timers": found.policies["placement"], "tuning_change": found.tuning_change}
-    return pd.DataFrame([row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": 6}])
+    row = {"network": network, "timers": found.policies["placement"], "tuning_change": found.tuning_change}
+    return row | {"change": found.held_out_change, "change_low": low, "change_high": high, "seeds": 6}
 
 
 def gradient_coding(workers: int = 8) -> pd.DataFrame:

@@ -55,9 +55,9 @@ def workloads(draw, most_jobs: int, most_gpus: int) -> Workload:
 @given(workloads(most_jobs=3, most_gpus=4))
 @settings(max_examples=12, deadline=None)
 def test_it_is_below_the_exact_optimum(workload):
-    found = optimum(workload, TWO, contention=MODEL, unit_s=UNIT_S, time_limit_s=5.0)
-    if found.proven:
-        assert average_jct_bound_s(workload, TWO, MODEL, intervals=40) <= found.average_jct_s + 1e-9
+    found = optimum(workload, TWO, contention=MODEL, unit_s=UNIT_S)
+    assert found.proven  # the slowest of 40 took 0.2 s of CPU
+    assert average_jct_bound_s(workload, TWO, MODEL, intervals=40) <= found.average_jct_s + 1e-9
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -153,6 +153,16 @@ def test_overlapping_buckets_count_their_compute_only():
     assert average_jct_bound_s(jobs, TWO, MODEL) == pytest.approx(0.06)
 
 
+class Published(Linear):
+    conserves_bytes = False
+
+
+class Unshared(Linear):
+    """No transfer slows another, as in experiments/datacentre_traces."""
+
+    exceeds_links = True
+
+
 ELASTIC = ElasticJob(
     job_id="a",
     arrival_s=0,
@@ -171,7 +181,8 @@ ELASTIC = ElasticJob(
     [
         (ELASTIC, TWO, MODEL, 10, "elastic"),
         (job("a", 1, 1, (1, 1, 1)), TWO, MODEL, 0, "intervals is 0"),
-        (job("a", 1, 1, (1, 1, 1)), TWO, None, 10, "does not conserve bytes"),
+        (job("a", 1, 1, (1, 1, 1)), TWO, Published(), 10, "does not conserve bytes"),
+        (job("a", 1, 1, (1, 1, 1)), TWO, Unshared(), 10, "links carry more than they can"),
         (
             job("a", 1, 1, (1, 1, 1)),
             Cluster(num_servers=4, gpus_per_server=8, topology="rail-optimised:nvlink_gbps=1000"),
@@ -182,8 +193,5 @@ ELASTIC = ElasticJob(
     ],
 )
 def test_what_it_does_not_cover_is_refused(jobs, cluster, contention, intervals, named):
-    class Published(Linear):
-        conserves_bytes = False
-
     with pytest.raises(InputError, match=named):
-        jct_bound(Workload.of([jobs]), cluster, contention or Published(), intervals=intervals)
+        jct_bound(Workload.of([jobs]), cluster, contention, intervals=intervals)

@@ -137,7 +137,7 @@ def test_a_door_earns_by_more_than_5_percent_on_top_of_the_best_placement():
     assert answers.earning(rows_at(best | base | {"least congested": 0.5 * 0.94})) == {"placement", "paths"}
 
 
-def test_neither_a_bound_nor_what_is_tried_on_first_fit_nor_a_bundle_earns():
+def test_neither_stops_without_their_price_nor_what_is_tried_on_first_fit_nor_a_bundle_earns():
     free = {"SRTF that stops at no cost": 0.1, "least congested, on first-fit": 0.1, "Block-SRTF": 0.1}
     assert answers.earning(rows_at({"HiveD": 0.99} | free)) == frozenset()
 
@@ -176,6 +176,26 @@ def test_the_readme_holds_the_committed_shares():
     lines = markdown([{name: str(value) for name, value in row.items()} for row in shares.to_dict("records")])
     for line in lines.splitlines():
         assert line in document
+
+
+def test_the_headline_says_what_hived_alone_takes_and_where_blocks_are_better():
+    document = (FOLDER / "README.md").read_text(encoding="utf-8")
+    rows = table("map")
+    mix = rows[(rows["trace"] == "") & (rows["door"] == "placement")]
+    hived, best = mix[mix["policy"] == "HiveD"], mix[mix["policy"] == mix["best_placement"]]
+    takes = [f"{-100 * one['change'].max():.0f} to {-100 * one['change'].min():.0f} % off" for one in (hived, best)]
+    assert f"HiveD takes {takes[0]} first-fit's average JCT at the {len(hived)} points" in document
+    assert f"**the best of the three placements** takes {takes[1]}" in document
+    assert f"at {(hived['high'] < -0.05).sum()} of them more than 5 %" in document
+    assert f"better at {(best['policy'] == 'blocks').sum()} of the {len(best)}" in document
+    for row in hived[hived["high"] > -0.05].itertuples():
+        assert f"{-100 * row.change:.1f} [{-100 * row.high:.1f}, {-100 * row.low:.1f}] %" in document
+    free = rows[(rows["policy"] == "SRTF that stops at no cost") & (rows["low"] > 0)]
+    assert set(free["load"]) == {points.BURST}
+    assert (
+        f"for certain at {len(free)} of\n  {len(rows.groupby(list(points.Point.__dataclass_fields__)))} points"
+        in document
+    )
 
 
 def test_a_table_is_drawn_without_a_run(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
@@ -147,6 +148,26 @@ def test_the_middle_of_a_stream_counts_and_all_of_it_is_simulated():
     assert steady.summary()["average_jct_s"] == pytest.approx(every.jobs["jct_s"][10:45].mean())
     few = ddlsched.simulate(stream(seed=2, num_jobs=4, scale=0.01), steady=True)
     assert few.jobs["counted"].all()
+
+
+@pytest.mark.parametrize(
+    ("arrivals_s", "counted"),
+    [
+        ([0] * 20, range(4, 18)),
+        ([0] * 8 + [1] * 12, range(4, 18)),
+        ([*range(17), 99, 99, 99], range(4, 18)),
+        ([9, 9, 9, 0, 0], [0, 1, 2, 4]),
+        ([0], [0]),
+    ],
+    ids=["all at once", "a tie at the start", "a tie at the end", "not in order", "one job"],
+)
+def test_of_jobs_that_arrive_at_once_the_stated_share_counts(arrivals_s, counted):
+    jobs = [data_parallel_job(str(number), arrival_s=at_s, forward_s=1.0) for number, at_s in enumerate(arrivals_s)]
+    one_gpu = ddlsched.Cluster(num_servers=1, gpus_per_server=1, exclusive=True)
+    result = ddlsched.simulate(ddlsched.Workload.of(jobs), one_gpu, steady=True)
+    assert np.flatnonzero(result.jobs["counted"]).tolist() == list(counted)
+    assert result.summary()["jobs"] == len(counted)
+    assert result.summary()["average_jct_s"] == pytest.approx(result.jobs["jct_s"][list(counted)].mean())
 
 
 def test_a_steady_part_and_a_warm_up_exclude_each_other():

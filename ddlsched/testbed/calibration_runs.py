@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
 from ddlsched.gate.gate import GateSettings
 from ddlsched.io.files import replacing
-from ddlsched.performance.calibration.fit import calibrate
+from ddlsched.performance.calibration.fit import FORMS, calibrate, fit_constants
 from ddlsched.performance.calibration.measure import Measured, write_measurements
 from ddlsched.performance.calibration.measurements import Measurements, read_measurements
 from ddlsched.plugins.names import resolve
@@ -20,7 +21,19 @@ from ddlsched.testbed.real_run import run_for_real
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["Setting", "calibration_settings", "fitted_constants", "fitted_models", "measure_settings", "measured_rows"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Setting",
+    "calibration_settings",
+    "fitted_constants",
+    "fitted_models",
+    "measure_settings",
+    "measured_rows",
+    "reducing_job",
+    "sent_freely",
+]
 
 ITERATIONS = 12
 _SIZES_BYTES = (200_000, 400_000, 800_000, 1_600_000)
@@ -57,27 +70,37 @@ def measure_settings(
 
 
 def _mean_s(setting: Setting, settings: GateSettings, crew: WorkerCrew) -> float:
-    tasks = (
-        ComputeTask(name="pause", duration_ns=_PAUSE_NS),
-        AllReduceTask(name="all-reduce", message_bytes=setting.message_bytes, after=("pause",)),
-    )
-    jobs = [
-        Job(
-            job_id=f"calibration-{number}",
-            arrival_s=0.0,
-            num_gpus=setting.servers,
-            iterations=ITERATIONS,
-            iteration=IterationDag(tasks),
-            gpu_memory_mb=0.0,
-        )
-        for number in range(setting.jobs)
-    ]
-    pinned = Pinned(servers={job.job_id: range(setting.servers) for job in jobs})
-    free = resolve("communication", "bounded-overlap:limit=1000")
-    alone = replace(settings, placement=pinned, communication=free, chunk_bytes=None, slots=False)
-    transfers = run_for_real(Workload.of(jobs), alone, crew).transfers
+    names = [f"calibration-{number}" for number in range(setting.jobs)]
+    jobs = [reducing_job(name, setting.message_bytes, setting.servers, ITERATIONS) for name in names]
+    transfers = sent_freely(jobs, settings, crew)
     counted = transfers[(transfers.iteration >= _FIRST) & (transfers.iteration < ITERATIONS - 1)]
     return float((counted.ended_s - counted.granted_s).mean())
+
+
+def reducing_job(name: str, message_bytes: int, servers: int, iterations: int) -> Job:
+    """Return a job of a worker a server that does nothing but reduce, with short pauses."""
+    tasks = (
+        ComputeTask(name="pause", duration_ns=_PAUSE_NS),
+        AllReduceTask(name="all-reduce", message_bytes=message_bytes, after=("pause",)),
+    )
+    return Job(
+        job_id=name,
+        arrival_s=0.0,
+        num_gpus=servers,
+        iterations=iterations,
+        iteration=IterationDag(tasks),
+        gpu_memory_mb=0.0,
+    )
+
+
+def sent_freely(
+    jobs: Sequence[Job], settings: GateSettings, crew: WorkerCrew, chunk_bytes: float | None = None
+) -> pd.DataFrame:
+    """Return the transfers of jobs on the first servers each, of which none waits for another."""
+    pinned = Pinned(servers={job.job_id: range(job.num_gpus) for job in jobs})
+    free = resolve("communication", "bounded-overlap:limit=1000")
+    alone = replace(settings, placement=pinned, communication=free, chunk_bytes=chunk_bytes, slots=False)
+    return run_for_real(Workload.of(jobs), alone, crew).transfers
 
 
 def measured_rows(
@@ -92,17 +115,8 @@ def measured_rows(
 
 
 def fitted_constants(rows: Measurements) -> dict[str, float]:
-    """Return ``latency_s`` and ``per_byte_s`` of max-min and equal-share.
-
-    Raises
-    ------
-    InputError
-        No such model fits with a time of a byte above 0.
-    """
-    for fit in calibrate(rows):
-        if fit.form.ring_bytes:
-            return fit.values
-    raise InputError("no contention model fits what was measured; expected times that grow with the message")
+    """Return ``latency_s`` and ``per_byte_s`` of max-min and equal-share, without intervals."""
+    return fit_constants(next(form for form in FORMS if form.ring_bytes), rows)
 
 
 def fitted_models(rows: Measurements) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +14,15 @@ from ddlsched.gate.gate import GateSettings
 from ddlsched.gate.transfer_gate import CHUNK_BYTES
 from ddlsched.io.files import replacing
 from ddlsched.network.size_shares import LARGEST_EXPONENT
-from ddlsched.plugins.names import resolve
+from ddlsched.testbed.calibration_runs import reducing_job, sent_freely
 from ddlsched.testbed.crews import WorkerCrew
-from ddlsched.testbed.pinned import Pinned
-from ddlsched.testbed.real_run import run_for_real
-from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
-from ddlsched.workload.job import Job, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Beside", "SizeModels", "fitted_size_shares", "measured_shares", "share_settings"]
+__all__ = ["Beside", "SizeModel", "fitted_size_shares", "measure_shares", "read_shares", "share_settings"]
 
 _LARGE_ITERATIONS = 10
-_PAUSE_NS = 2_000_000
 _MOST_SHARE = 0.98
 COLUMNS = ("message_bytes", "other_bytes", "servers", "chunk_bytes", "transfer_s")
 
@@ -55,11 +50,25 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class SizeModels:
-    """The fitted model, as ``simulate --contention`` takes it: for whole messages, and for messages in chunks."""
+class SizeModel:
+    """The constants of ``size-shares`` that fit: seconds, seconds a byte, and bytes."""
 
-    whole: str
-    in_chunks: str
+    latency_s: float
+    per_byte_s: float
+    exponent: float
+    chunk_bytes: float
+    chunk_s: float
+
+    @property
+    def whole(self) -> str:
+        """What ``simulate --contention`` takes for whole messages."""
+        constants = f"latency_s={self.latency_s:.6g},per_byte_s={self.per_byte_s:.6g},exponent={self.exponent:.4g}"
+        return f"size-shares:{constants}"
+
+    @property
+    def in_chunks(self) -> str:
+        """The same for messages in chunks."""
+        return f"{self.whole},chunk_bytes={self.chunk_bytes:.0f},chunk_s={self.chunk_s:.6g}"
 
 
 def share_settings(num_servers: int) -> list[Beside]:
@@ -71,15 +80,22 @@ def share_settings(num_servers: int) -> list[Beside]:
     return settings + chunked
 
 
-def measured_shares(path: Path, settings: GateSettings, crew: WorkerCrew | None) -> pd.DataFrame:
-    """Return a row a setting, of :data:`COLUMNS`; a crew measures them if the file is not there, and keeps them."""
+def measure_shares(path: Path, settings: GateSettings, crew: WorkerCrew) -> None:
+    """Have a crew measure all settings, unless the file is there, and keep a row of :data:`COLUMNS` of each."""
     import pandas as pd
 
-    if not path.exists() and crew is not None:
-        wanted = share_settings(settings.cluster.num_servers)
-        table = pd.DataFrame([asdict(each) | {"transfer_s": _mean_s(each, settings, crew)} for each in wanted])
-        with replacing(path, "shares") as file:
-            table.to_csv(file, index=False, float_format="%.10g")
+    if path.exists():
+        return
+    wanted = share_settings(settings.cluster.num_servers)
+    table = pd.DataFrame([asdict(each) | {"transfer_s": _mean_s(each, settings, crew)} for each in wanted])
+    with replacing(path, "shares") as file:
+        table.to_csv(file, index=False, float_format="%.10g")
+
+
+def read_shares(path: Path) -> pd.DataFrame:
+    """Return the rows that were kept."""
+    import pandas as pd
+
     if not path.exists():
         raise InputError(f"{path}: is not there; expected shares that were measured")
     table = pd.read_csv(path)
@@ -96,35 +112,16 @@ def _mean_s(beside: Beside, settings: GateSettings, crew: WorkerCrew) -> float:
     Slow ones more often reach beyond the other's end and do not count, so that the mean is rather too short.
     """
     times = max(beside.other_bytes // beside.message_bytes, 1)
-    jobs = [_job("measured", beside.message_bytes, beside.servers, _LARGE_ITERATIONS * times)]
+    jobs = [reducing_job("measured", beside.message_bytes, beside.servers, _LARGE_ITERATIONS * times)]
     if beside.other_bytes:
-        jobs.append(_job("other", beside.other_bytes, beside.servers, _LARGE_ITERATIONS))
-    pinned = Pinned(servers={job.job_id: range(beside.servers) for job in jobs})
-    free = resolve("communication", "bounded-overlap:limit=1000")
-    chunk_bytes = beside.chunk_bytes or None
-    alone = replace(settings, placement=pinned, communication=free, chunk_bytes=chunk_bytes, slots=False)
-    transfers = run_for_real(Workload.of(jobs), alone, crew).transfers
+        jobs.append(reducing_job("other", beside.other_bytes, beside.servers, _LARGE_ITERATIONS))
+    transfers = sent_freely(jobs, settings, crew, beside.chunk_bytes or None)
     counted = transfers[(transfers.job_id == "measured") & (transfers.iteration > 0)]
     if beside.other_bytes:
         counted = within(counted, transfers[(transfers.job_id == "other") & (transfers.iteration > 0)])
     if counted.empty:
         raise InputError(f"{beside}: no all-reduce was sent beside the other job's; expected a quieter machine")
     return float((counted.ended_s - counted.granted_s).mean())
-
-
-def _job(name: str, message_bytes: int, servers: int, iterations: int) -> Job:
-    tasks = (
-        ComputeTask(name="pause", duration_ns=_PAUSE_NS),
-        AllReduceTask(name="all-reduce", message_bytes=message_bytes, after=("pause",)),
-    )
-    return Job(
-        job_id=name,
-        arrival_s=0.0,
-        num_gpus=servers,
-        iterations=iterations,
-        iteration=IterationDag(tasks),
-        gpu_memory_mb=0.0,
-    )
 
 
 def within(measured: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +131,7 @@ def within(measured: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     return measured.iloc[np.flatnonzero(inside.any(axis=1))]
 
 
-def fitted_size_shares(rows: pd.DataFrame, constants: Mapping[str, float]) -> SizeModels:
+def fitted_size_shares(rows: pd.DataFrame, constants: Mapping[str, float]) -> SizeModel:
     """Fit exponent and price of a chunk, given ``latency_s`` and ``per_byte_s`` of max-min.
 
     Of two transfers on the same links the ratio of the shares is that of the sizes to the power of the exponent: a
@@ -149,5 +146,4 @@ def fitted_size_shares(rows: pd.DataFrame, constants: Mapping[str, float]) -> Si
     exponent = float(np.clip((sizes * shares).sum() / (sizes**2).sum(), 0.0, LARGEST_EXPONENT))
     more_chunks = np.ceil(chunked.message_bytes / chunked.chunk_bytes) - 1
     chunk_s = max(float(((sending_s - alone_s)[chunked.index] / more_chunks).mean()), 0.0)
-    whole = f"size-shares:latency_s={latency_s:.6g},per_byte_s={per_byte_s:.6g},exponent={exponent:.4g}"
-    return SizeModels(whole, f"{whole},chunk_bytes={chunked.chunk_bytes.max():.0f},chunk_s={chunk_s:.6g}")
+    return SizeModel(latency_s, per_byte_s, exponent, float(chunked.chunk_bytes.max()), chunk_s)

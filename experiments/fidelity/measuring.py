@@ -21,7 +21,7 @@ from ddlsched.testbed.fidelity import Planned, Runs, plan, run_planned
 from ddlsched.testbed.places import namespace_crew
 from ddlsched.testbed.real_run import RealRun
 from ddlsched.testbed.settings import gate_settings
-from ddlsched.testbed.share_runs import measured_shares
+from ddlsched.testbed.share_runs import measure_shares
 
 CALIBRATION = "calibration.csv"
 SHARES = "shares.csv"
@@ -122,7 +122,7 @@ class Measuring:
                 cluster = mixes.cluster_of(mixes.CALIBRATED)
                 with crew_on(cluster) as crew:
                     measured_rows(kept, gate_settings(cluster), crew)
-                    measured_shares(self.folder / SHARES, gate_settings(cluster), crew)
+                    measure_shares(self.folder / SHARES, gate_settings(cluster), crew)
             model = fitted_models(read_measurements(kept))["max-min"]
             for _, group in groupby(self.missing, key=lambda run: mixes.cluster_name(mixes.seed_of(run.mix.name))):
                 together = [run for run in group if not self.is_over]

@@ -13,9 +13,9 @@ in three minutes. The last only simulates, against runs that were measured befor
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import measuring
@@ -29,8 +29,7 @@ from ddlsched.performance.calibration.measurements import read_measurements
 from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
 from ddlsched.testbed.fidelity import simulated_runs
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
-from ddlsched.testbed.settings import gate_settings
-from ddlsched.testbed.share_runs import fitted_size_shares, measured_shares
+from ddlsched.testbed.share_runs import fitted_size_shares, read_shares
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -52,11 +51,14 @@ def fitted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     models = fitted_models(rows)
     if not (folder / measuring.SHARES).exists():
         return models, {}
-    shares = measured_shares(folder / measuring.SHARES, gate_settings(mixes.cluster_of(mixes.CALIBRATED)), None)
-    sizes = fitted_size_shares(shares, fitted_constants(rows))
-    even, even_in_chunks = (re.sub("exponent=[^,]*", "exponent=0", model) for model in (sizes.whole, sizes.in_chunks))
-    models |= {"size-shares": sizes.whole, "size-shares, chunks free": sizes.whole, "max-min, chunks priced": even}
-    return models, {"size-shares": sizes.in_chunks, "max-min, chunks priced": even_in_chunks}
+    sizes = fitted_size_shares(read_shares(folder / measuring.SHARES), fitted_constants(rows))
+    even = replace(sizes, exponent=0.0)
+    models |= {
+        "size-shares": sizes.whole,
+        "size-shares, chunks free": sizes.whole,
+        "max-min, chunks priced": even.whole,
+    }
+    return models, {"size-shares": sizes.in_chunks, "max-min, chunks priced": even.in_chunks}
 
 
 def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:

@@ -118,7 +118,7 @@ class SimulatedTestbed:
         monkeypatch.setattr(measuring, "namespace_crew", self.namespace_crew)
         monkeypatch.setattr(measuring, "run_planned", self.run_planned)
         monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
-        monkeypatch.setattr(measuring, "measured_shares", self.measure_shares)
+        monkeypatch.setattr(measuring, "measure_shares", self.measure_shares)
         monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
 
     @contextlib.contextmanager

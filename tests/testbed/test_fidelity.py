@@ -27,7 +27,7 @@ from ddlsched.testbed.pinned import Pinned
 from ddlsched.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
 from ddlsched.testbed.scaling import scaled
 from ddlsched.testbed.settings import gate_settings
-from ddlsched.testbed.share_runs import COLUMNS, Beside, fitted_size_shares, measured_shares, within
+from ddlsched.testbed.share_runs import COLUMNS, Beside, fitted_size_shares, measure_shares, read_shares, within
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task
@@ -259,14 +259,16 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     monkeypatch.setattr("ddlsched.testbed.share_runs.share_settings", lambda num_servers: wanted)
     # Threads take as long for a small message as for a large one, so hardly any lies within another.
     monkeypatch.setattr("ddlsched.testbed.share_runs.within", lambda measured, others: measured)
-    table = measured_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)
+    measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)
     crew.close()
+    table = read_shares(tmp_path / "shares.csv")
     assert table.chunk_bytes.tolist() == [0, 400]
     assert (table.transfer_s > 0.002).all()
-    assert measured_shares(tmp_path / "shares.csv", gate_settings(TWO), None).equals(table)
+    measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)  # what is there is not measured again
+    assert read_shares(tmp_path / "shares.csv").equals(table)
     (tmp_path / "shares.csv").write_text("message_bytes\n1\n", encoding="utf-8")
     with pytest.raises(InputError, match="columns are message_bytes; expected message_bytes, other_bytes, servers"):
-        measured_shares(tmp_path / "shares.csv", gate_settings(TWO), None)
+        read_shares(tmp_path / "shares.csv")
 
 
 def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:

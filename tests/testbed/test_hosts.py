@@ -30,13 +30,6 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def workload(tmp_path: Path) -> Path:
-    path = tmp_path / "jobs.csv"
-    path.write_text(HEADER + "a,0,4,8,0.02,0.03,400000,100,1\nb,0.3,4,8,0.01,0.01,300000,100,3\n")
-    return path
-
-
 @contextlib.contextmanager
 def agents_at(
     addresses: Sequence[str], token: Path, inside: Sequence[Sequence[str]] = ((), (), (), ())

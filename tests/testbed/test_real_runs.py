@@ -25,13 +25,6 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
-    path = tmp_path / "jobs.csv"
-    path.write_text(HEADER + "a,0,4,8,0.02,0.03,400000,100,1\nb,0.3,4,8,0.01,0.01,300000,100,3\n")
-    return path
-
-
-@pytest.fixture
 def endless(tmp_path: Path) -> Path:
     path = tmp_path / "endless.csv"
     path.write_text(HEADER + "a,0,4,100000,0.02,0.03,400000,100,1\nb,0,4,100000,0.01,0.01,300000,100,3\n")

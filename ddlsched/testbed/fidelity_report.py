@@ -43,7 +43,7 @@ class FidelityReport:
 
     def text(self) -> str:
         """Return the tables for a terminal, shares in percent."""
-        lines = [f"  {name:24}{model}" for name, model in self.models.items()]
+        lines = [f"  {name:22}  {model}" for name, model in self.models.items()]
         parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
         parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs"), _ERROR_ENDS), ""]
         off = self.makespans.assign(abs_error=self.makespans.error.abs())

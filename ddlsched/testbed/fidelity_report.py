@@ -22,7 +22,10 @@ from ddlsched.testbed.fidelity_tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FidelityReport", "report_of"]
+__all__ = ["LEAVES_OUT", "FidelityReport", "report_of"]
+
+LEAVES_OUT = "- "
+"""How the names of models begin that leave something out of another; they are in the tables and not drawn."""
 
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
 _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}
@@ -32,7 +35,7 @@ _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low",
 class FidelityReport:
     """Tables of :mod:`ddlsched.testbed.fidelity_tables`, and the models' constants."""
 
-    models: Mapping[str, str]
+    models: Mapping[str, object]
     jobs: pd.DataFrame
     errors: pd.DataFrame
     makespans: pd.DataFrame
@@ -76,8 +79,9 @@ class FidelityReport:
         for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
                 table.to_csv(file, index=False, float_format="%.6g")
-        paths = save(measured_against_simulated(self.jobs), folder / "measured_against_simulated")
-        return paths + save(error_distribution(self.jobs), folder / "error_distribution")
+        drawn = self.jobs[~self.jobs.model.str.startswith(LEAVES_OUT)]
+        paths = save(measured_against_simulated(drawn), folder / "measured_against_simulated")
+        return paths + save(error_distribution(drawn), folder / "error_distribution")
 
 
 def _percent(table: pd.DataFrame, names: tuple[str, ...], ends: Mapping[str, tuple[str, str]] = {}) -> str:
@@ -93,7 +97,7 @@ def _percent(table: pd.DataFrame, names: tuple[str, ...], ends: Mapping[str, tup
 
 
 def report_of(
-    measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, str], baseline: str
+    measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, object], baseline: str
 ) -> FidelityReport:
     """Return what measured and simulated runs say of each other."""
     runs = measured.groupby(["mix", "policy", "repeat"]).machine_limited.max()

@@ -16,10 +16,12 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
+from ddlsched.performance.calibration.shares import COLUMNS
 from ddlsched.simulation import simulate
 from ddlsched.testbed.fidelity import Planned
 from ddlsched.testbed.real_run import RealRun
-from ddlsched.testbed.share_runs import COLUMNS
+from ddlsched.testbed.run_models import run_models
+from ddlsched.testbed.simulated import RunModel
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
 MEASURED = EXPERIMENTS / "fidelity" / "measured"
@@ -106,6 +108,12 @@ def test_a_folder_without_runs_is_said(tmp_path: Path) -> None:
         run.reports(tmp_path)
 
 
+def few_models(*measured: Any) -> dict[str, RunModel]:
+    """Return what takes little time to simulate."""
+    models = run_models(*measured)
+    return {name: models[name] for name in ("max-min", "linear", "size-shares") if name in models}
+
+
 class SimulatedTestbed:
     """Stands for the network and its runs: each is simulated, and takes a second of a clock of its own."""
 
@@ -120,6 +128,7 @@ class SimulatedTestbed:
         monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
         monkeypatch.setattr(measuring, "measure_shares", self.measure_shares)
         monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(run, "run_models", few_models)
 
     @contextlib.contextmanager
     def namespace_crew(self, *, realtime: bool) -> Iterator[Any]:
@@ -134,7 +143,8 @@ class SimulatedTestbed:
         shutil.copy(MEASURED / measuring.CALIBRATION, path)
 
     def measure_shares(self, path: Path, settings: object, crew: object) -> None:
-        rows = ["400000,1600000,2,0,0.13", "800000,0,2,400000,0.1"]
+        pairs = [f"{size},1600000,2,0,{2.5e-7 * size}" for size in (200_000, 400_000, 800_000)]
+        rows = [*pairs, "800000,0,2,400000,0.1"]
         path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n", encoding="utf-8")
 
     def run_planned(self, planned: Planned, crew: object, model: str) -> RealRun:
@@ -167,7 +177,7 @@ def test_all_runs_are_made_and_the_tables_printed(
     assert testbed.networks == 1 + 3  # for the calibration, and as three clusters follow each other
     assert "10 of 10 runs (seed-5 on star-8, free overlap, repeat 0, 1 s); the rest takes 0.0 min" in captured.err
     assert "== held out mixes" in captured.out
-    assert "size-shares in chunks   size-shares:latency_s=" in captured.out
+    assert "; in chunks size-shares:latency_s=" in captured.out
     assert {path.name for path in (tmp_path / "out" / "held_out").iterdir()} >= {"errors.csv", "gains_over_mixes.csv"}
 
 

@@ -1,0 +1,68 @@
+"""What measurements reach: the sizes of messages and rings within which constants were fitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.tasks import CollectiveTask
+
+__all__ = ["Reach"]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The smallest and largest that was measured, of messages (bytes), rings (servers) and all-reduces at a time.
+
+    ``servers`` is None if it was not said.
+    """
+
+    message_bytes: tuple[float, float]
+    servers: tuple[int, int] | None
+    jobs: tuple[int, int]
+
+    @classmethod
+    def of(cls, rows: Measurements) -> Reach:
+        """Return what measured rows reach."""
+        servers = None if rows.servers is None else (int(rows.servers.min()), int(rows.servers.max()))
+        sizes = float(rows.message_bytes.min()), float(rows.message_bytes.max())
+        return cls(sizes, servers, (int(rows.jobs.min()), int(rows.jobs.max())))
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        least_mb, most_mb = (size / 1e6 for size in self.message_bytes)
+        rings = "" if self.servers is None else f", rings of {_span(*self.servers)} servers"
+        return f"messages of {_span(least_mb, most_mb)} MB{rings}, {_span(*self.jobs)} at a time"
+
+    def beyond(self, workload: Workload) -> list[str]:
+        """Return a line for messages, and one for rings, if some jobs have such as were not measured.
+
+        A job's ring is taken to have a server for each of its GPUs, the most it can have.
+        """
+        jobs = [job for job in workload if job.num_gpus > 1]
+        least_mb, most_mb = (size / 1e6 for size in self.message_bytes)
+        sizes_mb = [[size / 1e6 for size in _messages(job)] for job in jobs]
+        others_mb = [own for own in sizes_mb if own and not least_mb <= min(own) <= max(own) <= most_mb]
+        lines = []
+        if others_mb:
+            span = _span(min(map(min, others_mb)), max(map(max, others_mb)))
+            measured = _span(least_mb, most_mb)
+            lines.append(f"{len(others_mb)} of {len(jobs)} jobs reduce {span} MB; measured were {measured} MB")
+        if self.servers is not None:
+            wide = [job.num_gpus for job in jobs if not self.servers[0] <= job.num_gpus <= self.servers[1]]
+            if wide:
+                rings = f"rings of {_span(min(wide), max(wide))} servers"
+                lines.append(f"{len(wide)} of {len(jobs)} jobs may have {rings}; measured were {_span(*self.servers)}")
+        return lines
+
+
+def _messages(job: Job) -> list[float]:
+    if isinstance(job, ElasticJob):
+        return [job.message_bytes] if job.message_bytes > 0 else []
+    return [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
+
+
+def _span(least: float, most: float) -> str:
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"

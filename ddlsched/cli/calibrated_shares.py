@@ -25,7 +25,8 @@ _SHOWN = {
 def shares_as_json(fit: SizeShareFit) -> dict[str, Any]:
     """Return the fit for ``--json``; a window without an end is null."""
     constants = {name: _without_inf(without_nan(vars(constant))) for name, constant in fit.constants.items()}
-    return {"constants": constants, "contention": fit.whole, "contention_in_chunks": fit.in_chunks}
+    texts = {"": fit.whole, "_in_chunks": fit.in_chunks, "_of_connections": fit.of_connections}
+    return {"constants": constants} | {f"contention{name}": text for name, text in texts.items()}
 
 
 def _without_inf(values: dict[str, Any]) -> dict[str, Any]:
@@ -42,4 +43,7 @@ def shares_as_lines(fit: SizeShareFit) -> list[str]:
     lines.append(f"  --contention {fit.whole}")
     if fit.in_chunks != fit.whole:
         lines += ["Where policies pause transfers, and messages go in chunks:", f"  --contention {fit.in_chunks}"]
-    return lines
+    told = (
+        "Where a job has one connection to each neighbour (its exponent, window_bytes and loss are not told by this):"
+    )
+    return [*lines, told, f"  --contention {fit.of_connections}"]

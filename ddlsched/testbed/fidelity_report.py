@@ -22,10 +22,10 @@ from ddlsched.testbed.fidelity_tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LEAVES_OUT", "FidelityReport", "report_of"]
+__all__ = ["WITH", "WITHOUT", "FidelityReport", "report_of"]
 
-LEAVES_OUT = "- "
-"""How the names of models begin that leave something out of another; they are in the tables and not drawn."""
+WITHOUT, WITH = "- ", "+ "
+"""How the names of models begin that leave something out of another, or add to it; in the tables, and not drawn."""
 
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
 _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}
@@ -71,7 +71,10 @@ class FidelityReport:
         return [f"{which}: the figures say little; expected a machine with nothing else to do."]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write every table as CSV and the charts as PNG and SVG; return the charts' paths."""
+        """Write every table as CSV and the charts as PNG and SVG; return the charts' paths.
+
+        The scatter plot has the first and the last model only: with more their points hide each other.
+        """
         from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
         from ddlsched.comparisons.charts.style import save
 
@@ -79,8 +82,9 @@ class FidelityReport:
         for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
                 table.to_csv(file, index=False, float_format="%.6g")
-        drawn = self.jobs[~self.jobs.model.str.startswith(LEAVES_OUT)]
-        paths = save(measured_against_simulated(drawn), folder / "measured_against_simulated")
+        drawn = self.jobs[~self.jobs.model.str.startswith((WITHOUT, WITH))]
+        ends = drawn[drawn.model.isin(drawn.model.iloc[[0, -1]])]
+        paths = save(measured_against_simulated(ends), folder / "measured_against_simulated")
         return paths + save(error_distribution(drawn), folder / "error_distribution")
 
 

@@ -10,7 +10,7 @@ from ddlsched.network.size_shares import SizeShares
 from ddlsched.performance.calibration.measurements import Measurements
 from ddlsched.performance.calibration.shares import ShareRows, fit_size_shares
 from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
-from ddlsched.testbed.fidelity_report import LEAVES_OUT
+from ddlsched.testbed.fidelity_report import WITH, WITHOUT
 from ddlsched.testbed.simulated import RunModel
 
 __all__ = ["run_models"]
@@ -22,9 +22,9 @@ _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 def run_models(rows: Measurements, shares: ShareRows | None) -> dict[str, RunModel]:
     """Return the models by name: those that the rows fit, and those that need shares if these were measured.
 
-    ``connection-shares`` is the testbed as it is known. Each model after it leaves one thing out: one share a job,
+    ``connection-shares`` is the testbed as it is known. Each model after it leaves one thing out (one share a job,
     shares that grow with what is in flight, the loss of links that several jobs cross, the price of steps, the chunks
-    under way of a paused transfer.
+    under way of a paused transfer) or adds one.
 
     Raises
     ------
@@ -50,9 +50,10 @@ def _with_ablations(whole: ConnectionShares, without_steps: Mapping[str, float])
     )
     return {
         "connection-shares": model,
-        f"{LEAVES_OUT}a share a transfer": replace(model, contention=a_transfer),
-        f"{LEAVES_OUT}even shares": replace(model, contention=replace(whole, exponent=0.0)),
-        f"{LEAVES_OUT}no loss": replace(model, contention=replace(whole, loss=0.0)),
-        f"{LEAVES_OUT}no steps": replace(model, contention=replace(whole, step_s=0.0, **without_steps)),
-        f"{LEAVES_OUT}pauses at once": replace(model, chunks_end=False),
+        f"{WITHOUT}a share a transfer": replace(model, contention=a_transfer),
+        f"{WITHOUT}even shares": replace(model, contention=replace(whole, exponent=0.0)),
+        f"{WITHOUT}no loss": replace(model, contention=replace(whole, loss=0.0)),
+        f"{WITHOUT}no steps": replace(model, contention=replace(whole, step_s=0.0, **without_steps)),
+        f"{WITHOUT}pauses at once": replace(model, chunks_end=False),
+        f"{WITH}jitter of 3 %": replace(model, jitter_cv=0.03, seeds=3),
     }

@@ -25,7 +25,9 @@ from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.reach import Reach
 from ddlsched.performance.calibration.shares import read_shares
+from ddlsched.testbed.fidelity import Mix
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
 from ddlsched.testbed.run_models import run_models
 from ddlsched.testbed.simulated import RunModel, simulated_runs
@@ -52,8 +54,8 @@ def fitted(folder: Path) -> dict[str, RunModel]:
     )
 
 
-def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
-    """Return what measured and simulated runs say of each other, for each half of the mixes that has any.
+def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
+    """Return the measured runs of a folder, and its mixes under the policies that each ran under.
 
     Raises
     ------
@@ -63,19 +65,30 @@ def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, Fidelity
     if not (folder / measuring.MEASURED).exists():
         raise InputError(f"{folder}: holds no {measuring.MEASURED}; expected a folder in which --out has measured runs")
     measured = pd.read_csv(folder / measuring.MEASURED, dtype={"servers": str})
-    models = fitted(folder) | {name: RunModel(contention=name) for name in more_models}
     draw = mixes.QUICK if (folder / measuring.QUICK).exists() else mixes.FULL
     policies = measured.groupby("mix", sort=False).policy.unique()
     in_order = {name: tuple(policy for policy in mixes.POLICIES if policy in own) for name, own in policies.items()}
-    ran = [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
+    return measured, [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
+
+
+def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
+    """Return what measured and simulated runs say of each other, for each half of the mixes that has any."""
+    measured, ran = measured_runs(folder)
+    models = fitted(folder) | {name: RunModel(contention=name) for name in more_models}
     simulated = simulated_runs(ran, models)
     result = {}
     for half, wanted in (("training", False), ("held out", True)):
-        names = [name for name in policies.index if mixes.held_out(mixes.seed_of(name)) == wanted]
+        names = [mix.name for mix in ran if mixes.held_out(mixes.seed_of(mix.name)) == wanted]
         if names:
             chosen = (table[table.mix.isin(names)] for table in (measured, simulated))
             result[half] = report_of(*chosen, models, mixes.BASELINE)
     return result
+
+
+def beyond(folder: Path) -> list[str]:
+    """Return a line for what of the mixes is beyond what the calibration measured, if anything is."""
+    reach = Reach.of(read_measurements(folder / measuring.CALIBRATION))
+    return reach.beyond([job for mix in measured_runs(folder)[1] for job in mix.workload])
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -111,13 +124,16 @@ def main(arguments: Sequence[str]) -> None:
     args = parsed(arguments)
     if args.measured is None:
         measure(args)
-    for half, report in reports(args.measured or args.out, args.contention).items():
+    folder = args.measured or args.out
+    for half, report in reports(folder, args.contention).items():
         print(f"== {half} mixes\n\n{report.text()}")
         tables = args.out if args.measured is None else args.tables
         if tables is not None:
             target = tables / half.replace(" ", "_")
             target.mkdir(parents=True, exist_ok=True)
             report.write(target)
+    for line in beyond(folder):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from ddlsched.testbed.run_models import run_models
 from ddlsched.testbed.simulated import RunModel
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
-MEASURED = EXPERIMENTS / "fidelity" / "measured"
+FIDELITY = EXPERIMENTS / "fidelity"
+MEASURED = FIDELITY / "measured"
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -83,15 +84,77 @@ def test_as_many_mixes_are_compared_as_asked(num_mixes: int, compared: int) -> N
     assert len(measuring.compared_seeds(num_mixes, compared)) == min(compared, num_mixes // 2)
 
 
-def test_tables_come_from_the_committed_runs_without_root(capsys: pytest.CaptureFixture[str]) -> None:
-    run.main(["--measured", str(MEASURED)])
+def percent(value: float, low: float, high: float) -> str:
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def errors_of(half: str) -> dict[tuple[str, str], Any]:
+    """Return the rows of a committed table of errors, by model and policy."""
+    table = pd.read_csv(FIDELITY / "expected" / half / "errors.csv")
+    return {(row.model, row.policy): row for row in table.itertuples()}
+
+
+PAGE = (FIDELITY / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("model", ["max-min", "linear", "size-shares", "connection-shares", "- no loss"])
+def test_the_page_shows_the_errors_of_its_tables(model: str) -> None:
+    cells = [f"`{model}`"]
+    for half in ("training", "held_out"):
+        row: Any = errors_of(half)[model, mixes.BASELINE]
+        cells.append(percent(row.mean_abs_jct_error, row.mean_low, row.mean_high))
+        cells.append(percent(row.p95_abs_jct_error, row.p95_low, row.p95_high))
+    assert f"| {' | '.join(cells)} | {100 * row.mean_jct_error:+.1f} |" in PAGE
+
+
+@pytest.mark.parametrize("policy", [*mixes.POLICIES, "all"])
+def test_the_page_shows_the_errors_under_each_policy(policy: str) -> None:
+    rows = errors_of("held_out")
+    whole = rows["connection-shares", policy]
+    means = [rows[name, policy] for name in ("max-min", "connection-shares", "- pauses at once")]
+    shown = [percent(row.mean_abs_jct_error, row.mean_low, row.mean_high) for row in means]
+    shown.insert(2, percent(whole.p95_abs_jct_error, whole.p95_low, whole.p95_high))
+    assert f"| {policy} | {' | '.join(shown)} |" in PAGE
+
+
+def test_the_page_shows_the_gains_of_its_table() -> None:
+    table = pd.read_csv(FIDELITY / "expected" / "held_out" / "gains_over_mixes.csv")
+    for policy, rows in table.groupby("policy"):
+        whole, even = (rows[rows.model == name].iloc[0] for name in ("connection-shares", "max-min"))
+        cells = [
+            percent(whole.measured_gain, whole.low, whole.high),
+            f"{100 * even.simulated_gain:.1f}",
+            f"{100 * whole.simulated_gain:.1f}",
+            percent(whole.difference, whole.difference_low, whole.difference_high),
+        ]
+        assert f"| {policy} | {' | '.join(cells)} |" in PAGE
+
+
+@pytest.mark.slow
+def test_the_committed_tables_are_those_of_the_command(tmp_path: Path) -> None:
+    run.main(["--measured", str(MEASURED), "--tables", str(tmp_path)])
+    committed = sorted((FIDELITY / "expected").rglob("*.csv"))
+    assert len(committed) == 4
+    for path in committed:
+        made = pd.read_csv(tmp_path / path.relative_to(FIDELITY / "expected"))
+        pd.testing.assert_frame_equal(made, pd.read_csv(path), rtol=1e-4)
+
+
+def test_tables_come_from_measured_runs_without_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "run_models", few_models)
+    shutil.copytree(MEASURED, tmp_path, dirs_exist_ok=True)
+    rows = pd.read_csv(tmp_path / "measured.csv")
+    rows[rows.mix.isin(["seed-0", "seed-1"])].to_csv(tmp_path / "measured.csv", index=False)
+    run.main(["--measured", str(tmp_path)])
     text = capsys.readouterr().out
     assert "== training mixes" in text
-    assert "== held out mixes" in text
-    assert "runs the machine may have been the limit" in text
     held_out = text.split("== held out mixes")[1]
     assert all(policy in held_out for policy in mixes.POLICIES)
     assert "gain in mean JCT" in held_out
+    assert "of 6 jobs reduce 0.2" in text
+    assert "may have been the limit" not in text
 
 
 def test_a_folder_that_is_not_empty_needs_resume_and_the_same_mixes(tmp_path: Path) -> None:

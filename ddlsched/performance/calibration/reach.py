@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddlsched.performance.calibration.measurements import Measurements
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import Job
 from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["Reach"]
@@ -36,7 +37,7 @@ class Reach:
         rings = "" if self.servers is None else f", rings of {_span(*self.servers)} servers"
         return f"messages of {_span(least_mb, most_mb)} MB{rings}, {_span(*self.jobs)} at a time"
 
-    def beyond(self, workload: Workload) -> list[str]:
+    def beyond(self, workload: Iterable[Job]) -> list[str]:
         """Return a line for messages, and one for rings, if some jobs have such as were not measured.
 
         A job's ring is taken to have a server for each of its GPUs, the most it can have.

@@ -74,6 +74,12 @@ class SizeShareFit:
         return "size-shares:" + ",".join(f"{name}={self.constants[name].value:.6g}" for name in names)
 
     @property
+    def of_connections(self) -> str:
+        """The constants that ``connection-shares`` has from all-reduces alone and in pairs; the rows tell no others."""
+        names = [name for name in ("latency_s", "per_byte_s", "step_s") if name in self.constants]
+        return "connection-shares:" + ",".join(f"{name}={self.constants[name].value:.6g}" for name in names)
+
+    @property
     def in_chunks(self) -> str:
         """The same for messages in chunks."""
         if np.isnan(self.chunk_bytes):

@@ -76,6 +76,7 @@ def test_presets_are_what_simulate_takes() -> None:
     fit = fit_size_shares(shares(1.0, inf, 0.003), alone())
     whole, in_chunks = resolve("contention", fit.whole), resolve("contention", fit.in_chunks)
     assert (whole.exponent, whole.window_bytes, whole.step_s) == pytest.approx((1.0, inf, 0.001), rel=1e-4)
+    assert resolve("contention", fit.of_connections).step_s == pytest.approx(0.001, rel=1e-4)
     assert (in_chunks.chunk_bytes, in_chunks.chunk_s) == pytest.approx((4e5, 0.003), rel=1e-4)
     assert np.isnan(without := fit_size_shares(shares(1.0, inf), alone()).chunk_bytes), without
     assert fit_size_shares(shares(1.0, inf), alone()).in_chunks.count("chunk") == 0
@@ -164,6 +165,7 @@ def test_the_command_fits_shares_and_says_what_is_beyond(files: tuple[Path, Path
     assert "size-shares, by messages of two sizes beside each other:" in done.stdout
     assert "  --contention size-shares:latency_s=0.002,per_byte_s=8e-08,step_s=0.001,exponent=" in done.stdout
     assert "chunk_bytes=400000,chunk_s=0.003" in done.stdout
+    assert "  --contention connection-shares:latency_s=0.002,per_byte_s=8e-08,step_s=0.001\n" in done.stdout
     assert done.stdout.splitlines()[-3:] == [
         "Measured were messages of 0.2 to 1.6 MB, rings of 2 to 4 servers, 1 to 2 at a time.",
         f"{jobs}: 1 of 2 jobs reduce 4 MB; measured were 0.2 to 1.6 MB",

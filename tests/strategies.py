@@ -42,7 +42,6 @@ from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
-from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.size_shares import SizeShares
@@ -320,7 +319,6 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
             window_bytes=st.sampled_from((inf, 1e6)),
             step_s=st.sampled_from((0.0, 1e-4)),
         ),
-        st.builds(ConnectionShares, latency_s=latency, loss=st.sampled_from((0.0, 0.1))),
         st.builds(Mltcp, latency_s=latency, message_parts=st.sampled_from((1, 2, 3, 8))),
         st.builds(
             StrictLevels,

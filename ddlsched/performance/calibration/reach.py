@@ -66,4 +66,6 @@ def _messages(job: Job) -> list[float]:
 
 
 def _span(least: float, most: float) -> str:
-    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    """Return numbers, or sizes in MB, in words; sizes that are not whole are cut to three digits."""
+    ends = [f"{end:.0f}" if end == round(end) else f"{end:.3g}" for end in (least, most)]
+    return ends[0] if least == most else " to ".join(ends)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ddlsched.performance.calibration.fit import Constant, Fit
     from ddlsched.performance.calibration.measurements import Measurements
     from ddlsched.performance.calibration.shares import ShareRows
-    from ddlsched.workload.job import Workload
 
 __all__ = ["calibrate", "calibrate_agent"]
 
@@ -161,10 +160,12 @@ def _read_shares(path: Path | None) -> ShareRows | None:
     return None if path is None else read_shares(path)
 
 
-def _read_workload(path: Path | None) -> Workload | None:
+def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
+    """Return what the jobs of a workload reduce."""
+    from ddlsched.workload.all_reduces import messages_and_workers
     from ddlsched.workload.workload_files import read_workload
 
-    return None if path is None else read_workload(path)
+    return None if path is None else messages_and_workers(read_workload(path))
 
 
 def _measured(

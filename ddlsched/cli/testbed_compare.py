@@ -74,6 +74,7 @@ def compare(
     from ddlsched.testbed.settings import gate_settings
     from ddlsched.testbed.share_runs import measure_shares
     from ddlsched.testbed.simulated import RunModel, simulated_runs
+    from ddlsched.workload.all_reduces import messages_and_workers
 
     wanted, asked = policies.made(), place.made()
     mix = _mix(jobs, network.made(), wanted, gate.values)
@@ -95,7 +96,7 @@ def compare(
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())
-    for line in Reach.of(rows).beyond(mix.workload):
+    for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
         notice(line)
     notice(f"tables and charts: {out}")
 

@@ -17,6 +17,7 @@ from ddlsched.testbed.fidelity_tables import (
     judged,
     makespan_table,
     rank_table,
+    spread_table,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class FidelityReport:
     makespans: pd.DataFrame
     ranks: pd.DataFrame
     gains: pd.DataFrame
+    spreads: pd.DataFrame
     limited_runs: int
     runs: int
 
@@ -49,6 +51,9 @@ class FidelityReport:
         lines = [f"  {name:22}  {model}" for name, model in self.models.items()]
         parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
         parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs"), _ERROR_ENDS), ""]
+        if len(self.spreads):
+            title = "what repeats of a run differ by, longest less shortest JCT of a job (%):"
+            parts += [title, _percent(self.spreads, ("policy", "mixes", "jobs")), ""]
         off = self.makespans.assign(abs_error=self.makespans.error.abs())
         by_model = off.groupby("model", sort=False).abs_error.mean().rename("mean_abs_makespan_error").reset_index()
         parts += ["error of simulated makespans (%):", _percent(by_model, ("model",)), ""]
@@ -78,7 +83,7 @@ class FidelityReport:
         from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
         from ddlsched.comparisons.charts.style import save
 
-        tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains")}
+        tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains", "spreads")}
         for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
                 table.to_csv(file, index=False, float_format="%.6g")
@@ -114,6 +119,7 @@ def report_of(
         makespans=makespan_table(measured, simulated),
         ranks=rank_table(measured, simulated),
         gains=gain_table(measured, simulated, baseline),
+        spreads=spread_table(measured),
         limited_runs=int(runs.sum()),
         runs=len(runs),
     )

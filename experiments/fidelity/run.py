@@ -31,6 +31,7 @@ from ddlsched.testbed.fidelity import Mix
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
 from ddlsched.testbed.run_models import run_models
 from ddlsched.testbed.simulated import RunModel, simulated_runs
+from ddlsched.workload.all_reduces import messages_and_workers
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -88,7 +89,7 @@ def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, Fidelity
 def beyond(folder: Path) -> list[str]:
     """Return a line for what of the mixes is beyond what the calibration measured, if anything is."""
     reach = Reach.of(read_measurements(folder / measuring.CALIBRATION))
-    return reach.beyond([job for mix in measured_runs(folder)[1] for job in mix.workload])
+    return reach.beyond(messages_and_workers(job for mix in measured_runs(folder)[1] for job in mix.workload))
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

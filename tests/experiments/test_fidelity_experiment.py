@@ -130,11 +130,23 @@ def test_the_page_shows_the_gains_of_its_table() -> None:
         assert f"| {policy} | {' | '.join(cells)} |" in PAGE
 
 
+def test_the_page_says_how_far_repeats_are_apart() -> None:
+    table = pd.read_csv(FIDELITY / "expected" / "held_out" / "spreads.csv").set_index("policy")
+    free, one, block, preemptive, ada = (
+        f"{100 * table.mean_spread[name]:.0f}"
+        for name in (mixes.BASELINE, "SRSF(1)", "Block-SRTF", "preemptive by time", "AdaDUAL")
+    )
+    text = " ".join(PAGE.split())
+    assert f"shortest by {free} % under free overlap (mean over the jobs), {one} under SRSF(1), {block} under" in text
+    most = f"{100 * table.most_spread['AdaDUAL']:.0f}"
+    assert f"Block-SRTF, {preemptive} preemptive, and {ada} under AdaDUAL, at most by {most}:" in text
+
+
 @pytest.mark.slow
 def test_the_committed_tables_are_those_of_the_command(tmp_path: Path) -> None:
     run.main(["--measured", str(MEASURED), "--tables", str(tmp_path)])
     committed = sorted((FIDELITY / "expected").rglob("*.csv"))
-    assert len(committed) == 4
+    assert len(committed) == 5
     for path in committed:
         made = pd.read_csv(tmp_path / path.relative_to(FIDELITY / "expected"))
         pd.testing.assert_frame_equal(made, pd.read_csv(path), rtol=1e-4)

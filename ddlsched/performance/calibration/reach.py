@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddlsched.performance.calibration.measurements import Measurements
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.job import Job
-from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["Reach"]
 
@@ -37,14 +34,16 @@ class Reach:
         rings = "" if self.servers is None else f", rings of {_span(*self.servers)} servers"
         return f"messages of {_span(least_mb, most_mb)} MB{rings}, {_span(*self.jobs)} at a time"
 
-    def beyond(self, workload: Iterable[Job]) -> list[str]:
+    def beyond(self, jobs: Sequence[tuple[Sequence[float], int]]) -> list[str]:
         """Return a line for messages, and one for rings, if some jobs have such as were not measured.
 
-        A job's ring is taken to have a server for each of its GPUs, the most it can have.
+        Parameters
+        ----------
+        jobs
+            Of each the sizes of its messages, bytes, and over how many servers it may reduce them.
         """
-        jobs = [job for job in workload if job.num_gpus > 1]
         least_mb, most_mb = (size / 1e6 for size in self.message_bytes)
-        sizes_mb = [[size / 1e6 for size in _messages(job)] for job in jobs]
+        sizes_mb = [[size / 1e6 for size in sizes] for sizes, _ in jobs]
         others_mb = [own for own in sizes_mb if own and not least_mb <= min(own) <= max(own) <= most_mb]
         lines = []
         if others_mb:
@@ -52,17 +51,11 @@ class Reach:
             measured = _span(least_mb, most_mb)
             lines.append(f"{len(others_mb)} of {len(jobs)} jobs reduce {span} MB; measured were {measured} MB")
         if self.servers is not None:
-            wide = [job.num_gpus for job in jobs if not self.servers[0] <= job.num_gpus <= self.servers[1]]
+            wide = [servers for _, servers in jobs if not self.servers[0] <= servers <= self.servers[1]]
             if wide:
                 rings = f"rings of {_span(min(wide), max(wide))} servers"
                 lines.append(f"{len(wide)} of {len(jobs)} jobs may have {rings}; measured were {_span(*self.servers)}")
         return lines
-
-
-def _messages(job: Job) -> list[float]:
-    if isinstance(job, ElasticJob):
-        return [job.message_bytes] if job.message_bytes > 0 else []
-    return [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]
 
 
 def _span(least: float, most: float) -> str:

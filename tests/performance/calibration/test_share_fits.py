@@ -17,6 +17,7 @@ from ddlsched.performance.calibration.measurements import Measurements
 from ddlsched.performance.calibration.reach import Reach
 from ddlsched.performance.calibration.shares import COLUMNS, ShareRows, fit_size_shares, read_shares
 from ddlsched.plugins.names import resolve
+from ddlsched.workload.all_reduces import messages_and_workers
 
 TRUE = {"latency_s": 0.002, "per_byte_s": 8e-8, "step_s": 0.001}
 SIZES = (2e5, 4e5, 8e5, 1.6e6)
@@ -126,15 +127,15 @@ def job(name: str, gpus: int, message_mb: float) -> ddlsched.Job:
 def test_what_is_beyond_the_measurements_is_said() -> None:
     reach = Reach.of(alone())
     assert str(reach) == "messages of 0.2 to 1.6 MB, rings of 2 to 4 servers, 1 to 2 at a time"
-    assert reach.beyond(ddlsched.Workload.of([job("a", 4, 1.0), job("one", 1, 500.0)])) == []
+    assert reach.beyond(messages_and_workers([job("a", 4, 1.0), job("one", 1, 500.0)])) == []
     jobs = [job("a", 2, 2.4), job("b", 8, 0.1), job("c", 3, 0.5), job("d", 16, 0.5)]
-    assert reach.beyond(ddlsched.Workload.of(jobs)) == [
+    assert reach.beyond(messages_and_workers(jobs)) == [
         "2 of 4 jobs reduce 0.1 to 2.4 MB; measured were 0.2 to 1.6 MB",
         "2 of 4 jobs may have rings of 8 to 16 servers; measured were 2 to 4",
     ]
     rows = alone()
     unknown = Reach.of(Measurements(rows.jobs, rows.message_bytes, rows.seconds))
-    assert [line.split(" jobs ")[1][:6] for line in unknown.beyond(ddlsched.Workload.of(jobs))] == ["reduce"]
+    assert [line.split(" jobs ")[1][:6] for line in unknown.beyond(messages_and_workers(jobs))] == ["reduce"]
 
 
 def lines(formats: str, *columns: np.ndarray) -> list[str]:

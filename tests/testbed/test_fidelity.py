@@ -182,6 +182,10 @@ def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     crew.close()
     (path,) = (tmp_path / "runs").iterdir()
     assert {"job_id", "jct_s", "iteration_s", "finish_s", "machine_limited"} <= set(pd.read_parquet(path).columns)
+    transfers = pd.read_parquet(tmp_path / "transfers" / path.name)
+    assert len(transfers) == 3 + 5
+    assert (transfers.ready_s <= transfers.granted_s).all()
+    assert (transfers.granted_s < transfers.ended_s).all()
 
 
 @pytest.mark.parametrize(

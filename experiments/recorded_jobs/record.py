@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,4 +117,3 @@ def keep(folder: Path, runs: Sequence[Sequence[RankTrace]]) -> None:
 if __name__ == "__main__":
     with reported():
         main()
-    sys.exit()

@@ -152,6 +152,14 @@ def test_what_is_kept_of_a_transfer_for_an_instant_is_what_it_is(monkeypatch: py
     assert seen() == kept
 
 
+def test_who_writes_into_a_mask_changes_no_other_decision(env: SchedulingEnv) -> None:
+    seen, _ = env.reset(seed=4)
+    allowed = seen["action_mask"].copy()
+    env.action_masks()[:] = False
+    seen["action_mask"][:] = 0
+    assert (env.action_masks() == allowed).all()
+
+
 def test_several_decisions_at_an_instant_cost_no_time() -> None:
     env = MAKERS["communication"]()
     env.reset(options={"seed": 6})

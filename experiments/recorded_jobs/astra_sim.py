@@ -7,7 +7,7 @@ the formulas of ASTRA-sim's rings, which gave what it ran to the nanosecond.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -61,20 +61,26 @@ def ring_traces(folder: Path) -> list[Row]:
 
 
 def torus_traces() -> list[Row]:
-    """Return the traces of twelve ranks, of which one file stands for all."""
-    return [
-        Row(name, step_ms(read_iteration([TRACES / f"{name}.et"], num_ranks=prod(TORUS.sizes)).dag, TORUS), there_ms)
-        for name, there_ms in TORUS_TRACES_MS.items()
-    ]
+    """Return the traces of twelve ranks."""
+    return [torus_trace(name) for name in TORUS_TRACES_MS]
 
 
-def collectives() -> Iterator[Row]:
-    """Yield a collective of each kind alone, on the ring and on the torus."""
-    for torus in (RING, TORUS):
-        shape = " x ".join(map(str, torus.sizes))
-        for kind in KINDS:
-            alone = IterationDag((CollectiveTask(name="a", kind=kind, message_bytes=MESSAGE_BYTES),))
-            yield Row(f"{kind}, {shape}", step_ms(alone, torus), 1e3 * collective_s(kind, MESSAGE_BYTES, torus))
+def torus_trace(name: str) -> Row:
+    """Return a trace of twelve ranks, of which one file stands for all."""
+    read = read_iteration([TRACES / f"{name}.et"], num_ranks=prod(TORUS.sizes))
+    return Row(name, step_ms(read.dag, TORUS), TORUS_TRACES_MS[name])
+
+
+def collectives() -> list[Row]:
+    """Return a collective of each kind alone, on the ring and on the torus."""
+    return [collective(kind, torus) for torus in (RING, TORUS) for kind in KINDS]
+
+
+def collective(kind: str, torus: Torus) -> Row:
+    """Return a collective alone."""
+    alone = IterationDag((CollectiveTask(name="a", kind=kind, message_bytes=MESSAGE_BYTES),))
+    shape = " x ".join(map(str, torus.sizes))
+    return Row(f"{kind}, {shape}", step_ms(alone, torus), 1e3 * collective_s(kind, MESSAGE_BYTES, torus))
 
 
 def collective_s(kind: str, message_bytes: float, torus: Torus) -> float:

@@ -42,15 +42,22 @@ def _beside(workload: Workload, real: pd.DataFrame, simulated: pd.DataFrame) -> 
 
 
 def _with_own_times(workload: Workload, scenario: Scenario, real: pd.DataFrame, real_s: float) -> dict[str, float]:
-    """Return what Slurm took in this run from a decision to a start and from an end to its news, and what follows."""
+    """Return what Slurm took in this run to start and to end jobs, and what follows if each job's own time is known."""
     if scenario.options is None:
         return {}
-    start_s = float((real["start_s"] - real["decided_s"]).mean())
+    own = pd.DataFrame({"job_id": real["job_id"], "start_s": real["start_s"] - real["decided_s"]})
     end_s = float((real["seen_end_s"] - real["end_s"]).mean()) - EVERY_S / 2
-    both = _beside(workload, real, predicted(workload, scenario, start_s, end_s))
+    own["held_s"] = real["end_s"] - real["decided_s"] + end_s
+    both = _beside(workload, real, predicted(workload, scenario, own))
     own_s = float(both["wait_s"].mean()) - real_s
-    names = ("run_start_s", "run_end_s", "difference_with_these_%")
-    return dict(zip(names, (round(start_s, 2), round(end_s, 2), round(100 * own_s / real_s, 2)), strict=True))
+    order = same_order(both["start_s_real"], both["start_s_simulated"], EVERY_S)
+    return {
+        "run_start_s": round(float(own["start_s"].mean()), 2),
+        "run_start_sd_s": round(float(own["start_s"].std()), 2),
+        "run_end_s": round(end_s, 2),
+        "difference_with_these_%": round(100 * own_s / real_s, 2),
+        "same_order_with_these_%": round(100 * order, 2),
+    }
 
 
 def same_order(real_s: pd.Series, simulated_s: pd.Series, resolution_s: float) -> float:

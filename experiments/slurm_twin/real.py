@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from scenarios import BACKFILL_S, END_S, EVERY_S, START_S, Scenario
+from scenarios import BACKFILL_S, END_S, EVERY_S, Scenario
 from stream import CLUSTER
 
 from ddlsched.errors import SimulationError
@@ -52,11 +52,11 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
     with LocalSlurm(CLUSTER.num_servers, CLUSTER.gpus_per_server, _SETTINGS) as slurm, _agent(slurm, scenario, log):
         stamps = slurm.folder / "stamps"
         stamps.touch()
-        began_s = math.ceil(time.time())  # the agent looks at whole seconds
+        began_s = math.ceil(time.time()) + scenario.looks_at_s
         arrived_s, names = {}, {}
         for job in workload:
             time.sleep(max(began_s + job.arrival_s - time.time(), 0.0))
-            names[_submit(slurm, job, stamps, held=scenario.options is not None)] = job.job_id
+            names[_submit(slurm, job, stamps, scenario)] = job.job_id
             arrived_s[job.job_id] = time.time() - began_s
         until_s = time.time() + _SLACK_S + sum(job.service_ns for job in workload) / 1e9 / CLUSTER.num_gpus
         while stamps.read_text().count(",end,") < len(workload):
@@ -71,11 +71,12 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
     return table.assign(load=round(os.getloadavg()[2], 2)).round(3)
 
 
-def _submit(slurm: LocalSlurm, job: Job, stamps: Path, *, held: bool) -> int:
-    """Submit a job and return Slurm's number for it."""
+def _submit(slurm: LocalSlurm, job: Job, stamps: Path, scenario: Scenario) -> int:
+    """Submit a job, held if an agent lets it go, and return Slurm's number for it."""
+    held = scenario.options is not None
     run_s = job.service_ns / 1e9 / job.num_gpus
     facts = JobFacts(iterations=job.iterations, forward_s=run_s / job.iterations)
-    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - START_S - END_S:.3f}")
+    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - scenario.start_s - END_S:.3f}")
     assert job.time_limit_s is not None
     options = [f"--job-name={job.job_id}", f"--gpus={job.num_gpus}", f"--time={job.time_limit_s / 60:.0f}"]
     options += ["--output=/dev/null", *(["--hold", f"--comment={facts.comment()}"] if held else [])]

@@ -22,8 +22,12 @@ EVERY_S = 1.0
 """From one look of the agent to the next."""
 BACKFILL_S = 5.0
 """From one round of Slurm's own backfilling to the next (bf_interval)."""
-START_S = 0.5
-"""From a decision to the first line of a job's script."""
+SLURM_S = 1.0
+"""From one turn of Slurm's own scheduler to the next; they are at whole seconds of the clock."""
+LAUNCH_S = 0.15
+"""From a turn of Slurm in which a job starts to the first line of its script."""
+START_S = SLURM_S / 2 + LAUNCH_S
+"""From a decision of the agent, which looks halfway between two turns of Slurm, to the first line of the script."""
 END_S = 0.1
 """From the last line of a job's script until Slurm says that its GPUs are free."""
 
@@ -42,6 +46,8 @@ class Scenario:
         The same for a simulation.
     sizes
         GPUs of jobs, and their shares.
+    start_s
+        From a decision to the first line of a job's script.
     """
 
     name: str
@@ -49,6 +55,12 @@ class Scenario:
     placement: Any
     order: str
     sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
+    start_s: float = START_S
+
+    @property
+    def looks_at_s(self) -> float:
+        """Return at which part of a second of the clock decisions are made, seconds."""
+        return 0.0 if self.options is None else SLURM_S / 2
 
 
 SCENARIOS = (
@@ -67,8 +79,12 @@ SCENARIOS = (
     Scenario(
         "slurm-alone",
         None,
-        Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
+        Rounds(
+            placement=Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
+            interval_s=SLURM_S,
+        ),
         "fifo",
+        start_s=LAUNCH_S,
     ),
     Scenario(
         "whole-nodes-srsf-lwf",
@@ -80,24 +96,26 @@ SCENARIOS = (
 )
 
 
-def predicted(workload: Workload, scenario: Scenario, start_s: float = START_S, end_s: float = END_S) -> pd.DataFrame:
+def predicted(workload: Workload, scenario: Scenario, own: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return job, start and end, seconds, as simulated.
 
     Parameters
     ----------
     workload, scenario
         Jobs, whose times hold the usual time that Slurm takes to start and to end them, and who decides.
-    start_s, end_s
-        What Slurm takes, if that is known of a run.
+    own
+        What each job took for real, if that is known: job_id; ``start_s`` from a decision to its start; ``held_s`` from
+        a decision until its GPUs were free.
     """
-    more_s = start_s + end_s - START_S - END_S
-    longer = Workload.of([_longer(job, more_s) for job in workload])
-    jobs = simulate(longer, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
-    times = {"start_s": jobs["start_s"] + start_s, "end_s": jobs["finish_s"] - end_s}
-    return pd.DataFrame({"job_id": jobs["job_id"], **times})
+    jobs = workload if own is None else Workload.of([_as_held(job, own) for job in workload])
+    table = simulate(jobs, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
+    start_s = scenario.start_s if own is None else table["job_id"].map(own.set_index("job_id")["start_s"])
+    return pd.DataFrame(
+        {"job_id": table["job_id"], "start_s": table["start_s"] + start_s, "end_s": table["finish_s"] - END_S}
+    )
 
 
-def _longer(job: Job, more_s: float) -> Job:
+def _as_held(job: Job, own: pd.DataFrame) -> Job:
     assert isinstance(job.iteration, DataParallelIteration)
-    forward_s = job.iteration.forward_s + more_s / job.iterations
-    return replace(job, iteration=replace(job.iteration, forward_s=forward_s))
+    held_s = own.loc[own["job_id"] == job.job_id, "held_s"].item()
+    return replace(job, iteration=replace(job.iteration, forward_s=held_s / job.iterations))

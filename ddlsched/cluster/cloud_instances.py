@@ -102,28 +102,25 @@ class CloudInstances:
         """
         import numpy as np
 
-        mean_life_s = float(np.mean(self.lifetimes)) if self.mean_life_s is None else self.mean_life_s
+        seen_s = np.array(self.lifetimes, np.float64)
+        mean_life_s = float(seen_s.mean()) if self.mean_life_s is None else self.mean_life_s
         if num_servers * self.until_s / (mean_life_s + self.mean_wait_s) > _MOST_STAYS:
             raise InputError(
                 f"instances: {num_servers} servers would come and go more than {_MOST_STAYS:,} times in until_s "
                 f"{self.until_s:g}; expected longer lives or a shorter time"
             )
         rng = np.random.default_rng(self.seed)
-        stays = (stay for server in range(num_servers) for stay in self._stays(server, rng))
+        stays = (stay for server in range(num_servers) for stay in self._stays(server, seen_s, rng))
         return CapacityTrace(tuple(stays))
 
-    def _stays(self, server: int, rng: np.random.Generator) -> Iterator[Presence]:
+    def _stays(self, server: int, seen_s: np.ndarray, rng: np.random.Generator) -> Iterator[Presence]:
         join_s = 0.0
         while join_s < self.until_s:
-            leave_s = join_s + self._life_s(rng)
+            life_s = rng.choice(seen_s) if self.mean_life_s is None else max(rng.exponential(self.mean_life_s), 1e-3)
+            leave_s = join_s + float(life_s)
             leave_s = leave_s if leave_s < self.until_s else inf
             yield Presence(server=server, join_s=join_s, leave_s=leave_s, warned=self.warned)
             join_s = leave_s + max(rng.exponential(self.mean_wait_s), 1e-3)
-
-    def _life_s(self, rng: np.random.Generator) -> float:
-        if self.mean_life_s is None:
-            return float(rng.choice(self.lifetimes))  # type: ignore[arg-type]
-        return max(float(rng.exponential(self.mean_life_s)), 1e-3)
 
 
 def capacity_of(given: str | Path, num_servers: int) -> CapacityTrace:

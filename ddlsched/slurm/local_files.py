@@ -69,11 +69,9 @@ def slurm_conf(
         "SchedulerParameters": "batch_sched_delay=0,bf_interval=5",
     } | dict(settings)
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    text += (
-        f"NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs={_CPUS} RealMemory={_MEMORY_MB} State=UNKNOWN\n"
-    )
     for name, port, kind in _groups(nodes, ports, gpu_kinds):
-        text += f"NodeName={name} Port={port} Gres=gpu{kind}:{gpus_per_node}\n"
+        text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+        text += f"CPUs={_CPUS} RealMemory={_MEMORY_MB} Gres=gpu{kind}:{gpus_per_node} State=UNKNOWN\n"
     text += "PartitionName=main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF State=UP\n"
     return text + "PartitionName=idle Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE State=UP\n"
 

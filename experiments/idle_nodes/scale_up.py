@@ -18,8 +18,8 @@ from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
 
 DOWN_S = 12.0
-RATIOS = (1.0, 1.5, 4.0)
-"""Growing takes so many times as long as shrinking: as long, as was measured of the trainers, as was claimed."""
+RATIOS = (1.5, 4.0)
+"""Growing takes so many times as long as shrinking: as was measured of the trainers, as was claimed."""
 
 
 class UpwardAdvisor(ProfilingAdvisor):

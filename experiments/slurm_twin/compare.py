@@ -9,6 +9,7 @@ from scenarios import EVERY_S, Scenario, predicted
 from ddlsched.workload.job import Workload
 
 _RESAMPLES = 2000
+_FLOOR_RUNS = 5
 
 
 def comparison(workload: Workload, scenario: Scenario, real: pd.DataFrame) -> dict[str, float]:
@@ -58,6 +59,29 @@ def _with_own_times(workload: Workload, scenario: Scenario, real: pd.DataFrame, 
         "difference_with_these_%": round(100 * own_s / real_s, 2),
         "same_order_with_these_%": round(100 * order, 2),
     }
+
+
+def floor(workload: Workload, scenario: Scenario, sd_s: float) -> float:
+    """Return what the simulation has in common with itself: with runs in which jobs take longer or shorter.
+
+    Parameters
+    ----------
+    workload, scenario
+        Jobs, and who decides.
+    sd_s
+        Standard deviation of the times that Slurm takes to start a job; each job takes longer by a normal number.
+    """
+    rng = np.random.default_rng(0)
+    usual = predicted(workload, scenario)
+    run_s = np.array([job.service_ns / 1e9 / job.num_gpus for job in workload])
+    shares = []
+    for _ in range(_FLOOR_RUNS):
+        more_s = rng.normal(0.0, sd_s, len(run_s)).clip(-scenario.start_s / 2)
+        own = pd.DataFrame({"start_s": scenario.start_s + more_s, "held_s": run_s + more_s})
+        other = predicted(workload, scenario, own.assign(job_id=[job.job_id for job in workload]))
+        both = usual.merge(other, on="job_id", suffixes=("_usual", "_other"), validate="1:1")
+        shares.append(same_order(both["start_s_usual"], both["start_s_other"], EVERY_S))
+    return float(np.mean(shares))
 
 
 def same_order(real_s: pd.Series, simulated_s: pd.Series, resolution_s: float) -> float:

@@ -21,8 +21,9 @@ from ddlsched.slurm.facts import JobFacts
 from ddlsched.slurm.local_cluster import LocalSlurm
 from ddlsched.workload.job import Job, Workload
 
+# Without defer Slurm's main scheduler goes on also whenever a job has ended, which is in no model of turns.
 _SETTINGS = {
-    "SchedulerParameters": f"batch_sched_delay=0,sched_interval=5,bf_interval={BACKFILL_S:.0f},bf_resolution=1"
+    "SchedulerParameters": f"defer,batch_sched_delay=0,sched_interval=5,bf_interval={BACKFILL_S:.0f},bf_resolution=1"
 }
 _SCRIPT = """#!/bin/sh
 echo "$SLURM_JOB_NAME,start,$(date +%s.%N),$SLURM_JOB_NODELIST" >> {stamps}

@@ -1,13 +1,13 @@
-"""What is run for real and simulated: three schedulers, and the times that Slurm itself takes."""
+"""What is run for real and simulated: who decides, and the times that Slurm itself takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from stream import CLUSTER, SIZES, WHOLE_NODES
+from stream import CLUSTER
 
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
@@ -44,8 +44,8 @@ class Scenario:
         What ``ddlsched slurm-agent`` is told; None if Slurm decides alone.
     placement, order
         The same for a simulation.
-    sizes
-        GPUs of jobs, and their shares.
+    between_looks
+        Whether its jobs come and end between two looks.
     start_s
         From a decision to the first line of a job's script.
     """
@@ -54,7 +54,7 @@ class Scenario:
     options: Sequence[str] | None
     placement: Any
     order: str
-    sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
+    between_looks: bool = False
     start_s: float = START_S
 
     @property
@@ -63,36 +63,20 @@ class Scenario:
         return 0.0 if self.options is None else SLURM_S / 2
 
 
+_EASY = Rounds(placement=shaped(EasyBackfill()), interval_s=EVERY_S)
+_LWF = Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S)
+_FIFO_OPTIONS = ("--placement", "easy-backfill", "--order", "fifo")
+_SRSF_OPTIONS = ("--placement", "lwf", "--order", "srsf")
+_ALONE = Rounds(
+    placement=Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
+    interval_s=SLURM_S,
+)
 SCENARIOS = (
-    Scenario(
-        "fifo-backfill",
-        ["--placement", "easy-backfill", "--order", "fifo"],
-        Rounds(placement=shaped(EasyBackfill()), interval_s=EVERY_S),
-        "fifo",
-    ),
-    Scenario(
-        "srsf-lwf",
-        ["--placement", "lwf", "--order", "srsf"],
-        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S),
-        "srsf",
-    ),
-    Scenario(
-        "slurm-alone",
-        None,
-        Rounds(
-            placement=Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
-            interval_s=SLURM_S,
-        ),
-        "fifo",
-        start_s=LAUNCH_S,
-    ),
-    Scenario(
-        "whole-nodes-srsf-lwf",
-        ["--placement", "lwf", "--order", "srsf"],
-        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S),
-        "srsf",
-        WHOLE_NODES,
-    ),
+    Scenario("fifo-backfill", _FIFO_OPTIONS, _EASY, "fifo"),
+    Scenario("srsf-lwf", _SRSF_OPTIONS, _LWF, "srsf"),
+    Scenario("slurm-alone", None, _ALONE, "fifo", start_s=LAUNCH_S),
+    Scenario("fifo-backfill-between", _FIFO_OPTIONS, _EASY, "fifo", between_looks=True),
+    Scenario("srsf-lwf-between", _SRSF_OPTIONS, _LWF, "srsf", between_looks=True),
 )
 
 

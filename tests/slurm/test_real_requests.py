@@ -80,5 +80,5 @@ def test_an_array_without_a_description_stays_in_one_piece(slurm: LocalSlurm, tm
     array = int(slurm.run("sbatch", "--parsable", "--hold", "--gpus=1", "--array=0-3", "--wrap=sleep 1"))
     for _ in range(3):
         agent.look()
-    [job] = jobs_of(slurm)
+    [job] = [job for job in jobs_of(slurm) if job.array_id == array]
     assert (job.job_id, job.array_tasks, job.is_held) == (array, (0, 1, 2, 3), True)

@@ -21,8 +21,6 @@ from ddlsched.workload.job import Job
 __all__ = ["AgentSettings", "Event", "SlurmAgent"]
 
 _MOST_WAIT_S = 60.0
-_PHASE_S = 0.5
-"""Slurm's controller starts jobs at whole seconds of the clock: who looks halfway has let them go by then."""
 _FAILED_STARTS = 3
 _AGAIN_S = 2
 """Until a job that was requeued may start: in the second of its end a node takes it for the one that was ended."""
@@ -83,7 +81,7 @@ class SlurmAgent:
             try:
                 self.look()
                 reached_s, retry_s = self._now_s(), self._settings.every_s
-                sleep(self._settings.every_s - (reached_s - _PHASE_S) % self._settings.every_s)
+                sleep(self._settings.every_s - reached_s % self._settings.every_s)
             except SlurmBusyError as error:
                 if self._now_s() - reached_s > self._settings.give_up_s:
                     raise

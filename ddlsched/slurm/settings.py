@@ -27,7 +27,7 @@ class AgentSettings:
     facts
         Facts of jobs by name, for those whose comment has none.
     every_s
-        Seconds from one look at Slurm to the next; looks are half a second after multiples of it by the clock.
+        Seconds from one look at Slurm to the next; looks are at multiples of it by the clock.
     start_s
         A job that Slurm does not start within so many seconds of its release is held again.
     give_up_s

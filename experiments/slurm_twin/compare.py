@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scenarios import EVERY_S, Scenario, predicted
+from scenarios import EVERY_S, START_S, Scenario, predicted
 
 from ddlsched.workload.job import Workload
 
@@ -47,7 +47,7 @@ def _with_own_times(workload: Workload, scenario: Scenario, real: pd.DataFrame, 
     if scenario.options is None:
         return {}
     own = pd.DataFrame({"job_id": real["job_id"], "start_s": real["start_s"] - real["decided_s"]})
-    end_s = float((real["seen_end_s"] - real["end_s"]).mean()) - EVERY_S / 2
+    end_s = float((real["seen_end_s"] - real["end_s"]).mean()) - scenario.every_s / 2
     own["held_s"] = real["end_s"] - real["decided_s"] + end_s
     both = _beside(workload, real, predicted(workload, scenario, own))
     own_s = float(both["wait_s"].mean()) - real_s
@@ -76,8 +76,8 @@ def floor(workload: Workload, scenario: Scenario, sd_s: float) -> float:
     run_s = np.array([job.service_ns / 1e9 / job.num_gpus for job in workload])
     shares = []
     for _ in range(_FLOOR_RUNS):
-        more_s = rng.normal(0.0, sd_s, len(run_s)).clip(-scenario.start_s / 2)
-        own = pd.DataFrame({"start_s": scenario.start_s + more_s, "held_s": run_s + more_s})
+        more_s = rng.normal(0.0, sd_s, len(run_s)).clip(-START_S)
+        own = pd.DataFrame({"start_s": START_S + more_s, "held_s": run_s + more_s})
         other = predicted(workload, scenario, own.assign(job_id=[job.job_id for job in workload]))
         both = usual.merge(other, on="job_id", suffixes=("_usual", "_other"), validate="1:1")
         shares.append(same_order(both["start_s_usual"], both["start_s_other"], EVERY_S))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from scenarios import BACKFILL_S, END_S, EVERY_S, Scenario
+from scenarios import BACKFILL_S, END_S, START_S, Scenario
 from stream import CLUSTER
 
 from ddlsched.errors import SimulationError
@@ -21,9 +21,8 @@ from ddlsched.slurm.facts import JobFacts
 from ddlsched.slurm.local_cluster import LocalSlurm
 from ddlsched.workload.job import Job, Workload
 
-# Without defer Slurm's main scheduler goes on also whenever a job has ended, which is in no model of turns.
 _SETTINGS = {
-    "SchedulerParameters": f"defer,batch_sched_delay=0,sched_interval=5,bf_interval={BACKFILL_S:.0f},bf_resolution=1"
+    "SchedulerParameters": f"batch_sched_delay=0,sched_interval=5,bf_interval={BACKFILL_S:.0f},bf_resolution=1"
 }
 _SCRIPT = """#!/bin/sh
 echo "$SLURM_JOB_NAME,start,$(date +%s.%N),$SLURM_JOB_NODELIST" >> {stamps}
@@ -53,11 +52,11 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
     with LocalSlurm(CLUSTER.num_servers, CLUSTER.gpus_per_server, _SETTINGS) as slurm, _agent(slurm, scenario, log):
         stamps = slurm.folder / "stamps"
         stamps.touch()
-        began_s = math.ceil(time.time()) + scenario.looks_at_s
+        began_s = math.ceil(time.time() / scenario.every_s) * scenario.every_s  # when the agent looks
         arrived_s, names = {}, {}
         for job in workload:
             time.sleep(max(began_s + job.arrival_s - time.time(), 0.0))
-            names[_submit(slurm, job, stamps, scenario)] = job.job_id
+            names[_submit(slurm, job, stamps, held=scenario.options is not None)] = job.job_id
             arrived_s[job.job_id] = time.time() - began_s
         until_s = time.time() + _SLACK_S + sum(job.service_ns for job in workload) / 1e9 / CLUSTER.num_gpus
         while stamps.read_text().count(",end,") < len(workload):
@@ -65,19 +64,18 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
                 raise SimulationError(f"{scenario.name}: jobs are not done; Slurm has {slurm.run('squeue')}")
             time.sleep(0.5)
         if scenario.options is not None:
-            time.sleep(3 * EVERY_S)  # the agent sees the last end
+            time.sleep(3 * scenario.every_s)  # the agent sees the last end
         table = _table(stamps.read_text(), arrived_s, began_s)
         for column, what in (("decided_s", "start"), ("seen_end_s", "end")):
             table[column] = table["job_id"].map(_told(log, what, names, began_s))
     return table.assign(load=round(os.getloadavg()[2], 2)).round(3)
 
 
-def _submit(slurm: LocalSlurm, job: Job, stamps: Path, scenario: Scenario) -> int:
-    """Submit a job, held if an agent lets it go, and return Slurm's number for it."""
-    held = scenario.options is not None
+def _submit(slurm: LocalSlurm, job: Job, stamps: Path, *, held: bool) -> int:
+    """Submit a job and return Slurm's number for it."""
     run_s = job.service_ns / 1e9 / job.num_gpus
     facts = JobFacts(iterations=job.iterations, forward_s=run_s / job.iterations)
-    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - scenario.start_s - END_S:.3f}")
+    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - START_S - END_S:.3f}")
     assert job.time_limit_s is not None
     options = [f"--job-name={job.job_id}", f"--gpus={job.num_gpus}", f"--time={job.time_limit_s / 60:.0f}"]
     options += ["--output=/dev/null", *(["--hold", f"--comment={facts.comment()}"] if held else [])]
@@ -92,7 +90,7 @@ def _agent(slurm: LocalSlurm, scenario: Scenario, log: Path) -> Iterator[None]:
         yield
         return
     command = [sys.executable, "-c", "from ddlsched.cli import main; main()", "slurm-agent", "main", "--json"]
-    command += ["--state", str(slurm.folder / "agent"), f"--every-s={EVERY_S}", *scenario.options]
+    command += ["--state", str(slurm.folder / "agent"), f"--every-s={scenario.every_s}", *scenario.options]
     with log.open("w") as events:
         agent = subprocess.Popen(command, env=slurm.environment, stdout=events)
     time.sleep(5.0)  # it has imported everything, and looked

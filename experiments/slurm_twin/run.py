@@ -16,14 +16,12 @@ from pathlib import Path
 import pandas as pd
 from compare import comparison, floor
 from real import run_for_real
-from scenarios import SCENARIOS, Scenario
-from stream import stream
+from scenarios import SCENARIOS
 
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import reported
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.workload.job import Workload
 
 QUICK_JOBS = 50
 
@@ -51,14 +49,9 @@ def measure(args: argparse.Namespace) -> None:
             if path.exists() or scenario.name not in (args.scenario or [scenario.name]):
                 continue
             notice(f"{scenario.name}, {num_jobs} jobs, seed {seed}")
-            table = run_for_real(jobs_of(scenario, num_jobs, seed), scenario, path.with_suffix(".events"))
+            table = run_for_real(scenario.jobs(num_jobs, seed), scenario, path.with_suffix(".events"))
             with replacing(path, "--out") as partial:
                 table.to_csv(partial, index=False)
-
-
-def jobs_of(scenario: Scenario, num_jobs: int, seed: int) -> Workload:
-    """Return the jobs of a scenario."""
-    return stream(num_jobs, seed, between_looks=scenario.between_looks)
 
 
 def with_floors(table: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +60,7 @@ def with_floors(table: pd.DataFrame) -> pd.DataFrame:
     shares = []
     for row in table.to_dict("records"):
         scenario = by_name[row["scenario"]]
-        jobs = jobs_of(scenario, row["jobs"], row["seed"])
+        jobs = scenario.jobs(row["jobs"], row["seed"])
         varies = row["run_start_sd_s"] == row["run_start_sd_s"]  # not known of Slurm alone
         shares.append(round(100 * floor(jobs, scenario, row["run_start_sd_s"]), 2) if varies else None)
     return table.assign(**{"floor_%": shares})
@@ -79,7 +72,7 @@ def compared(folder: Path) -> pd.DataFrame:
     for path in sorted(folder.glob("*-*-*.csv")):
         name, num_jobs, seed = path.stem.rsplit("-", 2)
         [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
-        row = comparison(jobs_of(scenario, int(num_jobs), int(seed)), scenario, pd.read_csv(path))
+        row = comparison(scenario.jobs(int(num_jobs), int(seed)), scenario, pd.read_csv(path))
         rows.append({"scenario": name, "jobs": int(num_jobs), "seed": int(seed)} | row)
     if not rows:
         raise InputError(f"{folder}: holds no runs; expected files such as srsf-lwf-500-0.csv")

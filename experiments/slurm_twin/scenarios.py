@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from stream import CLUSTER
+from stream import CLUSTER, SIZES, WHOLE_NODES, stream
 
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
@@ -20,14 +20,12 @@ from ddlsched.workload.job import Job, Workload
 
 EVERY_S = 1.0
 """From one look of the agent to the next."""
+SELDOM_S = 5.0
+"""The same where it is to be long beside what Slurm takes to start a job, which is up to a second and a half."""
 BACKFILL_S = 5.0
 """From one round of Slurm's own backfilling to the next (bf_interval)."""
-SLURM_S = 1.0
-"""From one turn of Slurm's own scheduler to the next; they are at whole seconds of the clock."""
-LAUNCH_S = 0.15
-"""From a turn of Slurm in which a job starts to the first line of its script."""
-START_S = SLURM_S / 2 + LAUNCH_S
-"""From a decision of the agent, which looks halfway between two turns of Slurm, to the first line of the script."""
+START_S = 0.5
+"""From a decision to the first line of a job's script."""
 END_S = 0.1
 """From the last line of a job's script until Slurm says that its GPUs are free."""
 
@@ -44,39 +42,69 @@ class Scenario:
         What ``ddlsched slurm-agent`` is told; None if Slurm decides alone.
     placement, order
         The same for a simulation.
+    sizes
+        GPUs of jobs, and their shares.
+    every_s
+        From one look of the agent to the next.
     between_looks
-        Whether its jobs come and end between two looks.
-    start_s
-        From a decision to the first line of a job's script.
+        Whether jobs come and end between two looks only.
     """
 
     name: str
     options: Sequence[str] | None
     placement: Any
     order: str
+    sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
+    every_s: float = EVERY_S
     between_looks: bool = False
-    start_s: float = START_S
 
-    @property
-    def looks_at_s(self) -> float:
-        """Return at which part of a second of the clock decisions are made, seconds."""
-        return 0.0 if self.options is None else SLURM_S / 2
+    def jobs(self, num_jobs: int, seed: int) -> Workload:
+        """Return its jobs."""
+        return stream(num_jobs, seed, self.sizes, self.every_s if self.between_looks else None)
 
 
-_EASY = Rounds(placement=shaped(EasyBackfill()), interval_s=EVERY_S)
-_LWF = Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S)
-_FIFO_OPTIONS = ("--placement", "easy-backfill", "--order", "fifo")
-_SRSF_OPTIONS = ("--placement", "lwf", "--order", "srsf")
-_ALONE = Rounds(
-    placement=Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
-    interval_s=SLURM_S,
-)
 SCENARIOS = (
-    Scenario("fifo-backfill", _FIFO_OPTIONS, _EASY, "fifo"),
-    Scenario("srsf-lwf", _SRSF_OPTIONS, _LWF, "srsf"),
-    Scenario("slurm-alone", None, _ALONE, "fifo", start_s=LAUNCH_S),
-    Scenario("fifo-backfill-between", _FIFO_OPTIONS, _EASY, "fifo", between_looks=True),
-    Scenario("srsf-lwf-between", _SRSF_OPTIONS, _LWF, "srsf", between_looks=True),
+    Scenario(
+        "fifo-backfill",
+        ["--placement", "easy-backfill", "--order", "fifo"],
+        Rounds(placement=shaped(EasyBackfill()), interval_s=EVERY_S),
+        "fifo",
+    ),
+    Scenario(
+        "srsf-lwf",
+        ["--placement", "lwf", "--order", "srsf"],
+        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S),
+        "srsf",
+    ),
+    Scenario(
+        "slurm-alone",
+        None,
+        Rounds(placement=ConservativeBackfill(), interval_s=BACKFILL_S, in_order_between=True),
+        "fifo",
+    ),
+    Scenario(
+        "whole-nodes-srsf-lwf",
+        ["--placement", "lwf", "--order", "srsf"],
+        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=EVERY_S),
+        "srsf",
+        WHOLE_NODES,
+    ),
+    Scenario(
+        "fifo-backfill-between",
+        ["--placement", "easy-backfill", "--order", "fifo"],
+        Rounds(placement=shaped(EasyBackfill()), interval_s=SELDOM_S),
+        "fifo",
+        every_s=SELDOM_S,
+        between_looks=True,
+    ),
+    Scenario(
+        "srsf-lwf-between",
+        ["--placement", "lwf", "--order", "srsf"],
+        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=SELDOM_S),
+        "srsf",
+        every_s=SELDOM_S,
+        between_looks=True,
+    ),
 )
 
 
@@ -93,10 +121,9 @@ def predicted(workload: Workload, scenario: Scenario, own: pd.DataFrame | None =
     """
     jobs = workload if own is None else Workload.of([_as_held(job, own) for job in workload])
     table = simulate(jobs, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
-    start_s = scenario.start_s if own is None else table["job_id"].map(own.set_index("job_id")["start_s"])
-    return pd.DataFrame(
-        {"job_id": table["job_id"], "start_s": table["start_s"] + start_s, "end_s": table["finish_s"] - END_S}
-    )
+    start_s = START_S if own is None else table["job_id"].map(own.set_index("job_id")["start_s"])
+    times = {"start_s": table["start_s"] + start_s, "end_s": table["finish_s"] - END_S}
+    return pd.DataFrame({"job_id": table["job_id"], **times})
 
 
 def _as_held(job: Job, own: pd.DataFrame) -> Job:

@@ -18,7 +18,7 @@ def test_pairs_in_opposite_order_are_counted_unless_their_starts_are_close() -> 
 
 
 def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
-    workload, [first, *_] = stream.stream(20, 0), scenarios.SCENARIOS
+    workload, [first, *_] = stream.stream(20, 0, stream.SIZES), scenarios.SCENARIOS
     simulated = scenarios.predicted(workload, first)
     real = simulated.assign(decided_s=simulated["start_s"] - 0.5, seen_end_s=simulated["end_s"] + 0.6, load=0.0)
     row = compare.comparison(workload, first, real)
@@ -29,7 +29,7 @@ def test_a_run_that_is_its_own_prediction_differs_by_nothing() -> None:
 
 
 def test_jobs_are_up_to_32_gpus_and_have_limits_of_whole_minutes() -> None:
-    jobs = list(stream.stream(500, 0))
+    jobs = list(stream.stream(500, 0, stream.SIZES))
     assert {job.num_gpus for job in jobs} == set(stream.SIZES)
     limits_s = np.array([job.time_limit_s for job in jobs])
     assert (limits_s % 60 == 0).all()
@@ -38,19 +38,19 @@ def test_jobs_are_up_to_32_gpus_and_have_limits_of_whole_minutes() -> None:
 
 def test_the_simulation_agrees_with_itself_as_far_as_times_do_not_vary(monkeypatch) -> None:
     monkeypatch.setattr(compare, "_FLOOR_RUNS", 1)
-    [scenario] = [each for each in scenarios.SCENARIOS if each.name == "srsf-lwf-between"]
-    workload = run.jobs_of(scenario, 40, 0)
+    [scenario] = [each for each in scenarios.SCENARIOS if each.name == "fifo-backfill-between"]
+    workload = scenario.jobs(40, 0)
     assert compare.floor(workload, scenario, 0.02) == 1.0 > compare.floor(workload, scenario, 3.0)
 
 
 def test_jobs_that_come_and_end_between_looks_do_so_in_the_simulation() -> None:
     [scenario] = [each for each in scenarios.SCENARIOS if each.name == "srsf-lwf-between"]
-    workload = run.jobs_of(scenario, 30, 0)
-    assert {job.arrival_s % 1 for job in workload} == {stream.ARRIVES}
+    workload = scenario.jobs(30, 0)
+    assert {job.arrival_s % 5 for job in workload} == {2.5}
     simulated = scenarios.predicted(workload, scenario)
-    decided_s, free_s = simulated["start_s"] - scenario.start_s, simulated["end_s"] + scenarios.END_S
-    assert (decided_s.round(6) % 1 == 0).all()
-    assert (free_s.round(6) % 1 == stream.ENDS).all()
+    decided_s, free_s = simulated["start_s"] - scenarios.START_S, simulated["end_s"] + scenarios.END_S
+    assert (decided_s.round(6) % 5 == 0).all()
+    assert (free_s.round(6) % 5 == 3.25).all()
 
 
 def test_the_table_follows_from_the_measured_runs() -> None:

@@ -263,20 +263,6 @@ def test_while_slurm_is_out_of_reach_questions_become_seldom_and_then_end(tmp_pa
     assert slurm.commands == []
 
 
-def test_looks_are_halfway_between_the_seconds_at_which_slurm_starts_jobs(tmp_path: Path) -> None:
-    slurm = FakeSlurm()
-    bench = Bench(tmp_path, slurm)
-    looks_s: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slurm.now_s += seconds
-        looks_s.append(slurm.now_s)
-        slurm.now_s += 0.17  # for which a look takes
-
-    bench.agent.run(lambda: len(looks_s) == 4, sleep)
-    assert looks_s == pytest.approx([100.5, 101.5, 102.5, 103.5])
-
-
 def test_a_controller_that_restarts_in_the_middle_of_a_start_leaves_no_job_behind(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     bench = Bench(tmp_path, slurm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scenarios import EVERY_S, START_S, Scenario, predicted
+from scenarios import END_S, EVERY_S, START_S, Scenario, predicted
 
 from ddlsched.workload.job import Workload
 
@@ -47,7 +47,9 @@ def _with_own_times(workload: Workload, scenario: Scenario, real: pd.DataFrame, 
     if scenario.options is None:
         return {}
     own = pd.DataFrame({"job_id": real["job_id"], "start_s": real["start_s"] - real["decided_s"]})
-    end_s = float((real["seen_end_s"] - real["end_s"]).mean()) - scenario.every_s / 2
+    # Ends fall on any part of the time between two looks, unless all are in its middle.
+    seen_s = float((real["seen_end_s"] - real["end_s"]).mean())
+    end_s = END_S if scenario.between_looks else seen_s - scenario.every_s / 2
     own["held_s"] = real["end_s"] - real["decided_s"] + end_s
     both = _beside(workload, real, predicted(workload, scenario, own))
     own_s = float(both["wait_s"].mean()) - real_s

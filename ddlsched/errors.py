@@ -42,6 +42,9 @@ class FaultyInputError(InputError):
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults))
 
+    def __reduce__(self) -> tuple[type[FaultyInputError], tuple[tuple[str, ...]]]:
+        return type(self), (self.faults,)  # From another process it comes with its faults, not with their letters.
+
 
 class UnknownNameError(InputError):
     """A policy, topology, model, bundle or parameter that nobody has registered."""

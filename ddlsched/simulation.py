@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.capacity import CapacityTrace
+from ddlsched.cluster.cloud_instances import capacity_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
@@ -111,7 +112,8 @@ def simulate(
     disturbances
         Compute jitter, slow GPUs, servers that fail; by default none.
     capacity
-        When each server is there, or the file of a table; by default always. In place of failures.
+        When each server is there, the file of a table, or ``instances:...`` for
+        :class:`~ddlsched.cluster.cloud_instances.CloudInstances`; by default always. In place of failures.
     warmup_s
         Jobs that arrive earlier are simulated but not counted in the summary, seconds.
     until_s
@@ -178,7 +180,7 @@ def simulate(
         one, other = ("elastic jobs", "allocation=") if allocation is None else ("an allocation policy", "elastic jobs")
         raise InputError(f"the run has {one} but no {other}; expected both or neither")
     if isinstance(capacity, str | Path):
-        capacity = CapacityTrace.read(capacity)
+        capacity = capacity_of(capacity, cluster.num_servers)
     if capacity is not None and disturbances is not None and disturbances.servers_fail:
         raise InputError("the run has a capacity trace and failures of servers; expected one of the two")
     if rescale_cost is None:

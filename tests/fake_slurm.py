@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ddlsched.slurm.commands import SlurmBusyError, SlurmRefusalError
@@ -29,6 +29,11 @@ class FakeJob:
     restarts: int = 0
     dependency: str = ""
     array: int = 0
+    task: int | None = None
+    tasks: tuple[int, ...] = ()
+    array_limit: int = 0
+    on_each: int = 0
+    kind: str = ""
     limit_minutes: int | None = None
     starts: int = 0
 
@@ -36,9 +41,10 @@ class FakeJob:
 class FakeSlurm:
     """Nodes of equally many GPUs in a partition ``gpus``; :meth:`turn` starts what may start, as Slurm does."""
 
-    def __init__(self, nodes: int = 4, gpus_per_node: int = 4) -> None:
+    def __init__(self, nodes: int = 4, gpus_per_node: int = 4, kinds: Sequence[str] = ()) -> None:
         self.now_s = 100.0
         self.nodes = {f"n{number}": "idle" for number in range(1, nodes + 1)}
+        self.kinds = dict(zip(self.nodes, kinds, strict=False))
         self.gpus_per_node = gpus_per_node
         self.jobs: dict[int, FakeJob] = {}
         self.commands: list[tuple[str, ...]] = []
@@ -51,12 +57,20 @@ class FakeSlurm:
         self.jobs[job_id] = FakeJob(job_id, gpus, comment, **values)  # type: ignore[arg-type]
         return job_id
 
+    def submit_array(self, tasks: Sequence[int], gpus: int, limit: int = 0) -> int:
+        """Submit an array, whose tasks have one number as long as they are not held for themselves."""
+        job_id = self.submit(gpus)
+        self.jobs[job_id].array, self.jobs[job_id].tasks, self.jobs[job_id].array_limit = job_id, tuple(tasks), limit
+        return job_id
+
     def turn(self) -> None:
         """Start the released jobs that fit on the nodes that they want, in order."""
         for job in self.jobs.values():
             if job.state == "PENDING" and not job.held and job.wanted:
                 free = {node: self.free(node) for node in sorted(job.wanted)}
-                up = all(self.nodes[node] == "idle" for node in free)
+                up = all(self.nodes[node] == "idle" and job.kind in ("", self.kinds.get(node)) for node in free)
+                if job.on_each:
+                    free = {node: job.on_each * (count >= job.on_each) for node, count in free.items()}
                 if up and min(free.values()) > 0 and sum(free.values()) >= job.gpus:
                     job.given = greedy(free, job.gpus)
                     job.state, job.starts = "RUNNING", job.starts + 1
@@ -84,7 +98,7 @@ class FakeSlurm:
 
     def _scontrol(self, what: str, rest: list[str]) -> None:
         values = dict(part.split("=", 1) for part in rest if "=" in part)
-        job_id = int(values.get("JobId", rest[0].partition("=")[2] or rest[0]))
+        job_id = self._called(values.get("JobId", rest[0].partition("=")[2] or rest[0]))
         job = self.jobs[job_id]
         if job_id in self.forbidden:
             raise SlurmRefusalError(f"scontrol {what}: Access/permission denied for job {job_id}")
@@ -100,8 +114,27 @@ class FakeSlurm:
         else:
             raise AssertionError(what)
 
+    def _called(self, name: str) -> int:
+        """Return the number of a job; a task that waits with others gets one by being called by its name."""
+        array, _, task = name.partition("_")
+        if not task:
+            assert not self.jobs[int(array)].array, "would mean the whole array"
+            return int(array)
+        for job in self.jobs.values():
+            if job.array == int(array) and job.task == int(task):
+                return job.job_id
+        together = self.jobs[int(array)]
+        assert int(task) in together.tasks
+        together.tasks = tuple(other for other in together.tasks if other != int(task))
+        if not together.tasks:
+            together.task = int(task)
+            return together.job_id
+        apart = replace(together, job_id=len(self.jobs) + 1, task=int(task), tasks=(), array_limit=0)
+        self.jobs[apart.job_id] = apart
+        return apart.job_id
+
     def _node(self, name: str) -> dict[str, object]:
-        gres = f"gpu:{self.gpus_per_node}"
+        gres = f"gpu:{self.kinds[name]}:{self.gpus_per_node}" if self.kinds else f"gpu:{self.gpus_per_node}"
         return {"name": name, "gres": gres, "partitions": ["gpus"], "state": self.nodes[name], "state_flags": []}
 
 
@@ -115,6 +148,7 @@ def greedy(free: dict[Node, int], gpus: int) -> dict[Node, int]:
 
 
 def _row(job: FakeJob) -> dict[str, object]:
+    kind = f":{job.kind}" if job.kind else ""
     return {
         "job_id": job.job_id,
         "name": "train",
@@ -125,11 +159,15 @@ def _row(job: FakeJob) -> dict[str, object]:
         "state_reason": job.reason if job.state == "PENDING" else "None",
         "priority": 0 if job.held else 4294901759,
         "array_job_id": job.array,
-        "array_task_string": "",
-        "tres_per_job": f"gres:gpu:{job.gpus}" if job.gpus else "",
+        "array_task_id": job.task,
+        "array_task_string": ",".join(map(str, job.tasks)),
+        "array_max_tasks": job.array_limit,
+        "tres_per_job": f"gres:gpu{kind}:{job.gpus}" if job.gpus and not job.on_each else "",
+        "tres_per_node": f"gres:gpu{kind}:{job.on_each}" if job.on_each else "",
+        "node_count": job.gpus // job.on_each if job.on_each else 1,
         "gres_detail": [f"gpu:{count}(IDX:0)" for count in job.given.values()],
         "job_resources": {"allocated_nodes": [{"nodename": node} for node in job.given]},
-        "submit_time": 1000 + job.job_id,
+        "submit_time": 1000 + (job.array or job.job_id),
         "restart_cnt": job.restarts,
         "dependency": job.dependency,
         "time_limit": job.limit_minutes,

@@ -316,6 +316,8 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
             exponent=st.sampled_from((0.0, 0.5, 0.9)),
             chunk_bytes=st.just(3e6),
             chunk_s=st.sampled_from((0.0, 1e-3)),
+            window_bytes=st.sampled_from((inf, 1e6)),
+            step_s=st.sampled_from((0.0, 1e-4)),
         ),
         st.builds(Mltcp, latency_s=latency, message_parts=st.sampled_from((1, 2, 3, 8))),
         st.builds(

@@ -51,16 +51,17 @@ class MalleTrain:
     def __post_init__(self) -> None:
         times = {name: getattr(self, name) for name in ("lookahead_s", "scale_up_s", "scale_down_s", "hold_s")}
         check_fields("malletrain", self.most_jobs, **times)
-        self._advisor()
+        self.advisor()
 
-    def _advisor(self) -> ProfilingAdvisor:
+    def advisor(self) -> ProfilingAdvisor:
+        """Return who decides what is measured next."""
         return ProfilingAdvisor(scales=tuple(range(self.most_scale, 0, -1)), hold_s=self.hold_s)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _MalleTrainRun:
         """Return what is asked during a run."""
         allocator = CountProgramme(lookahead_s=self.lookahead_s)
         costs = self.scale_up_s, self.scale_down_s
-        return _MalleTrainRun(self.most_jobs, Profiled(allocator, self._advisor(), JobMonitor(warm_up_steps=0), costs))
+        return _MalleTrainRun(self.most_jobs, Profiled(allocator, self.advisor(), JobMonitor(warm_up_steps=0), costs))
 
 
 @dataclass

@@ -1,9 +1,10 @@
-"""Jobs of several servers on whole free servers of one rack, smaller ones where the fewest GPUs are free."""
+"""Jobs of several servers on whole free servers of one rack or pod, smaller ones where the fewest GPUs are free."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -11,28 +12,39 @@ from ddlsched.units import is_whole
 
 __all__ = ["WholeServers"]
 
+_Value = TypeVar("_Value")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WholeServers:
-    """Best fit, in GPUs of a server and in free servers of a rack; needs to know nothing but a job's GPUs.
+    """Best fit, in GPUs of a server and in free servers of a rack or pod; needs to know nothing but a job's GPUs.
 
     A job that fits on a server goes to the one with the fewest free GPUs that suffice, and never uses the network. A
     larger one takes servers of which every GPU is free, so that it shares no network card, in the rack with the fewest
-    such servers that suffice. If no rack has enough, a job that one could hold waits for it; one larger than a rack
-    takes from as few racks as it can. Unlike cells that split in halves (HiveD) the servers need not be neighbours.
+    such servers that suffice; one larger than a rack in such a pod, and there in as few racks as it can. If none has
+    enough, a job that one could hold waits for it; the largest take from as few pods as they can. Unlike cells that
+    split in halves (HiveD) the servers need not be neighbours.
 
     Parameters
     ----------
     servers_per_rack
         Servers s to s + n - 1 for s a multiple of it share a rack; 0 for a network on which all servers are alike.
+    servers_per_pod
+        So do they share a pod, of whole racks; 0 for a network without pods.
     """
 
     servers_per_rack: int = 0
+    servers_per_pod: int = 0
 
     def __post_init__(self) -> None:
-        if not is_whole(self.servers_per_rack, 0, 1_000_000):
-            given = self.servers_per_rack
-            raise InputError(f"whole-servers: servers_per_rack is {given}; expected a whole number from 0")
+        for name in ("servers_per_rack", "servers_per_pod"):
+            if not is_whole(getattr(self, name), 0, 1_000_000):
+                raise InputError(f"whole-servers: {name} is {getattr(self, name)}; expected a whole number from 0")
+        if self.servers_per_pod and (not self.servers_per_rack or self.servers_per_pod % self.servers_per_rack):
+            raise InputError(
+                f"whole-servers: servers_per_pod is {self.servers_per_pod}; "
+                f"expected a multiple of servers_per_rack, which is {self.servers_per_rack}"
+            )
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait."""
@@ -40,29 +52,45 @@ class WholeServers:
         for gpu in cluster.eligible_gpus(job):
             if not cluster.num_residents(gpu):
                 free.setdefault(cluster.server_of(gpu), []).append(gpu)
-        servers = range(cluster.num_servers)
-        if job.num_gpus <= max(len(cluster.gpus_of(server)) for server in servers):
+        all_gpus = {server: cluster.gpus_of(server) for server in range(cluster.num_servers)}
+        if job.num_gpus <= max(map(len, all_gpus.values())):
             enough = [(len(gpus), server) for server, gpus in free.items() if len(gpus) >= job.num_gpus]
             return free[min(enough)[1]][: job.num_gpus] if enough else None
-        racks: dict[int, list[GpuId]] = {}
-        sizes: dict[int, int] = {}
-        for server in servers:
-            rack = server // (self.servers_per_rack or cluster.num_servers)
-            sizes[rack] = sizes.get(rack, 0) + len(cluster.gpus_of(server))
-            whole = len(free.get(server, ())) == len(cluster.gpus_of(server))
-            racks.setdefault(rack, []).extend(free[server] if whole else ())
-        return _of_racks(job.num_gpus, racks, job.num_gpus <= max(sizes.values()))
+        whole = {server: free[server] for server in all_gpus if len(free.get(server, ())) == len(all_gpus[server])}
+        tiers = [*filter(None, (self.servers_per_rack, self.servers_per_pod)), cluster.num_servers]
+        narrowest = next(place for place, tier in enumerate(tiers) if job.num_gpus <= _most_gpus(all_gpus, tier))
+        enough_in = [group for group in _groups(whole, tiers[narrowest]).values() if _num_gpus(group) >= job.num_gpus]
+        return _nearest(job.num_gpus, min(enough_in, key=_num_gpus), tiers[:narrowest]) if enough_in else None
 
 
-def _of_racks(num_gpus: int, racks: dict[int, list[GpuId]], one_rack: bool) -> list[GpuId] | None:
-    """Return GPUs of the rack with the fewest that suffice; without one, unless it must be one, of those with most."""
+def _groups(servers: Mapping[int, _Value], tier: int) -> dict[int, dict[int, _Value]]:
+    """Return servers by which ``tier`` neighbours they are of."""
+    groups: dict[int, dict[int, _Value]] = {}
+    for server, value in servers.items():
+        groups.setdefault(server // tier, {})[server] = value
+    return groups
+
+
+def _num_gpus(servers: Mapping[int, Sequence[GpuId]]) -> int:
+    return sum(map(len, servers.values()))
+
+
+def _most_gpus(servers: Mapping[int, Sequence[GpuId]], tier: int) -> int:
+    return max(map(_num_gpus, _groups(servers, tier).values()))
+
+
+def _nearest(num_gpus: int, free: Mapping[int, list[GpuId]], tiers: Sequence[int]) -> list[GpuId]:
+    """Return some of the free GPUs, of as few groups of the widest tier as can be, and so within each group.
+
+    The group with the fewest that suffice; without one, that with the most, and so on with what is still needed.
+    """
+    if not tiers:
+        return [gpu for gpus in free.values() for gpu in gpus][:num_gpus]
+    left = _groups(free, tiers[-1])
     chosen: list[GpuId] = []
-    left = dict(racks)
-    while len(chosen) < num_gpus and left:
-        needed = num_gpus - len(chosen)
-        enough = [rack for rack, gpus in left.items() if len(gpus) >= needed]
-        if not enough and one_rack:
-            return None
-        rack = min(enough, key=lambda rack: len(left[rack])) if enough else max(left, key=lambda rack: len(left[rack]))
-        chosen += left.pop(rack)[:needed]
-    return chosen if len(chosen) == num_gpus else None
+    while len(chosen) < num_gpus:
+        needed, sizes = num_gpus - len(chosen), {group: _num_gpus(servers) for group, servers in left.items()}
+        enough = [group for group in sizes if sizes[group] >= needed]
+        group = min(enough, key=sizes.__getitem__) if enough else max(sizes, key=sizes.__getitem__)
+        chosen += _nearest(min(needed, sizes[group]), left.pop(group), tiers[:-1])
+    return chosen

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.calibrated_shares import shares_as_json, shares_as_lines
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice, status, without_nan
 from ddlsched.errors import InputError
@@ -16,6 +17,7 @@ from ddlsched.io.files import refuse_unwritable, replacing
 if TYPE_CHECKING:
     from ddlsched.performance.calibration.fit import Constant, Fit
     from ddlsched.performance.calibration.measurements import Measurements
+    from ddlsched.performance.calibration.shares import ShareRows
 
 __all__ = ["calibrate", "calibrate_agent"]
 
@@ -33,6 +35,20 @@ def calibrate(
             metavar="FILE.csv",
             help="Measurements: concurrent_jobs, message_bytes, transfer_s, and perhaps servers.",
             readable=False,
+        ),
+    ] = None,
+    shares: Annotated[
+        Path | None,
+        typer.Option(
+            help="Small messages beside large ones, as the testbed measures them: fits size-shares, too.",
+            metavar="FILE.csv",
+            readable=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            help="Say which of its messages and rings are beyond those measured.", metavar="JOBS", readable=False
         ),
     ] = None,
     measure: Annotated[
@@ -82,13 +98,17 @@ def calibrate(
         raise InputError("expected either FILE.csv with measurements or --measure HOST:PORT for each host, not both")
     if file is not None and (out is not None or token_file is not None):
         raise InputError("--out and --token-file belong to --measure; expected neither with FILE.csv")
+    share_rows, jobs_to_come = _read_shares(shares), _read_workload(workload)
     rows = _measured(measure, token_file, jobs, sizes_mb, repeats, out) if measure else _read(file)
     from ddlsched.performance.calibration.fit import calibrate as fitted
+    from ddlsched.performance.calibration.reach import Reach
+    from ddlsched.performance.calibration.shares import fit_size_shares
 
     source = str(file) if file is not None else "measured"
     try:
         with status("fitting"):
             fits = fitted(rows)
+            of_shares = None if share_rows is None else fit_size_shares(share_rows, rows)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     if chart is not None:
@@ -97,7 +117,14 @@ def calibrate(
 
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")
-    emit(_json(source, rows, fits) if as_json else _table(source, rows, fits))
+    reach = Reach.of(rows)
+    beyond = [] if jobs_to_come is None else [f"{workload}: {line}" for line in reach.beyond(jobs_to_come)]
+    if as_json:
+        more = {} if of_shares is None else {"size_shares": shares_as_json(of_shares)}
+        emit(_json(source, rows, fits, more | {"measured": str(reach), "beyond": beyond}))
+    else:
+        more_lines = [] if of_shares is None else ["", *shares_as_lines(of_shares)]
+        emit(_table(source, rows, fits, [*more_lines, f"Measured were {reach}.", *beyond]))
 
 
 def calibrate_agent(
@@ -125,6 +152,20 @@ def _read(file: Path | None) -> Measurements:
 
     assert file is not None
     return read_measurements(file)
+
+
+def _read_shares(path: Path | None) -> ShareRows | None:
+    from ddlsched.performance.calibration.shares import read_shares
+
+    return None if path is None else read_shares(path)
+
+
+def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
+    """Return what the jobs of a workload reduce."""
+    from ddlsched.workload.all_reduces import messages_and_workers
+    from ddlsched.workload.workload_files import read_workload
+
+    return None if path is None else messages_and_workers(read_workload(path))
 
 
 def _measured(
@@ -164,7 +205,7 @@ def _list(text: str, flag: str, parse: Any) -> list[Any]:
         raise InputError(f"{flag} {text}: {error.message} Expected numbers with commas between them") from None
 
 
-def _json(source: str, rows: Measurements, fits: list[Fit]) -> str:
+def _json(source: str, rows: Measurements, fits: list[Fit], more: dict[str, Any]) -> str:
     models = [
         {
             "model": fit.form.name,
@@ -176,10 +217,10 @@ def _json(source: str, rows: Measurements, fits: list[Fit]) -> str:
         for fit in fits
     ]
     found = {"source": source, "rows": len(rows), "settings": int(rows.settings.max()) + 1, "models": models}
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(found | more, indent=2) + "\n"
 
 
-def _table(source: str, rows: Measurements, fits: list[Fit]) -> str:
+def _table(source: str, rows: Measurements, fits: list[Fit], more_lines: list[str]) -> str:
     lines = [
         f"{source}: {len(rows)} rows, {rows.settings.max() + 1} settings of jobs and bytes; intervals hold 95 %",
         f"  {'model':24}{'error on rows not fitted':28}constants",
@@ -199,7 +240,7 @@ def _table(source: str, rows: Measurements, fits: list[Fit]) -> str:
         )
     if fits[0].tested_error.value > _POOR:
         lines.append(f"No model is near: more than {100 * _POOR:.0f} % off on average. See docs/calibration.md.")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in [*lines, *more_lines])
 
 
 def _constant(name: str, constant: Constant) -> str:

@@ -13,9 +13,12 @@ from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ddlsched.live.idle_nodes.scavengers import Scavenger
     from ddlsched.live.launchers import Launcher
     from ddlsched.live.manager import Event, Sharer
+    from ddlsched.live.store import StoredJob
 
 __all__ = ["live"]
 
@@ -24,7 +27,9 @@ def live(
     jobs: Annotated[
         Path,
         typer.Argument(
-            metavar="JOBS", help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes.", readable=False
+            metavar="JOBS",
+            help="CSV: job_id, program (mlp, count, a script.py), steps, max_nodes, and perhaps samples_per_s.",
+            readable=False,
         ),
     ],
     folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where jobs and what they commit are kept.")],
@@ -43,6 +48,14 @@ def live(
         str | None,
         typer.Option(metavar="HOST", help="With --slurm: by which name nodes reach this host.", show_default="its own"),
     ] = None,
+    commits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Commit there, in any place that fsspec knows and all nodes see.",
+            show_default="in DIR",
+        ),
+    ] = None,
     allocation: Annotated[
         str, typer.Option(help="Who shares the nodes out, by counts as malleable does.", metavar="NAME")
     ] = "malleable:lookahead_s=120",
@@ -58,7 +71,8 @@ def live(
     """Train jobs as processes, one a node, on this machine or Slurm's nodes; a node that leaves takes its process.
 
     Started again with the same DIR it goes on where it was, whatever ended it. Programs: your script calls
-    ddlsched.live.training.train and needs PyTorch (the extra 'live'), as does mlp; count only counts.
+    ddlsched.live.training.train and needs PyTorch (the extra 'live'), as does mlp; count only counts. A job with
+    samples_per_s (at 1, 2, ... nodes, spaces between) is believed to scale so; others are measured while they run.
     Timeline: DIR/timeline.csv.
     """
     from ddlsched.live.idle_nodes.idle_trace import read_fragments
@@ -80,7 +94,7 @@ def live(
         listen = listen or socket.gethostname()
     if trace is not None:
         scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
-    sharer = _sharer(allocation, hold_s)
+    sharer = _sharer(allocation, hold_s, wanted)
     _make(folder)
     with (folder / "timeline.csv").open("ab", buffering=0) as timeline:
 
@@ -94,7 +108,7 @@ def live(
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
-        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen)
+        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen, commits)
         if isinstance(launcher, SlurmLauncher):
             launcher.end_leftovers()
         for job in wanted:
@@ -108,16 +122,23 @@ def live(
     _tell(folder)
 
 
-def _sharer(allocation: str, hold_s: float) -> Sharer:
+def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:
     from ddlsched.live.idle_nodes.job_monitor import JobMonitor
     from ddlsched.live.idle_nodes.profiled import Profiled
-    from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
+    from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor, extrapolated
     from ddlsched.plugins.names import resolve
 
     allocator = resolve("allocation", allocation)
     if not hasattr(allocator, "counts"):
         raise InputError(f"live: allocation {allocation!r} shares no nodes out by counts; expected malleable, say")
-    return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(), (1.0, 1.0))
+    supplied = {}
+    for job in jobs:
+        if job.samples_per_s:
+            rates = extrapolated(
+                dict(enumerate(job.samples_per_s, start=1)), max(job.max_nodes, len(job.samples_per_s))
+            )
+            supplied[job.job_id] = {size: float(rates[size]) for size in range(1, job.max_nodes + 1)}
+    return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
 
 
 def _make(folder: Path) -> None:

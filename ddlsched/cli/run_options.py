@@ -134,7 +134,8 @@ class ElasticOptions:
     )
     capacity: str | None = option(
         None,
-        "When each server is there: CSV with the columns server, join_s, leave_s and optionally warned.",
+        "When each server is there: CSV with the columns server, join_s, leave_s and optionally warned; or preemptible "
+        "instances: instances:mean_life_s=7200,mean_wait_s=60 (or lifetimes=FILE.csv), until_s, warned, seed.",
         metavar="FILE.csv",
         shown="always",
     )

@@ -63,11 +63,18 @@ def compare(
     from rich.console import Console
     from rich.progress import track
 
+    from ddlsched.performance.calibration.measurements import read_measurements
+    from ddlsched.performance.calibration.reach import Reach
+    from ddlsched.performance.calibration.shares import read_shares
     from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
-    from ddlsched.testbed.fidelity import Runs, note_settings, plan, run_planned, simulated_runs
+    from ddlsched.testbed.fidelity import Runs, note_settings, plan, run_planned
     from ddlsched.testbed.fidelity_report import report_of
     from ddlsched.testbed.places import crew_of
+    from ddlsched.testbed.run_models import run_models
     from ddlsched.testbed.settings import gate_settings
+    from ddlsched.testbed.share_runs import measure_shares
+    from ddlsched.testbed.simulated import RunModel, simulated_runs
+    from ddlsched.workload.all_reduces import messages_and_workers
 
     wanted, asked = policies.made(), place.made()
     mix = _mix(jobs, network.made(), wanted, gate.values)
@@ -75,17 +82,22 @@ def compare(
     note_settings(out, described | {"seed": wanted.seed})
     planned, runs, realtime = plan([mix], wanted.repeats, seed=wanted.seed), Runs(out), not asked.no_realtime
     missing = runs.missing(planned)
-    if missing or not (out / "calibration.csv").exists():
+    if missing or not (out / "calibration.csv").exists() or not (out / "shares.csv").exists():
         with crew_of(mix.cluster, asked.hosts, asked.token_file, realtime=realtime) as crew:
             notice("measuring jobs alone and pairs")
-            models = fitted_models(measured_rows(out / "calibration.csv", gate_settings(mix.cluster), crew))
+            settings = gate_settings(mix.cluster)
+            fitted = fitted_models(measured_rows(out / "calibration.csv", settings, crew))
+            measure_shares(out / "shares.csv", settings, crew)
             for run in track(missing, "running", console=Console(stderr=True)):
-                runs.keep(run, run_planned(run, crew, models["max-min"], realtime=realtime))
-    models = fitted_models(measured_rows(out / "calibration.csv", gate_settings(mix.cluster), None))
-    models |= {name: name for name in wanted.contention or ()}
+                runs.keep(run, run_planned(run, crew, fitted["max-min"], realtime=realtime))
+    rows = read_measurements(out / "calibration.csv")
+    models = run_models(rows, read_shares(out / "shares.csv"))
+    models |= {name: RunModel(contention=name) for name in wanted.contention or ()}
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())
+    for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
+        notice(line)
     notice(f"tables and charts: {out}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +25,9 @@ __all__ = ["CommunicationEnv"]
 
 _MET = 4
 _TRANSFER_FEATURES = ("bytes_left", "time_left", "gpus", "present")
+_Row: TypeAlias = tuple[float, float, float, float]
+_NOBODY: _Row = (0.0, 0.0, 0.0, 0.0)
+_BOTH = np.ones(2, bool)
 
 
 class CommunicationEnv(SchedulingEnv):
@@ -68,29 +71,35 @@ class CommunicationEnv(SchedulingEnv):
         }
 
 
-@dataclass(frozen=True)
 class _AskedAdmission:
     compiled: ClassVar[bool] = False
 
-    ask: Ask
-    num_gpus: int
+    def __init__(self, ask: Ask, num_gpus: int) -> None:
+        self._ask, self._num_gpus = ask, num_gpus
+        self._rows: dict[int, _Row] = {}
+        self._rows_ns = -1
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return what is decided."""
         met = network.met_by(transfer)
         if not met:
             return True
-        features = np.zeros((1 + _MET, len(_TRANSFER_FEATURES)), np.float32)
-        for row, each in enumerate([transfer, *met[:_MET]]):
-            features[row] = self._features(each)
+        if network.now_ns != self._rows_ns:
+            self._rows, self._rows_ns = {}, network.now_ns
+        rows = [self._row(each) for each in (transfer, *met[:_MET])]
+        features = np.array(rows + [_NOBODY] * (1 + _MET - len(rows)), np.float32)
         most = np.array([log_share(network.most_on_links_of(transfer))], np.float32)
-        observed = {"transfers": features, "most": most}
-        return bool(self.ask(Decision(network.now_s, observed, np.ones(2, bool))))
+        return bool(self._ask(Decision(network.now_s, {"transfers": features, "most": most}, _BOTH)))
 
-    def _features(self, transfer: TransferView) -> tuple[float, ...]:
-        job = transfer.job
-        time_left_s = job.remaining_service_ns / job.num_gpus / NS_PER_S
-        return log_share(transfer.bytes_left / 1e6), log_share(time_left_s), job.num_gpus / self.num_gpus, 1.0
+    def _row(self, transfer: TransferView) -> _Row:
+        """Return the features of a transfer, which at an instant stay the same whatever is decided."""
+        row = self._rows.get(transfer.number)
+        if row is None:
+            job = transfer.job
+            time_left_s = job.remaining_service_ns / job.num_gpus / NS_PER_S
+            mb_left, gpus = transfer.bytes_left / 1e6, job.num_gpus / self._num_gpus
+            row = self._rows[transfer.number] = (log_share(mb_left), log_share(time_left_s), gpus, 1.0)
+        return row
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ class JobSeconds:
         self._num_arrived = self._num_ended = 0
         self._num_there: int | None = None
         self._running: dict[int, JobView] = {}
-        self._counted_s = self._now_s = 0.0
+        self._numbers: np.ndarray | None = None
+        self._counted_s, self._now_s = 0.0, -1.0
 
     def started(self, job: JobView) -> None:
         """Note a job that runs from now on."""
-        self._running[job.number] = job
+        self._running[job.number], self._numbers = job, None
 
     def there(self, num_jobs: int) -> None:
         """Note how many jobs are there, of those that have arrived by the next call of :meth:`since`."""
@@ -39,11 +40,14 @@ class JobSeconds:
 
     def since(self, now_s: float) -> float:
         """Return the job-seconds since the last call."""
+        if now_s == self._now_s:  # One of several decisions at an instant: nobody has arrived since the first.
+            self._count_ended()
+            return 0.0
         before = self._num_arrived
         self._num_arrived = int(np.searchsorted(self._arrivals_s, now_s, side="right"))
         new_s = float((now_s - self._arrivals_s[before : self._num_arrived]).sum())
         passed_s = (now_s - self._now_s) * (before - self._num_ended) + new_s
-        self._num_ended = self._ended() if self._num_there is None else self._num_arrived - self._num_there
+        self._count_ended()
         self._now_s = now_s
         self._counted_s += passed_s
         return passed_s
@@ -52,8 +56,20 @@ class JobSeconds:
         """Return what is left to count of a run that has ended, negative if too much was counted."""
         return sum_of_jct_s - self._counted_s
 
-    def _ended(self) -> int:
-        ended = [number for number, job in self._running.items() if job.iterations_left == 0]
-        for number in ended:
-            del self._running[number]
-        return self._num_ended + len(ended)
+    def _count_ended(self) -> None:
+        if self._num_there is not None:
+            self._num_ended = self._num_arrived - self._num_there
+        elif self._running:
+            numbers, left = self._iterations_left()
+            if not left.all():
+                for number in numbers[left == 0].tolist():
+                    del self._running[number]
+                    self._num_ended += 1
+                self._numbers = None
+
+    def _iterations_left(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the jobs that run and their iterations left, of all at once: each decision asks."""
+        if self._numbers is None:
+            self._numbers = np.fromiter(self._running, np.int64)
+        columns = next(iter(self._running.values()))._columns
+        return self._numbers, columns.iterations_left[self._numbers]

@@ -151,7 +151,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         """Return which actions are allowed now, as sb3-contrib's MaskablePPO asks for it."""
         if self._decision is None:
             raise InputError("there is no episode under way; expected reset() first")
-        return np.asarray(self._decision.mask, bool)
+        return np.array(self._decision.mask, bool)
 
     @staticmethod
     def _observed(decision: Decision) -> Observation:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.io.tables import abbreviated, cell_whole, csv_rows, readable
+from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
 from ddlsched.live.store import StoredJob
 
 __all__ = ["read_jobs"]
@@ -16,10 +16,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def read_jobs(path: Path) -> list[StoredJob]:
-    """Read a CSV table with the columns job_id, program, steps, max_nodes.
+    """Read a CSV table with the columns job_id, program, steps, max_nodes, and optionally samples_per_s.
 
     A program is one of ``PROGRAMS``, or the path of a Python script that calls :func:`ddlsched.live.training.train`,
-    from the table's folder on.
+    from the table's folder on. ``samples_per_s`` has numbers at 1, 2, ... nodes with spaces between them.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def _read(path: Path) -> list[StoredJob]:
     from ddlsched.live.worker import PROGRAMS
 
     jobs: dict[str, StoredJob] = {}
-    for where, row in csv_rows(path, _COLUMNS, ()):
+    for where, row in csv_rows(path, _COLUMNS, ("samples_per_s",)):
         name, program = row["job_id"], row["program"]
         if not _NAME.fullmatch(name):
             expected = "expected up to 64 letters, digits, _ . and -, for it names a folder"
@@ -47,10 +47,21 @@ def _read(path: Path) -> list[StoredJob]:
         if program != "count" and find_spec("torch") is None:
             raise InputError(f"{where}: the program needs PyTorch; install it with: pip install 'ddlsched[live]'")
         steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
-        jobs[name] = StoredJob(name, program, steps, cell_whole(where, "max_nodes", row["max_nodes"], 64), "queued", 0)
+        most, speeds = (
+            cell_whole(where, "max_nodes", row["max_nodes"], 64),
+            _speeds(where, row.get("samples_per_s") or ""),
+        )
+        jobs[name] = StoredJob(name, program, steps, most, "queued", 0, speeds)
     if not jobs:
         raise InputError(f"{path}: holds no job; expected at least one row")
     return list(jobs.values())
+
+
+def _speeds(where: str, text: str) -> tuple[float, ...]:
+    speeds = tuple(cell_number(where, "samples_per_s", part) for part in text.split())
+    if 0.0 in speeds:
+        raise InputError(f"{where}, column samples_per_s: {abbreviated(text)}; expected numbers above 0")
+    return speeds
 
 
 def _script(where: str, program: str, folder: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError
-from ddlsched.live.commits import committed_steps
+from ddlsched.live.commit_places import commits_at, note_place
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
@@ -69,11 +69,13 @@ class LiveManager:
         Who starts processes on nodes.
     host
         On which address of this machine processes report, by TCP; None for those on this machine, by a Unix socket.
+    commits
+        A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
 
     Raises
     ------
     InputError
-        Another manager runs the jobs of this folder, or it cannot be used.
+        Another manager runs the jobs of this folder, it cannot be used, or its jobs have committed elsewhere.
     """
 
     folder: Path
@@ -84,15 +86,17 @@ class LiveManager:
     hang_s: float = 300.0
     launcher: Launcher = field(default_factory=LocalLauncher)
     host: str | None = None
+    commits: str | None = None
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.hang_s > 0:
             raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
+        note_place(self.folder, self.commits)
         self._ownership = Ownership(self.folder)
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()
-        self._socket = ReportSocket(self.store.accepts, self.host)
+        self._socket = ReportSocket(self.store.token_of, self.host)
         self._begun_s = time.monotonic()
         self._idle: frozenset[str] = frozenset()
         self._failures: dict[str, int] = {}
@@ -150,11 +154,11 @@ class LiveManager:
 
     def _take_report(self, report: Report, job: JobProcesses) -> None:
         """Pass a report on, unless it cannot be true; the advisor waits for the first one at a new size."""
-        if report.nodes != len(job.group) or not 0 < report.step <= job.assignment.steps:
+        if not job.is_news(report):
             return
         monitor, job_id = self.sharer.monitor, report.job
         monitor.progress(job_id, time_s=report.time_s, step=report.step, samples=report.samples, nodes=report.nodes)
-        job.progress_s = self.now_s
+        job.progress_s, job.last_step = self.now_s, report.step
         if job_id not in self._reported and report.nodes == len(job.nodes):
             self._reported[job_id] = report.time_s
             self._ask = True
@@ -228,7 +232,11 @@ class LiveManager:
             self.store.stop(job_id)
 
     def _committed(self, job_id: str) -> list[float]:
-        return committed_steps(self.folder / job_id)
+        return commits_at(self._place_of(job_id) or self.folder / job_id).losses()
+
+    def _place_of(self, job_id: str) -> str:
+        """Return the URL at which a job commits, or nothing if it does so in its folder."""
+        return "" if self.commits is None else f"{self.commits.rstrip('/')}/{job_id}"
 
     def _finish(self, job_id: str) -> None:
         job = self.running.pop(job_id, None)
@@ -290,6 +298,7 @@ class LiveManager:
             folder=folder,
             socket=self._socket.path,
             parent=self.launcher.parent,
+            commits=self._place_of(job.job_id),
         )
         return JobProcesses(assigned, launcher=self.launcher)
 

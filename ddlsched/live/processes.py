@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ddlsched.live.launchers import Launcher, LocalLauncher
-from ddlsched.live.progress_socket import Ready
+from ddlsched.live.progress_socket import Ready, Report
 from ddlsched.live.seat import LEAVE, Assignment, Orders
 
 __all__ = ["JobProcesses", "Worker"]
@@ -77,6 +77,8 @@ class JobProcesses:
     is_leaving: bool = False
     progress_s: float = 0.0
     """When something of the present group was last heard of."""
+    last_step: int = 0
+    """The last step that the present group has reported; 0 if none."""
     launcher: Launcher = field(default_factory=LocalLauncher)
     started: int = 0
     """How many processes were started."""
@@ -142,6 +144,11 @@ class JobProcesses:
         all_ready = len(ready) == len(workers) or any(worker.generation for worker in ready)
         return bool(ready) and all_ready and not any(worker.is_training for worker in workers)
 
+    def is_news(self, report: Report) -> bool:
+        """Return whether a report can be true of the present group, and says more than its last: none counts again."""
+        is_ours = any(worker.generation == report.generation for worker in self.group[:1])
+        return is_ours and report.nodes == len(self.group) and self.last_step < report.step <= self.assignment.steps
+
     def has_survivors(self) -> bool:
         """Return whether a process is there that has been in a group before."""
         return any(worker.generation for worker in self.workers.values())
@@ -149,7 +156,7 @@ class JobProcesses:
     def form(self, generation: int, now_s: float) -> None:
         """Order those who are ready to a new group; the oldest are first."""
         self.group = tuple(worker for worker in self.workers.values() if worker.is_ready)
-        self.is_leaving, self.progress_s = False, now_s
+        self.is_leaving, self.progress_s, self.last_step = False, now_s, 0
         for rank, worker in enumerate(self.group):
             worker.generation, worker.is_ready = generation, False
             orders = Orders(generation, rank, len(self.group))
@@ -169,7 +176,7 @@ class JobProcesses:
 
 
 def assignment_of(
-    job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str, parent: int
+    job_id: str, *, token: str, program: str, steps: int, folder: Path, socket: str, parent: int, commits: str
 ) -> Assignment:
     """Return what a manager tells the processes of a job."""
-    return Assignment(job_id, token, program, steps, str(folder.resolve()), socket, parent)
+    return Assignment(job_id, token, program, steps, str(folder.resolve()), socket, parent, commits=commits)

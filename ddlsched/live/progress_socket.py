@@ -1,8 +1,13 @@
-"""Where training processes report, a line of JSON a report: a Unix socket that only this user can open, or TCP."""
+"""Where training processes report, a line of JSON a report: a Unix socket that only this user can open, or TCP.
+
+The token of a job is not sent. A report carries a proof in its place, an HMAC of all that it says under the token.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import json
 import math
 import selectors
@@ -26,10 +31,11 @@ _MOST_CONNECTIONS = 256
 
 @dataclass(frozen=True)
 class Report:
-    """A step of a job's that is committed."""
+    """A step of a job's that is committed, by the group of that generation."""
 
     job: str
     token: str
+    generation: int
     step: int
     samples: int
     nodes: int
@@ -82,9 +88,17 @@ def send_report(path: str, report: Report | Ready) -> None:
     """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
     try:
         with _connected(path) as connection:
-            connection.sendall(json.dumps(report.__dict__).encode() + b"\n")
+            proven = dataclasses.replace(report, token=_proof(report))
+            connection.sendall(json.dumps(proven.__dict__).encode() + b"\n")
     except OSError:
         return
+
+
+def _proof(report: Report | Ready) -> str:
+    """Return what only who knows the token can say of what a report says."""
+    said = {name: value for name, value in report.__dict__.items() if name != "token"}
+    kind = type(report).__name__
+    return hmac.new(report.token.encode(), f"{kind} {json.dumps(said)}".encode(), hashlib.sha256).hexdigest()
 
 
 def _connected(path: str) -> socket.socket:
@@ -103,14 +117,14 @@ def _connected(path: str) -> socket.socket:
 
 
 class ReportSocket:
-    """Takes reports in without ever waiting; drops what is malformed, too long, or has no valid token.
+    """Takes reports in without ever waiting; drops what is malformed, too long, or not proven by the job's token.
 
     A process reports on a connection of its own and closes it. So of too many connections the oldest is dropped.
 
     Parameters
     ----------
-    accepts
-        From a job's name and a token to whether its reports are believed.
+    token_of
+        From a job's name to the token under which its reports are believed, or None.
     host
         On which address of this machine to listen by TCP, at any port; by default a Unix socket.
 
@@ -120,8 +134,8 @@ class ReportSocket:
         Nobody can listen there.
     """
 
-    def __init__(self, accepts: Callable[[str, str], bool], host: str | None = None) -> None:
-        self._accepts = accepts
+    def __init__(self, token_of: Callable[[str], str | None], host: str | None = None) -> None:
+        self._token_of = token_of
         self._folder: Path | None = None
         if host is None:
             self._folder, self._listener = listening_folder(_MOST_CONNECTIONS)
@@ -173,10 +187,15 @@ class ReportSocket:
 
     def _believed(self, line: bytes) -> Report | Ready | None:
         report = parse_report(line) if len(line) < MOST_BYTES else None
-        if report is None or not self._accepts(report.job, report.token):
+        token = None if report is None else self._token_of(report.job)
+        if report is None or token is None:
             self.refused += 1
             return None
-        return report
+        known = dataclasses.replace(report, token=token)
+        if not hmac.compare_digest(report.token, _proof(known)):
+            self.refused += 1
+            return None
+        return known
 
     def _drop(self, connection: socket.socket) -> None:
         self._selector.unregister(connection)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ddlsched.live.commit_places import commits_at
 from ddlsched.live.commits import writing
 from ddlsched.live.progress_socket import Ready, Report, send_report
 
@@ -41,6 +42,8 @@ class Assignment:
     """The process id of this process's parent, if that is the manager; 0 on another machine."""
     process: int = 0
     """By which number the manager knows this process."""
+    commits: str = ""
+    """Where the job commits, if not in its folder: a URL that fsspec knows."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Seat:
         self._generation = 0
         self.assignment = Assignment(**json.loads(self._line()))
         self.folder = Path(self.assignment.folder)
+        self.commits = commits_at(self.assignment.commits or self.folder)
 
     def orders(self) -> Orders:
         """Say that this process is ready, as often as it takes, and wait for its orders."""
@@ -91,7 +95,8 @@ class Seat:
     def report(self, losses: list[float], samples: int, ranks: int) -> None:
         """Tell the manager of the last committed step, at a time of the clock that nobody sets."""
         job, time_s = self.assignment, time.monotonic()
-        send_report(job.socket, Report(job.job, job.token, len(losses), samples, ranks, losses[-1], time_s))
+        report = Report(job.job, job.token, self._generation, len(losses), samples, ranks, losses[-1], time_s)
+        send_report(job.socket, report)
 
     def _say_ready(self) -> None:
         job = self.assignment

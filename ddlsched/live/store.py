@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -22,8 +21,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     steps INTEGER NOT NULL CHECK (steps > 0),
     max_nodes INTEGER NOT NULL CHECK (max_nodes > 0),
     state TEXT NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'finished', 'failed')),
-    generation INTEGER NOT NULL DEFAULT 0,
-    token_hash TEXT
+    generation INTEGER NOT NULL DEFAULT 0
 );
 """
 _COLUMNS = "job_id, program, steps, max_nodes, state, generation"
@@ -31,7 +29,10 @@ _COLUMNS = "job_id, program, steps, max_nodes, state, generation"
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A row: what was submitted, its state, and how many groups have trained it."""
+    """A row: what was submitted, its state, and how many groups have trained it.
+
+    ``samples_per_s`` is what its user says of it at 1, 2, ... nodes; it is not stored.
+    """
 
     job_id: str
     program: str
@@ -39,17 +40,20 @@ class StoredJob:
     max_nodes: int
     state: str
     generation: int
+    samples_per_s: tuple[float, ...] = ()
 
 
 class JobStore:
     """A queue that outlives its manager. Every change is one transaction; the log is written ahead (WAL).
 
     A job's steps and weights are not here but in what its processes commit: so a manager that is killed between a
-    job's end and its note of it finds the committed end when it comes back.
+    job's end and its note of it finds the committed end when it comes back. Tokens are in memory alone: a manager that
+    comes back believes nothing that processes of the one before say.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._tokens: dict[str, str] = {}
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -106,21 +110,20 @@ class JobStore:
         return [StoredJob(*row) for row in rows]
 
     def recover(self) -> list[str]:
-        """Put jobs that a dead manager ran back in the queue and return them; their tokens are worth nothing now."""
+        """Put jobs that a dead manager ran back in the queue and return them."""
         with self._transaction() as db:
             lost = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'running' ORDER BY place")]
-            db.execute("UPDATE jobs SET state = 'queued', token_hash = NULL WHERE state = 'running'")
+            db.execute("UPDATE jobs SET state = 'queued' WHERE state = 'running'")
         return lost
 
     def start(self, job_id: str) -> str:
         """Note that a job has processes (again); return a new token for what they report."""
-        token = secrets.token_hex(16)
         with self._transaction() as db:
             db.execute(
-                "UPDATE jobs SET state = 'running', token_hash = ? WHERE job_id = ? AND state IN ('queued', 'running')",
-                (_hashed(token), job_id),
+                "UPDATE jobs SET state = 'running' WHERE job_id = ? AND state IN ('queued', 'running')", (job_id,)
             )
-        return token
+        self._tokens[job_id] = secrets.token_hex(16)
+        return self._tokens[job_id]
 
     def regroup(self, job_id: str) -> int:
         """Note that a job's processes form another group; return its generation, which no group before has had."""
@@ -142,14 +145,10 @@ class JobStore:
         self._end(job_id, "failed")
 
     def _end(self, job_id: str, state: str) -> None:
+        self._tokens.pop(job_id, None)
         with self._transaction() as db:
-            db.execute("UPDATE jobs SET state = ?, token_hash = NULL WHERE job_id = ?", (state, job_id))
+            db.execute("UPDATE jobs SET state = ? WHERE job_id = ?", (state, job_id))
 
-    def accepts(self, job_id: str, token: str) -> bool:
-        """Return whether a token is the one of the job's processes of now."""
-        row = self._db.execute("SELECT token_hash FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-        return row is not None and row[0] is not None and secrets.compare_digest(row[0], _hashed(token))
-
-
-def _hashed(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    def token_of(self, job_id: str) -> str | None:
+        """Return the token of the job's processes of now, or None if it has none."""
+        return self._tokens.get(job_id)

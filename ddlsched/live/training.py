@@ -14,7 +14,6 @@ import torch
 from torch import distributed
 
 from ddlsched.errors import InputError
-from ddlsched.live.commits import commit, committed_state, committed_steps
 from ddlsched.live.groups import group, meeting
 from ddlsched.live.seat import Orders, Seat
 
@@ -110,8 +109,8 @@ class _Training:
         Nobody of the group before can commit any more: all who are alive have left it for this one.
         """
         if orders.rank == 0:
-            self._losses = committed_steps(self.seat.folder)
-            if not self._losses and not committed_state(self.seat.folder, 0).exists():
+            self._losses = self.seat.commits.losses()
+            if not self._losses and not self.seat.commits.has_state(0):
                 self._commit()  # What all begin with.
         done = int(_from_first(len(self._losses) if orders.rank == 0 else 0, orders))
         if self._in_memory != done:
@@ -122,13 +121,14 @@ class _Training:
         return done
 
     def _load(self, done: int) -> None:
-        path = committed_state(self.seat.folder, done)
         try:
-            kept = torch.load(path, weights_only=True)
+            with self.seat.commits.open_state(done) as file:
+                kept = torch.load(file, weights_only=True)
             for name, each in self._state.items():
                 each.load_state_dict(kept[name])
         except (OSError, KeyError) as error:
-            raise InputError(f"{path}: cannot be loaded ({error}); expected the state that was committed") from None
+            where = self.seat.commits.name_of_state(done)
+            raise InputError(f"{where}: cannot be loaded ({error}); expected the state that was committed") from None
 
     def _are_to_leave(self, orders: Orders) -> bool:
         """Return the same answer on every rank, so that all leave between the same two steps."""
@@ -136,7 +136,7 @@ class _Training:
 
     def _commit(self) -> None:
         states = {name: each.state_dict() for name, each in self._state.items()}
-        commit(self.seat.folder, self._losses, lambda path: torch.save(states, path))
+        self.seat.commits.commit(self._losses, lambda path: torch.save(states, path))
 
 
 def _from_first(value: int, orders: Orders) -> int:

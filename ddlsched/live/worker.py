@@ -11,18 +11,15 @@ import os
 import runpy
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddlsched.live.commits import commit, committed_steps
+from ddlsched.live.counting import BATCH, count
 from ddlsched.live.seat import Seat
 
 __all__ = ["PROGRAMS", "main"]
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-BATCH = 64
-"""Samples a step over all nodes of the programs that are part of this."""
 
 
 def main() -> int:
@@ -51,20 +48,8 @@ def _private_stdin() -> int:
 
 
 def _count(seat: Seat) -> None:
-    """Only count, on the first node: a stand-in for training where there is no PyTorch."""
-    losses: list[float] = []
-    while len(losses) < seat.assignment.steps:
-        orders = seat.orders()
-        if orders.rank > 0:
-            seat.wait_for_leave()
-            continue
-        with seat.writing(orders):
-            losses = committed_steps(seat.folder)
-            while len(losses) < seat.assignment.steps and not seat.is_asked_to_leave():
-                time.sleep(0.02 / orders.ranks)
-                losses.append(1.0 / (1 + len(losses)))
-                commit(seat.folder, losses)
-                seat.report(losses, len(losses) * BATCH, orders.ranks)
+    """Count, where there is no PyTorch; nodes divide the work."""
+    count(seat, lambda ranks: 0.02 / ranks)
 
 
 def _train(_: Seat) -> None:

@@ -5,7 +5,7 @@ The event loop computes the same for the transfers that a change can reach.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ddlsched.errors import InputError
@@ -21,6 +21,7 @@ __all__ = [
     "rates_of",
     "refuse_bad_parts",
     "shared_links",
+    "weighted_max_min",
 ]
 
 LEVELS = 8
@@ -106,12 +107,22 @@ def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[fl
     return result
 
 
+def weighted_max_min(active: Sequence[Flow], weights: Sequence[float], free: Mapping[int, float]) -> list[float]:
+    """Return the rate of each transfer, bytes per second, by its weight and what is free on each link.
+
+    The link of the least share a unit of weight is filled first, ties by number. For models that have ``rates``.
+    """
+    result = [0.0] * len(active)
+    _fill(list(range(len(active))), active, weights, dict(free), result)
+    return result
+
+
 def _left(free: float, bandwidth: float) -> float:
     return 0.0 if free < NEGLIGIBLE * bandwidth else free
 
 
 def _fill(
-    members: list[int], active: Sequence[Flow], weights: list[float], free: dict[int, float], result: list[float]
+    members: list[int], active: Sequence[Flow], weights: Sequence[float], free: dict[int, float], result: list[float]
 ) -> None:
     left = set(members)
     while left:

@@ -1,4 +1,4 @@
-"""Shares of a link that grow with what a transfer keeps in flight, and preemption that costs time for each chunk."""
+"""Shares of a link that grow with what a transfer keeps in flight, and steps and chunks that cost time."""
 
 from __future__ import annotations
 
@@ -18,24 +18,32 @@ LARGEST_EXPONENT = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SizeShares(MaxMin):
-    """Weighted max-min sharing by (bytes of a ring's step) ^ exponent; a message sent in chunks takes longer.
+    """Weighted max-min sharing by (bytes of a ring's step) ^ exponent; steps and chunks may cost time.
 
-    A ring over n servers sends 1 / n of what it reduces at a time, and waits for it: so much is in flight at most. On
-    links with FIFO queues a small transfer then gets less than a large one beside it. How much less depends on the
-    queues; ``ddlsched testbed`` measures the exponent.
+    A ring over n servers sends 1 / n of what it reduces at a time, and waits for it: so much is in flight at most, and
+    no more than queues and windows hold. On links with FIFO queues a small transfer then gets less than a large one
+    beside it. How much less depends on the queues; ``ddlsched testbed`` measures exponent and window.
+
+    What steps and chunks cost counts as bytes that the links would carry in that time: beside others it takes longer,
+    as waiting in their queues does.
 
     Parameters
     ----------
     exponent
         From 0 (max-min) to 1.
+    window_bytes
+        Most of a step that is in flight on a link; larger steps count as this.
+    step_s
+        Seconds that each of a ring's 2 (n - 1) steps costs.
     chunk_bytes
         Bytes that are reduced at a time where a policy pauses transfers; by default whole messages.
     chunk_s
-        Seconds that each chunk but a message's first costs, during which its links carry nothing else. Counted as
-        bytes that the links would carry in that time.
+        Seconds that each chunk but a message's first costs.
     """
 
     exponent: float = 0.5
+    window_bytes: float = inf
+    step_s: float = 0.0
     chunk_bytes: float = inf
     chunk_s: float = 0.0
 
@@ -45,15 +53,17 @@ class SizeShares(MaxMin):
             raise InputError(
                 f"contention SizeShares: exponent is {self.exponent}; expected a number from 0 to {LARGEST_EXPONENT:g}"
             )
-        if not self.chunk_bytes > 0:
-            raise InputError(
-                f"contention SizeShares: chunk_bytes is {self.chunk_bytes}; expected a number > 0 "
-                "(inf for whole messages)"
-            )
-        if not 0 <= self.chunk_s <= MAX_CONSTANT_S:
-            raise InputError(
-                f"contention SizeShares: chunk_s is {self.chunk_s}; expected a number from 0 to {MAX_CONSTANT_S:g} s"
-            )
+        for name, what in (("window_bytes", "whole steps"), ("chunk_bytes", "whole messages")):
+            if not getattr(self, name) > 0:
+                raise InputError(
+                    f"contention SizeShares: {name} is {getattr(self, name)}; expected a number > 0 (inf for {what})"
+                )
+        for name in ("step_s", "chunk_s"):
+            if not 0 <= getattr(self, name) <= MAX_CONSTANT_S:
+                raise InputError(
+                    f"contention SizeShares: {name} is {getattr(self, name)}; "
+                    f"expected a number from 0 to {MAX_CONSTANT_S:g} s"
+                )
         if self.chunk_s > 0 and self.chunk_bytes == inf:
             raise InputError(
                 f"contention SizeShares: chunk_s is {self.chunk_s} and chunk_bytes inf; expected chunk_bytes too"
@@ -61,23 +71,31 @@ class SizeShares(MaxMin):
 
     @property
     def conserves_bytes(self) -> bool:  # type: ignore[override]
-        """Whether links carry messages only, and no time of chunks."""
-        return self.chunk_s == 0
+        """Whether links carry messages only, and no time of steps and chunks."""
+        return self.chunk_s == 0 and self.step_s == 0
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
-        """Return a ring's 2 (n - 1) / n of the message, and what the links would carry while chunks cost time."""
+        """Return a ring's 2 (n - 1) / n of the message, and what the links would carry while steps and chunks cost."""
         moved = super().wire_bytes(message_bytes, num_servers)
         if num_servers < 2:
             return moved
         more_chunks = max(math.ceil(message_bytes / self.chunk_bytes) - 1, 0)
-        return moved + more_chunks * self.chunk_s / self.alone_per_byte_s
+        steps = 2 * (num_servers - 1)
+        return moved + (more_chunks * self.chunk_s + steps * self.step_s) / self.alone_per_byte_s
 
     def weight(self, transfer: Any) -> Any:
-        """Return the megabytes of a step, at least one byte, to the power of the exponent.
+        """Return the megabytes of a step in flight, at least one byte, to the power of the exponent."""
+        return self.weight_of(self.step_bytes(transfer))
 
-        What a transfer carries over its links is at least 2 (n - 1) steps, and more only where chunks cost time.
+    def step_bytes(self, transfer: Any) -> Any:
+        """Return the bytes of a ring's step, at least one.
+
+        What a transfer carries over its links is at least 2 (n - 1) steps, and more only where steps and chunks cost.
         """
         servers = len(transfer.servers)
-        step_bytes = transfer.message_bytes / (2 * max(servers - 1, 1))
-        step_bytes = min(step_bytes, self.chunk_bytes / servers)
-        return math.exp(self.exponent * math.log(max(step_bytes, 1.0) / 1e6))
+        step_bytes = transfer.message_bytes / (2 * max(servers - 1, 1)) - self.step_s / self.alone_per_byte_s
+        return max(min(step_bytes, self.chunk_bytes / servers), 1.0)
+
+    def weight_of(self, step_bytes: float) -> float:
+        """Return the weight of a connection with so many bytes of steps, of which the window is in flight at most."""
+        return math.exp(self.exponent * math.log(max(min(step_bytes, self.window_bytes), 1.0) / 1e6))

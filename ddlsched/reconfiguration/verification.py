@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.errors import FaultyInputError
+from ddlsched.reconfiguration.checking_process import Checks
 from ddlsched.reconfiguration.content import (
     Digest,
     as_many_threads_as_processors,
@@ -26,7 +26,7 @@ from ddlsched.reconfiguration.gathering import GATHERED_BYTES, ThreadBuffers
 from ddlsched.reconfiguration.reading import Reading, Replicas, Watch
 from ddlsched.reconfiguration.shards import Layout
 from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor, total_bytes
-from ddlsched.reconfiguration.written import ReadBack, Written
+from ddlsched.reconfiguration.written import ReadBack, Written, WrittenRange
 
 __all__ = ["Verification"]
 
@@ -59,20 +59,20 @@ class Verification:
         self._old, self._new, self._digest = old, new, digest
         self._recorded = dict(getattr(old.checkpoint, digest))
         new.refuse_faulty_files()
+        places = ((old.place_of(rank), old.checkpoint.files[rank]) for rank in old.survivors)
+        self._is_local = all(place.descriptor(file) is not None for place, file in places)
         self.written = Written(self._noted())
         self._kinds_seen: set[_Kind] = set()
         self._lock = threading.Lock()
         self._buffers = ThreadBuffers(GATHERED_BYTES)
-        self._begun: dict[str, Future[_Checked]] = {}
-        self._pool = as_many_threads_as_processors()
+        total = total_bytes(old.checkpoint.collection.tensors)
+        self._checks = Checks(self._checked, total, apart=digest == "xxh3" and self._is_local)
 
     def _noted(self) -> set[str]:
         """Return the tensors whose digests are taken while they are copied; SHA-256 would cost more than it saves."""
-        old = self._old
-        local = all(old.place_of(rank).descriptor(old.checkpoint.files[rank]) is not None for rank in old.survivors)
-        if self._digest != "xxh3" or not local:
+        if self._digest != "xxh3" or not self._is_local:
             return set()
-        return set(old.checkpoint.collection.by_name) - set(self._recorded)
+        return set(self._old.checkpoint.collection.by_name) - set(self._recorded)
 
     def __enter__(self) -> Verification:
         return self
@@ -80,12 +80,12 @@ class Verification:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._checks.close()
 
     def begin(self, names: Iterable[str]) -> None:
-        """Check tensors that are whole in the new files, in threads of its own."""
+        """Begin to check tensors that are whole in the new files."""
         for name in names:
-            self._begun[name] = self._pool.submit(self._checked, name)
+            self._checks.begin(name, self.written.taken(name))
 
     def hashes(self, watch: Watch) -> dict[str, str]:
         """Return all tensors' content hashes when all have been checked, those without elements too.
@@ -96,14 +96,16 @@ class Verification:
             A tensor has other contents, or two files that should hold the same do not; all such tensors are named.
         """
         tensors = self._old.checkpoint.collection.tensors
-        self.begin(tensor.name for tensor in tensors if tensor.name not in self._begun)
+        self.begin(tensor.name for tensor in tensors if tensor.name not in self._checks)
         found: dict[str, str] = {}
         faults = [
-            other_content(self._new, name, "", text) for name, text in self._recorded.items() if name not in self._begun
+            other_content(self._new, name, "", text)
+            for name, text in self._recorded.items()
+            if name not in self._checks
         ]
         done, total = 0, total_bytes(tensors)
         for tensor in tensors:
-            found[tensor.name], wrong = self._begun[tensor.name].result()
+            found[tensor.name], wrong = self._checks.result(tensor.name)
             faults += wrong
             done += tensor.num_bytes
             watch("checking", done, total)
@@ -135,21 +137,21 @@ class Verification:
         wrong = [other_content(self._old, name, found, expected)] if found != expected else []
         return wrong + divergences(old, parts, self._buffers)
 
-    def _checked(self, name: str) -> _Checked:
+    def _checked(self, name: str, ranges: Sequence[WrittenRange]) -> _Checked:
         """Return a tensor's hash and what is wrong with it: with the old files, or else with the new ones."""
         old = self._old.checkpoint.collection.by_name[name]
         parts = self._old.replicas(old)
         diverged = divergences(old, parts, self._buffers)
-        as_written = "" if diverged else self._hash_as_written(old, parts)
+        as_written = "" if diverged else self._hash_as_written(old, parts, ranges)
         expected = as_written or self._recorded.get(name) or content_hash(old, parts, self._digest, self._buffers)
         return _Checked(expected, diverged or ([] if as_written else self._faults(name, expected)))
 
-    def _hash_as_written(self, old: Tensor, old_parts: Sequence[Replicas]) -> str:
+    def _hash_as_written(self, old: Tensor, old_parts: Sequence[Replicas], ranges: Sequence[WrittenRange]) -> str:
         """Return a new tensor's hash if all of it was written by this run and is still the same; else an empty text.
 
         Empty also for the first of its kind, which shows that the plan brings everything to its place.
         """
-        ranges, new = self.written.taken(old.name), self._new.checkpoint.collection.by_name.get(old.name)
+        new = self._new.checkpoint.collection.by_name.get(old.name)
         if not ranges or new is None:
             return ""
         parts = self._new.replicas(new)

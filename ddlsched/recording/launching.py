@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddlsched.errors import InputError
@@ -20,11 +20,32 @@ _PAUSE_S = 0.05
 
 
 def run_recorded(
-    script: Path, arguments: Sequence[str], folder: Path, *, ranks: int, skip: int, most_steps: int
+    script: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    ranks: int,
+    skip: int,
+    most_steps: int,
+    address: str = "127.0.0.1",
+    within: Callable[[int], Sequence[str]] = lambda _: (),
 ) -> list[Path]:
     """Run a script in so many processes and return their recordings.
 
     What the script prints goes to stderr.
+
+    Parameters
+    ----------
+    script, arguments
+        What each rank runs.
+    folder
+        Where the recordings go.
+    ranks, skip, most_steps
+        Processes; steps that are not kept at the start; steps that are kept at most.
+    address
+        Of the first rank, for the others.
+    within
+        From the number of a rank to the command that its process is started by, such as ``ip netns exec NAME``.
 
     Raises
     ------
@@ -40,8 +61,9 @@ def run_recorded(
     try:
         for rank in range(ranks):
             numbers = (str(folder), str(skip), str(most_steps), str(script))
-            command = [sys.executable, "-m", "ddlsched.recording.rank_process", *numbers, *arguments]
-            processes.append(subprocess.Popen(command, env=_environment(rank, ranks, port), stdout=2))
+            program = [sys.executable, "-m", "ddlsched.recording.rank_process", *numbers, *arguments]
+            environment = _environment(rank, ranks, address, port)
+            processes.append(subprocess.Popen([*within(rank), *program], env=environment, stdout=2))
         _wait(script, processes)
     finally:
         for process in processes:
@@ -67,9 +89,9 @@ def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]])
             )
 
 
-def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+def _environment(rank: int, ranks: int, address: str, port: int) -> dict[str, str]:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": address}
     return {"OMP_NUM_THREADS": "1"} | os.environ | texts
 
 

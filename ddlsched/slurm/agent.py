@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ddlsched.errors import InputError
 from ddlsched.slurm.answers import SlurmJob, SlurmNode, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.slurm.board import Board, BoardJob, Holder, PolicyNames
+from ddlsched.slurm.arrays import to_take_apart, within_limits
+from ddlsched.slurm.board import Board, BoardJob, Holder
 from ddlsched.slurm.commands import Run, SlurmBusyError, SlurmRefusalError
+from ddlsched.slurm.demands import Demand
 from ddlsched.slurm.facts import PREFIX, JobFacts, facts_of_comment
 from ddlsched.slurm.following import Next, followed, seats_as_given
 from ddlsched.slurm.journal import Journal, KnownJob, Seats
+from ddlsched.slurm.settings import AgentSettings, Event
 from ddlsched.workload.job import Job
 
 __all__ = ["AgentSettings", "Event", "SlurmAgent"]
@@ -22,56 +25,6 @@ _FAILED_STARTS = 3
 _AGAIN_S = 2
 """Until a job that was requeued may start: in the second of its end a node takes it for the one that was ended."""
 _CHANGING = ("state", "since_s", "seats", "iterations_done", "failed_starts")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AgentSettings:
-    """What an agent does, and what it may touch.
-
-    Parameters
-    ----------
-    partition
-        Only jobs of this one.
-    user
-        Only jobs of this user; None for those of everybody, which takes an operator's rights.
-    policies
-        Who decides.
-    facts
-        Facts of jobs by name, for those whose comment has none.
-    every_s
-        Seconds from one look at Slurm to the next; looks are at multiples of it by the clock.
-    start_s
-        A job that Slurm does not start within so many seconds of its release is held again.
-    give_up_s
-        For how long Slurm may be out of reach, seconds.
-    dry_run
-        Decide, and do nothing.
-    """
-
-    partition: str
-    user: str | None
-    policies: PolicyNames = field(default_factory=PolicyNames)
-    facts: Mapping[str, JobFacts] = field(default_factory=dict)
-    every_s: float = 1.0
-    start_s: float = 60.0
-    give_up_s: float = 3600.0
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("every_s", "start_s", "give_up_s"):
-            value = getattr(self, name)
-            if not 0 < value <= 1e7:
-                raise InputError(f"slurm-agent: {name} is {value}; expected seconds above 0, at most 1e7")
-
-
-@dataclass(frozen=True)
-class Event:
-    """What an agent did, or what it met: ``start``, ``stop``, ``end``, ``take back``, ``refuse``, ``fail``."""
-
-    time_s: float
-    what: str
-    job_id: int
-    detail: str
 
 
 class SlurmAgent:
@@ -106,6 +59,7 @@ class SlurmAgent:
         self._known = journal.jobs()
         self._board_jobs: dict[int, BoardJob] = {}
         self._slurm_jobs: dict[int, SlurmJob] = {}
+        self._array_limits: dict[int, int] = {}
         self._board: Board | None = None
         self._said: set[tuple[str, int, str]] = set()
         self._last_asked: object = None
@@ -146,14 +100,14 @@ class SlurmAgent:
             As :meth:`run`.
         """
         nodes = self._nodes()
-        jobs = [job for job in jobs_of_squeue(self._run(["squeue", "--json"])) if not job.is_array]
+        jobs = self._jobs()
         now_s = self._now_s()
         if self._board is None or not self._board.has_nodes(nodes):
             self._board = Board(self._settings.policies, nodes)
         self._board.nodes = nodes
         self._take_in(jobs, now_s)
         holders = self._holders()
-        queued = [self._board_jobs[known.job_id] for known in self._known.values() if known.state == "queued"]
+        queued = self._queued()
         others = self._others(jobs)
         asked = [job.number for job in queued], [(holder.job.number, holder.seats) for holder in holders], others, nodes
         if asked == self._last_asked and (self._wake_s is None or now_s < self._wake_s):
@@ -181,6 +135,32 @@ class SlurmAgent:
             raise InputError(f"partition {partition!r} {what}; Slurm has {', '.join(names) or 'none'}")
         return own
 
+    def _jobs(self) -> list[SlurmJob]:
+        """Return all jobs, each task of an array for itself; those that wait together are taken apart first."""
+        jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
+        self._array_limits |= {job.array_id: job.array_limit for job in jobs if job.array_limit}
+        tasks = to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
+        for task in tasks:
+            if self._settings.dry_run:
+                self._say("take apart", 0, f"task {task}: would be held for itself, and then wait for the policies")
+                continue
+            try:
+                self._run(["scontrol", "uhold", task])
+            except SlurmRefusalError as error:
+                self._say("fail", 0, str(error))
+        if tasks and not self._settings.dry_run:
+            jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
+        return [job for job in jobs if not job.array_tasks]
+
+    def _queued(self) -> list[BoardJob]:
+        """Return the jobs that wait and may start, as far as the limits of their arrays go."""
+        by_state = {name: list[SlurmJob]() for name in ("queued", "starting", "running", "stopping")}
+        for known in self._known.values():
+            if known.state in by_state:
+                by_state[known.state].append(self._slurm_jobs[known.job_id])
+        active = (job for name in ("starting", "running", "stopping") for job in by_state[name])
+        return [self._board_jobs[job_id] for job_id in within_limits(by_state["queued"], active, self._array_limits)]
+
     def _take_in(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Bring what is known of jobs up to what Slurm says of them."""
         self._slurm_jobs = {job.job_id: job for job in jobs if self._is_own(job)}
@@ -191,7 +171,7 @@ class SlurmAgent:
             else:
                 self._follow(known, job, now_s)
         self._free_blocked(jobs)
-        for job in sorted(self._slurm_jobs.values(), key=lambda job: (job.submit_s, job.job_id)):
+        for job in sorted(self._slurm_jobs.values(), key=lambda job: job.place):
             if job.job_id not in self._known and job.is_held and self._is_described(job):
                 self._add(job, now_s)
 
@@ -209,12 +189,12 @@ class SlurmAgent:
             self._say("refuse", job.job_id, f"{error}; it stays held")
             return
         self._known[job.job_id] = known = self._journal.add(job.job_id, now_s)
-        self._board_jobs[job.job_id] = BoardJob(described, known.number)
+        self._board_jobs[job.job_id] = BoardJob(described, known.number, demand=_demand(job))
 
     def _described(self, job: SlurmJob, arrival_s: float) -> Job:
         facts = self._facts(job)
         if job.num_gpus is None:
-            raise InputError("it asks for no GPUs by --gpus; expected --gpus=N")
+            raise InputError("it asks for no GPUs by --gpus; expected --gpus=N, --gpus-per-node=N or --gres=gpu:N")
         described = facts.job(
             str(job.job_id),
             arrival_s=arrival_s,
@@ -222,8 +202,10 @@ class SlurmAgent:
             user=job.user,
             time_limit_s=job.time_limit_s,
         )
-        if self._board is not None and not self._board.fits(described):
-            raise InputError(f"it asks for {job.num_gpus} GPUs of {facts.gpu_memory_mb:g} MB; there are never so many")
+        if self._board is not None and not self._board.fits(described, _demand(job)):
+            each = f", {job.gpus_per_node} on each node" if job.gpus_per_node else ""
+            what = f"GPUs{f' of kind {job.gpu_kind}' if job.gpu_kind else ''} of {facts.gpu_memory_mb:g} MB{each}"
+            raise InputError(f"it asks for {job.num_gpus} {what}; there are never so many")
         return described
 
     def _facts(self, job: SlurmJob) -> JobFacts:
@@ -286,7 +268,8 @@ class SlurmAgent:
             else:
                 self._forget(known, "its description is none")
                 return
-        self._board_jobs[job.job_id] = BoardJob(described, known.number, known.iterations_done, start_s)
+        demand = _demand(job)
+        self._board_jobs[job.job_id] = BoardJob(described, known.number, known.iterations_done, start_s, demand)
 
     def _given(self, known: KnownJob, job: SlurmJob) -> Seats:
         assert self._board is not None
@@ -303,7 +286,7 @@ class SlurmAgent:
         why = f"did not start on {','.join(known.seats)}" if known.state == "starting" else "was requeued by Slurm"
         if not self._settings.dry_run:
             try:
-                self._run(["scontrol", "uhold", str(job.job_id)])
+                self._run(["scontrol", "uhold", job.name_in_commands])
             except SlurmRefusalError as error:
                 self._say("fail", job.job_id, str(error))
                 return known
@@ -344,11 +327,12 @@ class SlurmAgent:
     def _start(self, job: BoardJob, seats: Seats, now_s: float) -> None:
         """Let a job go, on the nodes that were chosen: first what is intended is noted, then it is done."""
         known = self._known[int(job.job.job_id)]
-        nodes = ",".join(seats)
-        update = ["scontrol", "update", f"JobId={known.job_id}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}"]
-        if self._slurm_jobs[known.job_id].restarts:
+        slurm_job, nodes = self._slurm_jobs[known.job_id], ",".join(seats)
+        name = slurm_job.name_in_commands
+        update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}"]
+        if slurm_job.restarts:
             update.append(f"StartTime=now+{_AGAIN_S}")  # or Slurm lets it wait two minutes more
-        commands = [update, ["scontrol", "release", str(known.job_id)]]
+        commands = [update, ["scontrol", "release", name]]
         intended = replace(known, state="starting", since_s=now_s, seats=seats)
         detail = ", ".join(f"{len(gpus)} on {node}" for node, gpus in seats.items())
         self._do("start", known, intended, commands, detail)
@@ -356,9 +340,11 @@ class SlurmAgent:
     def _stop(self, job: BoardJob, now_s: float) -> None:
         """Let a running job stop and wait again."""
         known = self._known[int(job.job.job_id)]
-        done = self._resumed(known, self._slurm_jobs[known.job_id], now_s)
+        slurm_job = self._slurm_jobs[known.job_id]
+        done = self._resumed(known, slurm_job, now_s)
         intended = replace(known, state="stopping", iterations_done=done)
-        self._do("stop", known, intended, [["scontrol", "requeuehold", str(known.job_id)]], f"after {done} iterations")
+        command = ["scontrol", "requeuehold", slurm_job.name_in_commands]
+        self._do("stop", known, intended, [command], f"after {done} iterations")
 
     def _do(
         self, what: str, known: KnownJob, intended: KnownJob, commands: Sequence[Sequence[str]], detail: str
@@ -393,3 +379,7 @@ class SlurmAgent:
         """Return the time, which never goes back."""
         self._last_s = max(self._last_s, self._clock())
         return self._last_s
+
+
+def _demand(job: SlurmJob) -> Demand:
+    return Demand(job.gpus_per_node, job.gpu_kind)

@@ -15,12 +15,15 @@ __all__ = ["HOLDING", "SlurmJob", "SlurmNode", "jobs_of_squeue", "nodes_of_sinfo
 
 HOLDING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT"})
 """States in which a job has its GPUs."""
+_NO_VALUE = 0xFFFFFFFE
+"""What Slurm writes for a number that is none."""
 _UNLIMITED_S = 365 * 86_400.0
 """What Slurm's own backfilling takes a job without a time limit for."""
 _USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _HARMLESS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
-_GPUS = re.compile(r"gres[:/]gpu(?:[:/=][^:/=,()]+)*?[:=](\d+)")
-_GRES = re.compile(r"gpu(?::[^:,()]+)??:(\d+)")
+_GPUS = re.compile(r"gres[:/]gpu(?:[:/](?P<kind>[^:/=,()]+))??[:=](?P<count>\d+)")
+_GRES = re.compile(r"gpu(?::([^:,()]+))??:(\d+)")
+_TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +38,19 @@ class SlurmJob:
         Its base state, such as ``PENDING``.
     is_held, reason
         Whether its user holds it back, and why it waits.
-    is_array
-        Whether it stands for several tasks, or is one of them.
+    array_id, array_task
+        Which task of which array it is; 0 and None if it is none.
+    array_tasks
+        Tasks for which it stands together, while they wait and have no number of their own.
+    array_limit
+        How many tasks of its array may run at a time; 0 if that is not said, as it is not of every task.
     num_gpus
-        What ``--gpus`` asked for; None if GPUs were asked for otherwise, or none.
+        What ``--gpus`` asked for, or ``--gres`` or ``--gpus-per-node`` on all nodes; None if GPUs were asked for
+        otherwise, or none.
+    gpus_per_node
+        What the latter asked for on each node; 0 if any number will do.
+    gpu_kind
+        Of the GPUs that were asked for; empty if any will do.
     gpus_on
         Of a job that has them: how many GPUs on each node.
     submit_s
@@ -59,8 +71,13 @@ class SlurmJob:
     state: str
     is_held: bool
     reason: str
-    is_array: bool
+    array_id: int
+    array_task: int | None
+    array_tasks: tuple[int, ...]
+    array_limit: int
     num_gpus: int | None
+    gpus_per_node: int
+    gpu_kind: str
     gpus_on: Mapping[str, int]
     submit_s: float
     restarts: int
@@ -72,13 +89,24 @@ class SlurmJob:
         """Whether it has its GPUs."""
         return self.state in HOLDING
 
+    @property
+    def place(self) -> tuple[float, int, int]:
+        """By which jobs come one after the other: submission, number, task. The last task keeps its array's number."""
+        return self.submit_s, self.array_id or self.job_id, self.array_task or 0
+
+    @property
+    def name_in_commands(self) -> str:
+        """What commands call it: by its number alone they would mean all tasks of an array."""
+        return str(self.job_id) if self.array_task is None else f"{self.array_id}_{self.array_task}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmNode:
-    """A node: its name, GPUs and partitions, and whether jobs may start there now."""
+    """A node: its name, GPUs and their kind (empty: several, or none), partitions, whether jobs may start there now."""
 
     name: str
     num_gpus: int
+    gpu_kind: str
     partitions: tuple[str, ...]
     is_usable: bool
 
@@ -122,7 +150,10 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
     state, flags = _states(row["job_state"])
     limit_minutes = _number(row["time_limit"])
     priority = _number(row["priority"])
-    per_job = _GPUS.search(str(row.get("tres_per_job") or ""))
+    per_node, per_job = (_GPUS.search(str(row.get(name) or "")) for name in ("tres_per_node", "tres_per_job"))
+    on_each = 0 if per_node is None else int(per_node["count"])
+    array_id = int(_number(row["array_job_id"]) or 0)
+    task = _task(row) if array_id else None
     reason = str(row["state_reason"])
     return SlurmJob(
         job_id=int(row["job_id"]),
@@ -133,8 +164,13 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         state="COMPLETING" if "COMPLETING" in flags else state,
         is_held=state == "PENDING" and priority == 0 and reason != "JobHeldAdmin",
         reason=reason,
-        is_array=bool(_number(row["array_job_id"])) or bool(row["array_task_string"]),
-        num_gpus=None if per_job is None else int(per_job[1]),
+        array_id=array_id,
+        array_task=task,
+        array_tasks=_tasks(str(row["array_task_string"] or "")) if task is None else (),
+        array_limit=int(_number(row.get("array_max_tasks")) or 0),
+        num_gpus=_num_gpus(per_job, on_each, int(_number(row.get("node_count")) or 1)),
+        gpus_per_node=on_each,
+        gpu_kind=next((str(asked["kind"] or "") for asked in (per_node, per_job) if asked is not None), ""),
         gpus_on=_gpus_on(row),
         submit_s=float(_number(row["submit_time"]) or 0),
         restarts=int(_number(row["restart_cnt"]) or 0),
@@ -143,21 +179,45 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
     )
 
 
+def _num_gpus(per_job: re.Match[str] | None, on_each: int, nodes: int) -> int | None:
+    if on_each:
+        return on_each * nodes
+    return None if per_job is None else int(per_job["count"])
+
+
+def _task(row: Mapping[str, Any]) -> int | None:
+    """Return which task of its array a row is; None if it stands for several."""
+    task = _number(row["array_task_id"])
+    return None if task is None or task >= _NO_VALUE else int(task)
+
+
+def _tasks(text: str) -> tuple[int, ...]:
+    """Return the tasks of a text such as ``0-3,8-12:2%4``; parts that Slurm has cut off are left out."""
+    found: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        if (match := _TASKS.fullmatch(part)) is not None:
+            first, last, step = match[1], match[2] or match[1], match[3] or "1"
+            found += range(int(first), int(last) + 1, max(int(step), 1))
+    return tuple(found)
+
+
 def _gpus_on(row: Mapping[str, Any]) -> dict[str, int]:
     nodes = (row.get("job_resources") or {}).get("allocated_nodes") or []
     counts = [_GRES.search(detail) for detail in row["gres_detail"] or []]
     return {
-        str(node["nodename"]): int(count[1]) for node, count in zip(nodes, counts, strict=False) if count is not None
+        str(node["nodename"]): int(count[2]) for node, count in zip(nodes, counts, strict=False) if count is not None
     }
 
 
 def _node(row: Mapping[str, Any]) -> SlurmNode:
     state, flags = _states(row["state"])
     flags |= {str(flag).upper() for flag in row.get("state_flags") or []}
-    gpus = [int(count) for count in _GRES.findall(str(row["gres"] or ""))]
+    gpus = _GRES.findall(str(row["gres"] or ""))
+    kinds = {kind for kind, _ in gpus}
     return SlurmNode(
         name=str(row["name"]),
-        num_gpus=sum(gpus),
+        num_gpus=sum(int(count) for _, count in gpus),
+        gpu_kind=kinds.pop() if len(kinds) == 1 else "",
         partitions=tuple(row["partitions"]),
         is_usable=state in _USABLE and flags <= _HARMLESS,
     )

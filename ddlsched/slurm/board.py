@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,10 @@ from ddlsched.gate.live_jobs import LiveJob
 from ddlsched.gate.placements import Placements
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
-from ddlsched.plugins.names import maker, resolve, resolve_bundle
+from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.job_queue import JobQueue
 from ddlsched.slurm.answers import SlurmNode
+from ddlsched.slurm.demands import Demand, Demanding, slurm_shape
 from ddlsched.slurm.journal import Seats
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask
@@ -65,11 +66,20 @@ class BoardJob(LiveJob):
         What it goes on from.
     start_s
         When it began to run; None while it waits.
+    demand
+        What it asks for beyond a number of GPUs.
     """
 
-    def __init__(self, job: Job, number: int, iterations_done: int = 0, start_s: float | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        iterations_done: int = 0,
+        start_s: float | None = None,
+        demand: Demand = Demand(),  # noqa: B008
+    ) -> None:
         super().__init__(job, number)
-        self.start_s, self._done_before = start_s, iterations_done
+        self.start_s, self._done_before, self.demand = start_s, iterations_done, demand
         self._note(iterations_done)
 
     def began_s(self, now_s: float) -> float:
@@ -140,7 +150,8 @@ class Board:
     def __post_init__(self) -> None:
         servers = tuple(Server(gpus=node.num_gpus, gpu_memory_mb=self.names.gpu_memory_mb) for node in self.nodes)
         self.cluster = Cluster(servers=servers, exclusive=True, topology=self.names.topology)
-        self._settings = _settings(self.names, self.cluster)
+        self._demands: dict[int, Demand] = {}
+        self._settings = _settings(self.names, self.cluster, self._shaped)
         self._policies: CheckedPolicies | None = None
         firsts = self.cluster.first_gpus.tolist()
         self._first_of = {node.name: first for node, first in zip(self.nodes, firsts, strict=False)}
@@ -166,6 +177,8 @@ class Board:
             The time, seconds.
         """
         now_ns = ns_from_s(now_s)
+        self._demands.clear()
+        self._demands |= {job.number: job.demand for job in (*queued, *(holder.job for holder in holders))}
         board = self._placed(holders, others, now_s)
         board.queue = list(queued)
         running: list[LiveJob] = [holder.job for holder in holders if holder.may_stop and holder.job.gpus]
@@ -179,7 +192,7 @@ class Board:
 
     def has_nodes(self, nodes: Sequence[SlurmNode]) -> bool:
         """Return whether these are the nodes that policies were begun on, whether jobs may start there or not."""
-        own, given = ([(node.name, node.num_gpus) for node in some] for some in (self.nodes, nodes))
+        own, given = ([(node.name, node.num_gpus, node.gpu_kind) for node in some] for some in (self.nodes, nodes))
         return own == given
 
     def wake_s(self, now_s: float) -> float | None:
@@ -188,9 +201,16 @@ class Board:
         times = [policies.wake_s(kind, now_s) for kind in ("placement", "order")]
         return min((time_s for time_s in times if time_s is not None and time_s > now_s), default=None)
 
-    def fits(self, job: Job) -> bool:
+    def fits(self, job: Job, demand: Demand) -> bool:
         """Return whether the partition has the GPUs for a job, all nodes counted."""
-        return int((self.cluster.gpu_memory_bytes >= job.gpu_memory_bytes).sum()) >= job.num_gpus
+        if job.gpu_memory_mb > self.names.gpu_memory_mb:
+            return False
+        on_nodes = [node.num_gpus for node in self.nodes if demand.kind in ("", node.gpu_kind)]
+        each = demand.gpus_per_node
+        return sum(each * (num_gpus >= each) if each else num_gpus for num_gpus in on_nodes) >= job.num_gpus
+
+    def _shaped(self, placement: Any) -> Any:
+        return shaped(placement, self._demands, [node.gpu_kind for node in self.nodes])
 
     def _begun(self) -> CheckedPolicies:
         if self._policies is None:
@@ -248,20 +268,21 @@ class Board:
         return seats
 
 
-def shaped(placement: Any) -> Any:
+def shaped(placement: Any, demands: Mapping[int, Demand] | None = None, kinds: Sequence[str] = ()) -> Any:
     """Return a placement whose GPUs on the nodes that it chooses are those that Slurm gives, if it can be had.
 
-    One that chooses GPUs job by job is put behind ``slurm-shape``; of one that leaves the choice to another, the other.
+    One that chooses GPUs job by job is put behind ``slurm-shape``, and behind what jobs demand, by number; of one that
+    leaves the choice to another, the other.
     """
-    if hasattr(placement, "place"):
-        return maker("placement", "slurm-shape", supplied=["placement"])(placement=placement)
     if dataclasses.is_dataclass(placement) and hasattr(placement, "placement"):
-        other = shaped(resolve("placement", placement.placement))
+        other = shaped(resolve("placement", placement.placement), demands, kinds)
         return dataclasses.replace(placement, placement=other)  # type: ignore[type-var]
-    return placement
+    if demands is None:
+        return slurm_shape(placement) if hasattr(placement, "place") else placement
+    return Demanding(placement=placement, demands=demands, kinds=kinds)
 
 
-def _settings(names: PolicyNames, cluster: Cluster) -> GateSettings:
+def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any]) -> GateSettings:
     chosen: dict[str, Any] = dict(resolve_bundle(names.scheduler))
     given = {"placement": names.placement, "order": names.order}
     chosen |= {kind: policy for kind, policy in given.items() if policy is not None}
@@ -270,7 +291,7 @@ def _settings(names: PolicyNames, cluster: Cluster) -> GateSettings:
     bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
     return GateSettings(
         cluster=cluster,
-        placement=shaped(resolve("placement", chosen["placement"])),
+        placement=shape(resolve("placement", chosen["placement"])),
         order=resolve("order", chosen["order"]),
         communication=resolve("communication", chosen["communication"]),
         costs=Costs(bound, network),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,6 +11,8 @@ from ddlsched.errors import DdlschedError, InputError
 __all__ = ["Run", "SlurmBusyError", "SlurmRefusalError", "runner"]
 
 _TIMEOUT_S = 30.0
+_WHOLE_ARRAYS = "SLURM_BITSTR_LEN"
+"""How many characters squeue writes of an array's tasks; 0 for all."""
 _BUSY = (
     "unable to contact slurm controller",
     "connection refused",
@@ -41,6 +44,7 @@ Run = Callable[[Sequence[str]], str]
 
 def runner(environment: Mapping[str, str] | None = None) -> Run:
     """Return what runs commands, in an environment that says where Slurm is; by default that of this process."""
+    environment = {**(os.environ if environment is None else environment), _WHOLE_ARRAYS: "0"}
 
     def run(command: Sequence[str]) -> str:
         try:

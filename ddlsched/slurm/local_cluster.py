@@ -46,6 +46,8 @@ class LocalSlurm:
         How many. GPUs are empty files: Slurm counts them, nobody computes on them.
     settings
         Further lines of ``slurm.conf``, by name.
+    gpu_kinds
+        Of each node's GPUs; by default they have none.
 
     Raises
     ------
@@ -58,6 +60,7 @@ class LocalSlurm:
     nodes: int = 4
     gpus_per_node: int = 4
     settings: Mapping[str, str] = field(default_factory=dict)
+    gpu_kinds: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         missing = [name for name in _PROGRAMS if _program(name) is None]
@@ -183,11 +186,11 @@ class LocalSlurm:
         key.touch(0o600)
         key.write_bytes(secrets.token_bytes(128))
         ports = _free_ports(self.nodes + 1)
-        conf = slurm_conf(
-            self.folder, _user(), socket.gethostname().partition(".")[0], ports, self.gpus_per_node, self.settings
-        )
-        (self.folder / "slurm.conf").write_text(conf)
-        (self.folder / "gres.conf").write_text(gres_conf(self.folder, self.nodes, self.gpus_per_node))
+        host = socket.gethostname().partition(".")[0]
+        gpus = self.gpus_per_node, self.settings, self.gpu_kinds
+        (self.folder / "slurm.conf").write_text(slurm_conf(self.folder, _user(), host, ports, *gpus))
+        gres = gres_conf(self.folder, self.nodes, self.gpus_per_node, self.gpu_kinds)
+        (self.folder / "gres.conf").write_text(gres)
 
     def _all_idle(self) -> bool:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 __all__ = ["gres_conf", "slurm_conf"]
@@ -12,7 +12,13 @@ _MEMORY_MB = 64000
 
 
 def slurm_conf(
-    folder: Path, user: str, host: str, ports: range, gpus_per_node: int, settings: Mapping[str, str]
+    folder: Path,
+    user: str,
+    host: str,
+    ports: range,
+    gpus_per_node: int,
+    settings: Mapping[str, str],
+    gpu_kinds: Sequence[str] = (),
 ) -> str:
     """Return ``slurm.conf``.
 
@@ -28,6 +34,8 @@ def slurm_conf(
         GPUs of each node.
     settings
         Further settings, or other values of those here.
+    gpu_kinds
+        Of each node's GPUs, if they have kinds.
     """
     nodes = len(ports) - 1
     lines = {
@@ -61,12 +69,25 @@ def slurm_conf(
         "SchedulerParameters": "batch_sched_delay=0,bf_interval=5",
     } | dict(settings)
     text = "".join(f"{name}={value}\n" for name, value in lines.items())
-    text += f"NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[-1]}] "
-    text += f"CPUs={_CPUS} RealMemory={_MEMORY_MB} Gres=gpu:{gpus_per_node} State=UNKNOWN\n"
+    for name, port, kind in _groups(nodes, ports, gpu_kinds):
+        text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+        text += f"CPUs={_CPUS} RealMemory={_MEMORY_MB} Gres=gpu{kind}:{gpus_per_node} State=UNKNOWN\n"
     text += "PartitionName=main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF State=UP\n"
     return text + "PartitionName=idle Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE State=UP\n"
 
 
-def gres_conf(folder: Path, nodes: int, gpus_per_node: int) -> str:
+def _groups(nodes: int, ports: range, gpu_kinds: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return names and ports of nodes with GPUs of a kind, and the kind as ``Gres`` has it; all without kinds."""
+    if not gpu_kinds:
+        return [(f"n[1-{nodes}]", f"[{ports[1]}-{ports[-1]}]", "")]
+    return [
+        (f"n{n}", str(port), f":{kind}") for n, (port, kind) in enumerate(zip(ports[1:], gpu_kinds, strict=True), 1)
+    ]
+
+
+def gres_conf(folder: Path, nodes: int, gpus_per_node: int, gpu_kinds: Sequence[str] = ()) -> str:
     """Return ``gres.conf``; Slurm counts GPUs as files."""
-    return f"NodeName=n[1-{nodes}] Name=gpu File={folder}/gpu[0-{gpus_per_node - 1}]\n"
+    files = f"File={folder}/gpu[0-{gpus_per_node - 1}]\n"
+    if not gpu_kinds:
+        return f"NodeName=n[1-{nodes}] Name=gpu {files}"
+    return "".join(f"NodeName=n{n} Name=gpu Type={kind} {files}" for n, kind in enumerate(gpu_kinds, 1))

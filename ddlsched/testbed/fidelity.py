@@ -1,11 +1,11 @@
-"""Mixes of jobs run for real and simulated: the plan of runs, what is kept of each, and going on after a stop."""
+"""Mixes of jobs run for real: the plan of runs, what is kept of each, and going on after a stop."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.policy_forms import communication_form
 from ddlsched.errors import InputError, label
 from ddlsched.io.files import replacing
 from ddlsched.io.tables import read_text, readable
-from ddlsched.simulation import simulate
 from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.real_run import RealRun, run_for_real
 from ddlsched.testbed.settings import gate_settings
@@ -26,10 +24,7 @@ from ddlsched.workload.job import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Mix", "Planned", "Runs", "note_settings", "plan", "run_planned", "simulated_runs"]
-
-_REAL_ONLY = ("chunk_bytes", "window", "slots", "train")
-"""What the gate is told and a simulation has not."""
+__all__ = ["Mix", "Planned", "Runs", "note_settings", "plan", "run_planned"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +112,17 @@ class Runs:
         return [run for run in planned if not self._path(run).exists()]
 
     def keep(self, planned: Planned, run: RealRun) -> None:
-        """Write a finished run."""
+        """Write a finished run, and beside it the times of its all-reduces."""
         jobs = run.jobs
         table = jobs[["job_id", "jct_s", "finish_s", "setup_s", "servers"]].copy()
         table["iteration_s"] = (jobs.finish_s - jobs.began_s) / jobs.iterations
         for name in ("late_share", "cpu_busy_share", "machine_limited"):
             table[name] = run.machine[name]
         path = self._path(planned)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, "run") as file:
-            table.to_parquet(file, index=False)
+        for target, rows in ((self.folder / "transfers" / path.name, run.transfers), (path, table)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target, "run") as file:
+                rows.to_parquet(file, index=False)
 
     def _path(self, planned: Planned) -> Path:
         return self.folder / "runs" / f"{planned.key}.parquet"
@@ -137,38 +133,6 @@ def run_planned(planned: Planned, crew: WorkerCrew, model: str, *, realtime: boo
     mix = planned.mix
     settings = gate_settings(mix.cluster, contention=model, **mix.policies[planned.policy])
     return run_for_real(mix.workload, settings, crew, realtime=realtime)
-
-
-def simulated_runs(
-    mixes: Sequence[Mix], models: Mapping[str, str], in_chunks: Mapping[str, str] | None = None
-) -> pd.DataFrame:
-    """Return a row a job of each mix, policy and model: mix, model, policy, job_id, jct_s, iteration_s, finish_s.
-
-    ``in_chunks`` has the form of a model where a policy has messages sent in chunks, if it is another.
-    """
-    import pandas as pd
-
-    return pd.concat(list(_simulated(mixes, models, in_chunks or {})), ignore_index=True)
-
-
-def _simulated(mixes: Sequence[Mix], models: Mapping[str, str], in_chunks: Mapping[str, str]) -> Iterator[pd.DataFrame]:
-    for mix in mixes:
-        iterations = np.array([job.iterations for job in mix.workload])
-        for policy, given in mix.policies.items():
-            decides = {name: value for name, value in given.items() if name not in _REAL_ONLY}
-            chunked = _sends_chunks(mix, given)
-            for name, whole in models.items():
-                model = in_chunks.get(name, whole) if chunked else whole
-                jobs = simulate(mix.workload, mix.cluster, contention=model, **decides).jobs
-                table = jobs[["job_id", "jct_s", "finish_s"]].copy()
-                table["iteration_s"] = (jobs.finish_s - jobs.start_s) / iterations
-                yield table.assign(mix=mix.name, model=name, policy=policy)
-
-
-def _sends_chunks(mix: Mix, given: Mapping[str, Any]) -> bool:
-    """Return whether the gate sends messages in chunks: if told to, and under policies that pause transfers."""
-    settings = gate_settings(mix.cluster, **given)
-    return settings.chunk_bytes is not None or communication_form(settings.communication) != "admit"
 
 
 def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -17,12 +17,16 @@ from ddlsched.testbed.fidelity_tables import (
     judged,
     makespan_table,
     rank_table,
+    spread_table,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FidelityReport", "report_of"]
+__all__ = ["WITH", "WITHOUT", "FidelityReport", "report_of"]
+
+WITHOUT, WITH = "- ", "+ "
+"""How the names of models begin that leave something out of another, or add to it; in the tables, and not drawn."""
 
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
 _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}
@@ -32,12 +36,13 @@ _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low",
 class FidelityReport:
     """Tables of :mod:`ddlsched.testbed.fidelity_tables`, and the models' constants."""
 
-    models: Mapping[str, str]
+    models: Mapping[str, object]
     jobs: pd.DataFrame
     errors: pd.DataFrame
     makespans: pd.DataFrame
     ranks: pd.DataFrame
     gains: pd.DataFrame
+    spreads: pd.DataFrame
     limited_runs: int
     runs: int
 
@@ -46,6 +51,9 @@ class FidelityReport:
         lines = [f"  {name:22}  {model}" for name, model in self.models.items()]
         parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
         parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs"), _ERROR_ENDS), ""]
+        if len(self.spreads):
+            title = "what repeats of a run differ by, longest less shortest JCT of a job (%):"
+            parts += [title, _percent(self.spreads, ("policy", "mixes", "jobs")), ""]
         off = self.makespans.assign(abs_error=self.makespans.error.abs())
         by_model = off.groupby("model", sort=False).abs_error.mean().rename("mean_abs_makespan_error").reset_index()
         parts += ["error of simulated makespans (%):", _percent(by_model, ("model",)), ""]
@@ -68,16 +76,21 @@ class FidelityReport:
         return [f"{which}: the figures say little; expected a machine with nothing else to do."]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write every table as CSV and the charts as PNG and SVG; return the charts' paths."""
+        """Write every table as CSV and the charts as PNG and SVG; return the charts' paths.
+
+        The scatter plot has the first and the last model only: with more their points hide each other.
+        """
         from ddlsched.comparisons.charts.fidelity_charts import error_distribution, measured_against_simulated
         from ddlsched.comparisons.charts.style import save
 
-        tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains")}
+        tables = {name: getattr(self, name) for name in ("jobs", "errors", "makespans", "ranks", "gains", "spreads")}
         for name, table in (tables | {"gains_over_mixes": gain_summary(self.gains)}).items():
             with replacing(folder / f"{name}.csv", name) as file:
                 table.to_csv(file, index=False, float_format="%.6g")
-        paths = save(measured_against_simulated(self.jobs), folder / "measured_against_simulated")
-        return paths + save(error_distribution(self.jobs), folder / "error_distribution")
+        drawn = self.jobs[~self.jobs.model.str.startswith((WITHOUT, WITH))]
+        ends = drawn[drawn.model.isin(drawn.model.iloc[[0, -1]])]
+        paths = save(measured_against_simulated(ends), folder / "measured_against_simulated")
+        return paths + save(error_distribution(drawn), folder / "error_distribution")
 
 
 def _percent(table: pd.DataFrame, names: tuple[str, ...], ends: Mapping[str, tuple[str, str]] = {}) -> str:
@@ -93,7 +106,7 @@ def _percent(table: pd.DataFrame, names: tuple[str, ...], ends: Mapping[str, tup
 
 
 def report_of(
-    measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, str], baseline: str
+    measured: pd.DataFrame, simulated: pd.DataFrame, models: Mapping[str, object], baseline: str
 ) -> FidelityReport:
     """Return what measured and simulated runs say of each other."""
     runs = measured.groupby(["mix", "policy", "repeat"]).machine_limited.max()
@@ -106,6 +119,7 @@ def report_of(
         makespans=makespan_table(measured, simulated),
         ranks=rank_table(measured, simulated),
         gains=gain_table(measured, simulated, baseline),
+        spreads=spread_table(measured),
         limited_runs=int(runs.sum()),
         runs=len(runs),
     )

@@ -13,7 +13,16 @@ from ddlsched.results.statistics import Interval, mean_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["error_table", "gain_summary", "gain_table", "job_errors", "judged", "makespan_table", "rank_table"]
+__all__ = [
+    "error_table",
+    "gain_summary",
+    "gain_table",
+    "job_errors",
+    "judged",
+    "makespan_table",
+    "rank_table",
+    "spread_table",
+]
 
 # Measured: a row a (mix, policy, repeat, job_id) with jct_s, iteration_s, finish_s.
 # Simulated: a row a (mix, model, policy, job_id) with the same.
@@ -55,6 +64,22 @@ def job_errors(measured: pd.DataFrame, simulated: pd.DataFrame) -> pd.DataFrame:
         table[f"simulated_{name}_s"] = both[f"{name}_s_simulated"]
         table[f"{name}_error"] = both[f"{name}_s_simulated"] / both[f"{name}_s_measured"] - 1
     return table
+
+
+def spread_table(measured: pd.DataFrame) -> pd.DataFrame:
+    """Return by policy how far the repeats of a run are apart: what no simulation can know.
+
+    Columns: policy, mixes, jobs (of mixes that ran several times), mean_spread and most_spread of the jobs, where a
+    job's spread is (longest - shortest) / median of its JCTs.
+    """
+    jcts = measured.groupby(_JOB, sort=False).jct_s.agg(["count", "min", "median", "max"]).reset_index()
+    several = jcts[jcts["count"] > 1]
+    spreads = several.assign(spread=(several["max"] - several["min"]) / several["median"])
+    grouped = spreads.groupby("policy", sort=False)
+    table = grouped.agg(
+        mixes=("mix", "nunique"), jobs=("spread", "size"), mean_spread=("spread", "mean"), most_spread=("spread", "max")
+    )
+    return table.reset_index()
 
 
 def error_table(errors: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import TestbedError
+from ddlsched.testbed.machine import behind_this_thread
 from ddlsched.testbed.reducer import Ended
 
 __all__ = ["ITEM_BYTES", "GlooReducer"]
@@ -48,7 +49,8 @@ class GlooReducer:
         if self._store is None:
             self._store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_GROUP_S))
         options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        with behind_this_thread():
+            options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._threads = max(threads, 2)
         options._timeout = timedelta(seconds=_GROUP_S)
         self._group = ProcessGroupGloo(self._store, rank, size, options)

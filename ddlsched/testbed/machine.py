@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MOST_BUSY", "MOST_LATE", "MachineWatch", "ahead_of_others"]
+__all__ = ["MOST_BUSY", "MOST_LATE", "MachineWatch", "ahead_of_others", "behind_this_thread"]
 
 MOST_LATE = 0.02
 """Part of the compute time that waits may end late in all; beyond, the machine was the limit and not the network."""
@@ -30,6 +30,24 @@ def ahead_of_others(wanted: bool) -> Iterator[None]:
     finally:
         if os.sched_getscheduler(0) != before:
             os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+@contextlib.contextmanager
+def behind_this_thread() -> Iterator[None]:
+    """Let threads that are started meanwhile give way to this one and those started otherwise, if it runs ahead.
+
+    gloo's event loop spins while another thread of its process holds a connection's lock. Of the same priority under
+    SCHED_FIFO it would never let that thread run: one such loop a processor, and the machine stands still.
+    """
+    if os.sched_getscheduler(0) != os.SCHED_FIFO:
+        yield
+        return
+    before = os.sched_getparam(0)
+    os.sched_setparam(0, os.sched_param(before.sched_priority - 1))
+    try:
+        yield
+    finally:
+        os.sched_setparam(0, before)
 
 
 @dataclass

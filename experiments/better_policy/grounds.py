@@ -32,8 +32,9 @@ CLOS_SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """Jobs on a cluster; ``servers_per_rack`` is 0 on a star, ``restart_s`` what going on after a stop takes.
+    """Jobs on a cluster; ``servers_per_rack`` is 0 on a star, ``servers_per_pod`` without pods.
 
+    ``restart_s`` is what going on after a stop takes.
     ``block_gpus`` is what MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what
     has the lower average JCT on the tuning seeds.
     """
@@ -48,6 +49,7 @@ class Ground:
     restart_s: float
     block_gpus: int
     contention: str = "max-min"
+    servers_per_pod: int = 0
 
     @property
     def cluster(self) -> Cluster:
@@ -99,6 +101,7 @@ GROUNDS = {
             gpus_per_server=8,
             topology="clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2",
             servers_per_rack=8,
+            servers_per_pod=32,
             restart_s=30 * CLOS_SCALE,
             block_gpus=8,
         ),

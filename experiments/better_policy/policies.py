@@ -33,7 +33,7 @@ RIVALS: dict[str, dict[str, str]] = {
 
 HiveD places the jobs of rivals that do not place them themselves.
 """
-WHOLE = {"placement": "whole-servers:servers_per_rack={rack}"}
+WHOLE = {"placement": "whole-servers:servers_per_rack={rack},servers_per_pod={pod}"}
 NARROW = {"order": "narrow-first:patience_s={patience_s:g}"}
 OURS = {NEW: WHOLE | NARROW}
 KNOWING = {
@@ -81,6 +81,7 @@ def options(differs: Mapping[str, str], ground: Ground, mean_run_s: float) -> di
         )
     values = {
         "rack": ground.servers_per_rack,
+        "pod": ground.servers_per_pod,
         "rack_gpus": (ground.servers_per_rack or ground.servers) * ground.gpus_per_server,
         "block_gpus": ground.block_gpus,
         "s": mean_run_s,

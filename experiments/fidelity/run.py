@@ -3,7 +3,7 @@
     sudo python experiments/fidelity/run.py --out DIR [--mixes 200] [--compared 20] [--repeats 3] [--resume]
     sudo python experiments/fidelity/run.py --out DIR --stop-after-min 40
     sudo python experiments/fidelity/run.py --quick --out DIR
-    python experiments/fidelity/run.py --measured experiments/fidelity/measured
+    python experiments/fidelity/run.py --measured experiments/fidelity/measured [--tables DIR]
 
 The first measures every mix under free overlap once, and some held-out ones under five policies several times, then
 simulates all and prints the tables; the second does as much of it as the time allows, the third does so with short jobs
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import measuring
@@ -26,10 +25,13 @@ from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measurements import read_measurements
-from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
-from ddlsched.testbed.fidelity import simulated_runs
+from ddlsched.performance.calibration.reach import Reach
+from ddlsched.performance.calibration.shares import read_shares
+from ddlsched.testbed.fidelity import Mix
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
-from ddlsched.testbed.share_runs import fitted_size_shares, read_shares
+from ddlsched.testbed.run_models import run_models
+from ddlsched.testbed.simulated import RunModel, simulated_runs
+from ddlsched.workload.all_reduces import messages_and_workers
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -45,24 +47,16 @@ def measure(args: argparse.Namespace) -> None:
         raise
 
 
-def fitted(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the models with the constants that jobs alone and pairs gave, and those that have a price of chunks."""
-    rows = read_measurements(folder / measuring.CALIBRATION)
-    models = fitted_models(rows)
-    if not (folder / measuring.SHARES).exists():
-        return models, {}
-    sizes = fitted_size_shares(read_shares(folder / measuring.SHARES), fitted_constants(rows))
-    even = replace(sizes, exponent=0.0)
-    models |= {
-        "size-shares": sizes.whole,
-        "size-shares, chunks free": sizes.whole,
-        "max-min, chunks priced": even.whole,
-    }
-    return models, {"size-shares": sizes.in_chunks, "max-min, chunks priced": even.in_chunks}
+def fitted(folder: Path) -> dict[str, RunModel]:
+    """Return the models with the constants that jobs alone and pairs gave."""
+    shares = folder / measuring.SHARES
+    return run_models(
+        read_measurements(folder / measuring.CALIBRATION), read_shares(shares) if shares.exists() else None
+    )
 
 
-def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
-    """Return what measured and simulated runs say of each other, for each half of the mixes that has any.
+def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
+    """Return the measured runs of a folder, and its mixes under the policies that each ran under.
 
     Raises
     ------
@@ -72,21 +66,30 @@ def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, Fidelity
     if not (folder / measuring.MEASURED).exists():
         raise InputError(f"{folder}: holds no {measuring.MEASURED}; expected a folder in which --out has measured runs")
     measured = pd.read_csv(folder / measuring.MEASURED, dtype={"servers": str})
-    models, in_chunks = fitted(folder)
-    models |= {name: name for name in more_models}
     draw = mixes.QUICK if (folder / measuring.QUICK).exists() else mixes.FULL
     policies = measured.groupby("mix", sort=False).policy.unique()
     in_order = {name: tuple(policy for policy in mixes.POLICIES if policy in own) for name, own in policies.items()}
-    ran = [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
-    simulated = simulated_runs(ran, models, in_chunks)
+    return measured, [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
+
+
+def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
+    """Return what measured and simulated runs say of each other, for each half of the mixes that has any."""
+    measured, ran = measured_runs(folder)
+    models = fitted(folder) | {name: RunModel(contention=name) for name in more_models}
+    simulated = simulated_runs(ran, models)
     result = {}
     for half, wanted in (("training", False), ("held out", True)):
-        names = [name for name in policies.index if mixes.held_out(mixes.seed_of(name)) == wanted]
+        names = [mix.name for mix in ran if mixes.held_out(mixes.seed_of(mix.name)) == wanted]
         if names:
             chosen = (table[table.mix.isin(names)] for table in (measured, simulated))
-            told = models | {f"{name} in chunks": model for name, model in in_chunks.items()}
-            result[half] = report_of(*chosen, told, mixes.BASELINE)
+            result[half] = report_of(*chosen, models, mixes.BASELINE)
     return result
+
+
+def beyond(folder: Path) -> list[str]:
+    """Return a line for what of the mixes is beyond what the calibration measured, if anything is."""
+    reach = Reach.of(read_measurements(folder / measuring.CALIBRATION))
+    return reach.beyond(messages_and_workers(job for mix in measured_runs(folder)[1] for job in mix.workload))
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -101,6 +104,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--stop-after-min", type=float, default=None, help="begin no run that would end later")
     parser.add_argument("--measured", type=Path, default=None, help="only simulate, against the runs in this folder")
+    parser.add_argument("--tables", type=Path, default=None, help="also write tables and charts of --measured here")
     args = parser.parse_args(arguments)
     defaults = {"mixes": 6, "compared": 1, "repeats": 1} if args.quick else {"mixes": 200, "compared": 20, "repeats": 3}
     for name, value in defaults.items():
@@ -111,6 +115,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
             raise InputError(f"--{name} is {getattr(args, name)}; expected at least {least}")
     if args.stop_after_min is not None and not args.stop_after_min > 0:
         raise InputError(f"--stop-after-min is {args.stop_after_min:g}; expected more than 0 minutes")
+    if args.tables is not None and args.measured is None:
+        raise InputError("--tables belongs to --measured; expected --out, whose folder gets the tables")
     return args
 
 
@@ -119,12 +125,16 @@ def main(arguments: Sequence[str]) -> None:
     args = parsed(arguments)
     if args.measured is None:
         measure(args)
-    for half, report in reports(args.measured or args.out, args.contention).items():
+    folder = args.measured or args.out
+    for half, report in reports(folder, args.contention).items():
         print(f"== {half} mixes\n\n{report.text()}")
-        if args.measured is None:
-            target = args.out / half.replace(" ", "_")
-            target.mkdir(exist_ok=True)
+        tables = args.out if args.measured is None else args.tables
+        if tables is not None:
+            target = tables / half.replace(" ", "_")
+            target.mkdir(parents=True, exist_ok=True)
             report.write(target)
+    for line in beyond(folder):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,26 @@ def beyond(table: pd.DataFrame) -> Figure:
     return figure
 
 
+@in_style()
+def main_queue(table: pd.DataFrame) -> Figure:
+    """Return the idle share over the load, a panel a source of jobs, a line a scheduler, with intervals over seeds."""
+    sources = list(dict.fromkeys(table["source"]))
+    figure, panels = new_panels(2.8, len(sources), width_inches=3.6 * len(sources))
+    loads = sorted(table["load"].unique())
+    for axes, source in zip(panels, sources, strict=True):
+        for place, (scheduler, own) in enumerate(table[table["source"] == source].groupby("scheduler", sort=False)):
+            means = [mean_interval(100 * own.loc[own["load"] == load, "idle"]) for load in loads]
+            errors = [[m.mean - m.low for m in means], [m.high - m.mean for m in means]]
+            style = {"color": list(PALETTE.values())[place], "marker": "os^"[place], "markersize": 4, "capsize": 2}
+            axes.errorbar(range(len(loads)), [m.mean for m in means], yerr=errors, **style, label=str(scheduler))
+        axes.set_xticks(range(len(loads)), ["all wait" if np.isinf(load) else f"{load:g}" for load in loads])
+        axes.set(title=source, xlabel="Load of the main queue", ylabel="Idle nodes (%)")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+    legend_below(figure, panels)
+    return figure
+
+
 def _point(axes, place: int, mean: float, low: float, high: float) -> None:
     axes.plot([low, high], [place, place], color=PALETTE["blue"], linewidth=1.4)
     axes.plot(mean, place, "o", color=PALETTE["blue"], markersize=4.5)
@@ -160,5 +180,6 @@ CHARTS: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "streams": streams,
     "topology": topology,
     "beyond": beyond,
+    "main_queue": main_queue,
 }
 """Of some parts."""

@@ -3,9 +3,10 @@
 python experiments/idle_nodes/run.py                        all parts
 python experiments/idle_nodes/run.py --reference --json     the reference rows alone, as JSON
 python experiments/idle_nodes/run.py --part sweep --data DIR
+python experiments/idle_nodes/run.py --part main_queue --log FILE.swf
 
 DIR holds the measured fragments and trainers; without it ../shared/data/idle_nodes is used if it is there, or else the
-generated trace in this folder.
+generated trace in this folder. FILE.swf is a log of a main queue, beside jobs of Lublin's model.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from pathlib import Path
 import pandas as pd
 from beyond import beyond
 from charts import CHARTS
+from cloud import cloud
 from inputs import Inputs, load
+from main_queue import main_queue
 from networks import topology
 from parallel import Workers
 from parts import crosscheck, efficiency, reference, solve_times, sweep, timeline
+from queue_training import queue_training
+from scale_up import scale_up
 from streams import streams
 from tables import ROWS, shown
 
@@ -32,7 +37,9 @@ from ddlsched.errors import DdlschedError
 
 ROOT = Path(__file__).resolve().parents[2]
 MEASURED = ROOT.parent / "shared" / "data" / "idle_nodes"
+LOG = ROOT.parent / "shared" / "data" / "traces" / "swf" / "lublin_256.swf"
 SEEDS = 8
+OVER_SEEDS = {"streams": streams, "queue_training": queue_training, "scale_up": scale_up, "cloud": cloud}
 PARTS: dict[str, Callable[..., pd.DataFrame]] = {
     "reference": reference,
     "crosscheck": crosscheck,
@@ -40,7 +47,6 @@ PARTS: dict[str, Callable[..., pd.DataFrame]] = {
     "solve_times": lambda inputs, _: solve_times(inputs),
     "efficiency": efficiency,
     "topology": topology,
-    "streams": streams,
     "beyond": beyond,
     "timeline": lambda inputs, _: timeline(inputs),
 }
@@ -49,7 +55,8 @@ PARTS: dict[str, Callable[..., pd.DataFrame]] = {
 def main() -> int:
     """Compute, print, write."""
     given = arguments()
-    computed = PARTS | {"streams": partial(streams, seeds=given.seeds)}
+    computed = PARTS | {name: partial(part, seeds=given.seeds) for name, part in OVER_SEEDS.items()}
+    computed["main_queue"] = lambda _, workers: main_queue(workers, given.log, given.seeds)
     parts = (given.part or []) + ["reference"] * given.reference or list(computed)
     try:
         inputs = load(given.data)
@@ -75,9 +82,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/idle_nodes"), metavar="DIR")
     parser.add_argument("--data", type=Path, default=MEASURED if MEASURED.is_dir() else None, metavar="DIR")
-    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="may be given several times")
+    parser.add_argument("--log", type=Path, default=LOG if LOG.is_file() else None, metavar="FILE.swf")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=sorted([*PARTS, *OVER_SEEDS, "main_queue"]),
+        help="may be given several times",
+    )
     parser.add_argument("--reference", action="store_true", help="the same as --part reference")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the streams, at least 2 (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="of parts that draw jobs, at least 2 (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
     parser.add_argument("--json", action="store_true", help="print JSON, write nothing")
     given = parser.parse_args()

@@ -155,6 +155,51 @@ def _text(interval: Interval | None, decimals: int) -> str:
     return "" if interval is None else interval_text(interval, decimals=decimals, sign=True)
 
 
+def _over_seeds(table: pd.DataFrame, by: list[str]) -> list[tuple[dict[str, str], pd.DataFrame]]:
+    """Return the rows of each setting, in the order of the table, with its labels."""
+    groups = table.groupby(by, sort=False)
+    return [(dict(zip(by, map(str, names), strict=True)), own) for names, own in groups]
+
+
+def _main_queue(table: pd.DataFrame) -> list[dict[str, str]]:
+    rows = []
+    for labels, own in _over_seeds(table, ["source", "load", "scheduler"]):
+        labels["load"] = labels["load"].replace("inf", "all wait")
+        shares = {"idle (%)": own["idle"], "idle while jobs wait (%)": own["idle_while_waiting"]}
+        cells = {name: interval_text(mean_interval(100 * share), decimals=1) for name, share in shares.items()}
+        cells["mean wait h"] = f"{own['wait_s'].mean() / 3600:.1f}"
+        cells["fragments: median s"] = f"{own['median_fragment_s'].mean():.0f}"
+        rows.append(labels | cells | {"mean s": f"{own['mean_fragment_s'].mean():.0f}"})
+    return rows
+
+
+def _gains(table: pd.DataFrame, by: str) -> list[dict[str, str]]:
+    """Return U of each policy and its gain over the optimum, paired by seed, for each kind of trace."""
+    rows = []
+    for kind, own in table.groupby(by, sort=False):
+        u = by_seed(own, "u")
+        means = own.groupby("policy")
+        for policy in u:
+            gain = None if policy == BASE else paired_difference(u[policy], u[BASE])
+            cells = {by: str(kind), "policy": str(policy), "idle nodes": f"{means['mean_idle'].mean()[policy]:.0f}"}
+            cells |= {"U": interval_text(mean_interval(u[policy]), decimals=3), f"over {BASE}": _text(gain, 4)}
+            losses = (f"{100 * means[name].mean()[policy]:.2f}" for name in ("rescale_lost", "preempt_lost"))
+            rows.append(cells | dict(zip(("lost to rescale (%)", "lost to pre-emption (%)"), losses, strict=True)))
+    return rows
+
+
+def _scale_up(table: pd.DataFrame) -> list[dict[str, str]]:
+    rows = []
+    for (stream, ratio), own in table.groupby(["stream", "ratio"], sort=False):
+        ends = by_seed(own, "mean_finish_h", by="profiles")
+        lost = 100 * own.groupby("profiles")["rescale_lost"].mean()
+        cells = {"stream": str(stream), "growing / shrinking": f"{ratio:g}"}
+        cells |= {f"mean end h, {name}": f"{ends[name].mean():.2f}" for name in ("down", "up")}
+        cells |= {"up against down (%)": _text(paired_change(ends["up"], ends["down"]).scaled(100), 2)}
+        rows.append(cells | {f"lost to rescale (%), {name}": f"{lost[name]:.2f}" for name in ("down", "up")})
+    return rows
+
+
 ROWS: dict[str, Callable[[pd.DataFrame], list[dict[str, str]]]] = {
     "reference": _reference,
     "crosscheck": _crosscheck,
@@ -164,5 +209,9 @@ ROWS: dict[str, Callable[[pd.DataFrame], list[dict[str, str]]]] = {
     "streams": _streams,
     "topology": _topology,
     "beyond": _beyond,
+    "main_queue": _main_queue,
+    "queue_training": lambda table: _gains(table, "queue"),
+    "scale_up": _scale_up,
+    "cloud": lambda table: _gains(table, "lifetimes"),
 }
 """Of each part but the timeline, which is a chart alone."""

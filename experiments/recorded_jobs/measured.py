@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,8 @@ from ddlsched.workload.recorded.rank_steps import Mark, MarkKind, RankStep, Rank
 from ddlsched.workload.recorded.recordings import read_recording
 
 RECORDINGS = Path(__file__).parent / "recordings"
+ALONE_ON_TESTBED, TOGETHER = "testbed-alone", "testbed-together"
+"""Folders of what ``record.py --together`` records."""
 
 
 class Line(NamedTuple):
@@ -23,9 +25,9 @@ class Line(NamedTuple):
     per_byte_s: float
 
 
-def traces(name: str) -> list[RankTrace]:
+def traces(name: str, folder: Path = RECORDINGS) -> list[RankTrace]:
     """Return the recordings of a job, a rank each."""
-    return [read_recording(path) for path in sorted((RECORDINGS / name).glob("*.recording.json*"))]
+    return [read_recording(path) for path in sorted((folder / name).glob("*.recording.json*"))]
 
 
 def part(ranks: Sequence[RankTrace], *, odd: bool) -> list[RankTrace]:
@@ -63,31 +65,43 @@ def _collectives_ns(steps: Sequence[RankStep]) -> list[int]:
     return took
 
 
-def fitted(ranks: Sequence[RankTrace]) -> Line:
-    """Fit latency and time of a byte, neither below 0, to the times of a job's collectives."""
+def fitted(runs: Iterable[Sequence[RankTrace]]) -> Line:
+    """Fit latency and time of a byte, neither below 0, to the times of the collectives of jobs on one network."""
     from scipy.optimize import nnls
 
-    times = collective_s(ranks)
-    first = next(iter(ranks[0].steps.values()))
-    sizes = np.tile([each.input_bytes for each in first.communications], len(times))
+    found = [(collective_s(ranks), message_bytes(ranks)) for ranks in runs]
+    times_s = np.concatenate([own_s.ravel() for own_s, _ in found])
+    sizes = np.concatenate([np.tile(own, len(own_s)) for own_s, own in found])
     scale = sizes.max()
-    (latency_s, whole_s), _ = nnls(np.column_stack([np.ones(len(sizes)), sizes / scale]), times.ravel())
+    (latency_s, whole_s), _ = nnls(np.column_stack([np.ones(len(sizes)), sizes / scale]), times_s)
     return Line(float(latency_s), float(whole_s / scale))
 
 
-def replayed_s(ranks: Sequence[RankTrace]) -> np.ndarray:
-    """Return the length of each step by the rules of the job, its collectives as long as they took in it, seconds."""
+def line_s(ranks: Sequence[RankTrace], network: Line) -> np.ndarray:
+    """Return how long a network says that each collective of each step takes, seconds, a row a step."""
+    own_s = network.latency_s + network.per_byte_s * message_bytes(ranks)
+    return np.tile(own_s, (len(ranks[0].steps), 1))
+
+
+def message_bytes(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return the bytes of each collective of a step."""
+    first = next(iter(ranks[0].steps.values()))
+    return np.array([each.input_bytes for each in first.communications])
+
+
+def replayed_s(ranks: Sequence[RankTrace], collective_s: np.ndarray) -> np.ndarray:
+    """Return the length of each step by the rules of the job, seconds.
+
+    Its computation takes what it took in that step, and its collectives what ``collective_s`` says, seconds, a row a
+    step.
+    """
     recorded = merged(ranks)
     marks = recorded.last.marks
-    return (
-        np.array(
-            [
-                _played_ns(marks, moments_ns, 1e9 * times)
-                for moments_ns, times in zip(recorded.moments_ns, collective_s(ranks), strict=True)
-            ]
-        )
-        / 1e9
-    )
+    steps_ns = [
+        _played_ns(marks, moments_ns, 1e9 * times)
+        for moments_ns, times in zip(recorded.moments_ns, collective_s, strict=True)
+    ]
+    return np.array(steps_ns) / 1e9
 
 
 def _played_ns(marks: Sequence[Mark], moments_ns: Sequence[int], took_ns: np.ndarray) -> float:

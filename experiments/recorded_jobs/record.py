@@ -1,50 +1,107 @@
-"""Records the jobs anew (needs PyTorch): ``record.py [--steps 100] [--rounds 4]``.
+"""Records the jobs anew (needs PyTorch): ``record.py [--steps 100] [--rounds 4]``, or ``record.py --together``.
 
 A job takes two gloo ranks with one thread each. With fewer than four free cores ranks and gloo's threads wait for each
-other, and times vary several-fold. So the bucket sizes of the sweep take turns, round by round, and meet the same
-machine.
+other, and times vary several-fold: record on a machine with nothing else to do. The bucket sizes of the sweep take
+turns, round by round, and meet the same machine.
+
+``--together`` needs root, too. It records the three jobs on the testbed, each alone (a fifth of the steps) and then all
+at once, with a rank of each on either of two servers whose cards have 100 Mbit/s: their steps then are mostly
+communication, with which two cores keep up.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from measured import ALONE_ON_TESTBED, RECORDINGS, TOGETHER, fitted
+from together import counts_of
+
+from ddlsched import Cluster
+from ddlsched.cli.reporting import reported
 from ddlsched.recording.launching import run_recorded
+from ddlsched.testbed.cabling import address_of, server_name
+from ddlsched.testbed.namespaces import CARD
+from ddlsched.testbed.registry import Registry
+from ddlsched.testbed.scaling import scaled
+from ddlsched.testbed.signals import sigterm_as_ctrl_c
+from ddlsched.workload.recorded.merging import merged
 from ddlsched.workload.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.workload.recorded.recordings import read_recording, recording_text
 
 HERE = Path(__file__).parent
-ALONE = ("cnn", "gpt", "recommender")
+JOBS = ("cnn", "gpt", "recommender")
 SWEPT_MB = (0.5, 1, 4, 25)
 SKIP = 5
+RATES = 0.01
+"""Of the testbed's cards, over 10 Gbit/s."""
+
+Within = Callable[[int], Sequence[str]]
 
 
 def main() -> None:
-    """Record all jobs, then the sweep."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=100, help="to keep of each job")
-    parser.add_argument("--rounds", type=int, default=4, help="of the sweep")
+    """Record all jobs alone, then the sweep; or alone on the testbed, then together."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="to keep of a job (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=4, help="of the sweep (default: %(default)s)")
+    parser.add_argument("--together", action="store_true", help="on the testbed, alone and all at once")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="for which jobs run together (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, default=RECORDINGS, metavar="DIR", help="default: %(default)s")
     given = parser.parse_args()
-    for name in ALONE:
-        keep(HERE / "recordings" / name, [recorded(name, 1, given.steps)])
+    print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+    if given.together:
+        record_together(given.out, given.steps // 5, given.seconds)
+        return
+    for name in JOBS:
+        keep(given.out / name, [recorded(name, 1, given.steps)])
     rounds = [
         [recorded("gpt", size_mb, given.steps // given.rounds) for size_mb in SWEPT_MB] for _ in range(given.rounds)
     ]
     for size_mb, own in zip(SWEPT_MB, zip(*rounds, strict=True), strict=True):
-        keep(HERE / "recordings" / f"gpt-{size_mb:g}mb", own)
+        keep(given.out / f"gpt-{size_mb:g}mb", own)
 
 
-def recorded(name: str, bucket_mb: float, steps: int) -> list[RankTrace]:
+def record_together(out: Path, steps: int, seconds: float) -> None:
+    """Record each job alone on the testbed, then all at once, each for so many seconds."""
+    cluster = scaled(Cluster(num_servers=2, gpus_per_server=len(JOBS)), RATES)
+    with sigterm_as_ctrl_c(), Registry() as registry, registry.used(cluster):
+        alone = {name: on_testbed(name, steps) for name in JOBS}
+        counts = counts_of({name: merged(run).dag for name, run in alone.items()}, fitted(alone.values()), seconds)
+        with ThreadPoolExecutor(len(JOBS)) as threads:
+            futures = {name: threads.submit(on_testbed, name, count) for name, count in counts.items()}
+    for name in JOBS:
+        keep(out / ALONE_ON_TESTBED / name, [alone[name]])
+        keep(out / TOGETHER / name, [futures[name].result()])
+
+
+def on_testbed(name: str, steps: int) -> list[RankTrace]:
+    """Run a script with a rank on either server of the testbed and return what its ranks recorded."""
+    return recorded(name, 1, steps, address_of(0), lambda rank: in_namespace(server_name(rank)))
+
+
+def in_namespace(name: str) -> list[str]:
+    """Return the command by which a process begins in a namespace, whose card gloo uses."""
+    return ["ip", "netns", "exec", name, "env", f"GLOO_SOCKET_IFNAME={CARD}"]
+
+
+def recorded(
+    name: str, bucket_mb: float, steps: int, address: str = "127.0.0.1", within: Within = lambda _: ()
+) -> list[RankTrace]:
     """Run a script and return what its ranks recorded."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--steps", str(steps + SKIP + 1), "--bucket-mb", str(bucket_mb)]
         script = HERE / "scripts" / f"{name}.py"
-        paths = run_recorded(script, arguments, Path(folder), ranks=2, skip=SKIP, most_steps=steps)
-        print(f"recorded {name} with buckets of {bucket_mb:g} MB", flush=True)
+        paths = run_recorded(
+            script, arguments, Path(folder), ranks=2, skip=SKIP, most_steps=steps, address=address, within=within
+        )
+        print(f"recorded {steps} steps of {name} with buckets of {bucket_mb:g} MB", flush=True)
         return [read_recording(path) for path in paths]
 
 
@@ -58,4 +115,5 @@ def keep(folder: Path, runs: Sequence[Sequence[RankTrace]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reported():
+        main()

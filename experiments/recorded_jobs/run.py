@@ -1,7 +1,8 @@
-"""Simulates recorded jobs alone and compares with what was measured: ``run.py [--out DIR]``.
+"""Simulates recorded jobs and compares with what was measured: ``run.py [--recordings DIR] [--out DIR]``.
 
-Prints three tables: iterations of jobs recorded here, the bucket size of the GPT swept, and Chakra traces beside
-ASTRA-sim. With ``--out`` the tables are written as CSV, and a picture of each job's tasks beside its measured step.
+Prints tables: iterations of jobs recorded alone, the bucket size of the GPT swept, jobs that shared the testbed's
+network if they were recorded (``record.py --together``), and Chakra traces beside ASTRA-sim. With ``--out`` the tables
+are written as CSV, and a picture of each job's tasks beside its measured step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import astra_sim
-from measured import Line, fitted, part, replayed_s, step_s, traces
+import together
+from measured import (
+    ALONE_ON_TESTBED,
+    RECORDINGS,
+    TOGETHER,
+    Line,
+    collective_s,
+    fitted,
+    line_s,
+    part,
+    replayed_s,
+    step_s,
+    traces,
+)
 from rebucketed import rebucketed
 
 import ddlsched
@@ -37,19 +51,21 @@ def simulated_s(dag: IterationDag, network: Line) -> float:
     return float(result.summary()["makespan_s"]) / ITERATIONS
 
 
-def alone() -> list[dict[str, object]]:
+def alone(folder: Path) -> list[dict[str, object]]:
     """Return a row a job.
 
-    Simulated from all of its steps; from every second one, against the others; and replayed step by step, each
-    collective as long as it took in that step, which leaves the rules of the job as the only difference.
+    Simulated from all of its steps; from every second one, against the others; and replayed step by step, computation
+    as long as it took in that step: with collectives as the fitted network has them, and as long as they took, which
+    leaves the rules of the job as the only difference.
     """
     rows: list[dict[str, object]] = []
     for name in JOBS:
-        ranks = traces(name)
-        recorded, network, measured_s = merged(ranks), fitted(ranks), step_s(ranks)
+        ranks = traces(name, folder)
+        recorded, network, measured_s = merged(ranks), fitted([ranks]), step_s(ranks)
         here_s = simulated_s(recorded.dag, network)
         odd, even = part(ranks, odd=True), part(ranks, odd=False)
-        apart = simulated_s(merged(odd).dag, fitted(odd)) / step_s(even).mean() - 1
+        apart = simulated_s(merged(odd).dag, fitted([odd])) / step_s(even).mean() - 1
+        replayed = replayed_s(ranks, collective_s(ranks)).mean()
         rows.append(
             {
                 "job": name,
@@ -61,8 +77,9 @@ def alone() -> list[dict[str, object]]:
                 "simulated_ms": 1e3 * here_s,
                 "off_percent": 100 * (here_s / measured_s.mean() - 1),
                 "off_from_other_steps_percent": 100 * apart,
-                "replayed_ms": 1e3 * replayed_s(ranks).mean(),
-                "replayed_off_percent": 100 * (replayed_s(ranks).mean() / measured_s.mean() - 1),
+                "own_computing_ms": 1e3 * replayed_s(ranks, line_s(ranks, network)).mean(),
+                "replayed_ms": 1e3 * replayed,
+                "replayed_off_percent": 100 * (replayed / measured_s.mean() - 1),
                 "latency_ms": 1e3 * network.latency_s,
                 "ns_per_byte": 1e9 * network.per_byte_s,
             }
@@ -70,15 +87,15 @@ def alone() -> list[dict[str, object]]:
     return rows
 
 
-def swept() -> list[dict[str, object]]:
+def swept(folder: Path) -> list[dict[str, object]]:
     """Return a row a bucket size: measured, simulated from its own recording, and from that with the smallest."""
     rows: list[dict[str, object]] = []
-    finest = traces(f"gpt-{SWEPT_MB[0]:g}mb")
-    fine, network = merged(finest), fitted(finest)
+    finest = traces(f"gpt-{SWEPT_MB[0]:g}mb", folder)
+    fine, network = merged(finest), fitted([finest])
     for size_mb in SWEPT_MB:
-        ranks = traces(f"gpt-{size_mb:g}mb")
+        ranks = traces(f"gpt-{size_mb:g}mb", folder)
         recorded, measured_s = merged(ranks), step_s(ranks)
-        here_s = simulated_s(recorded.dag, fitted(ranks))
+        here_s = simulated_s(recorded.dag, fitted([ranks]))
         coarse = rebucketed(fine.dag, size_mb * MIB)
         rows.append(
             {
@@ -94,9 +111,37 @@ def swept() -> list[dict[str, object]]:
     return rows
 
 
+def on_testbed(folder: Path) -> list[dict[str, object]]:
+    """Return a row a job: alone on the testbed, and beside the others, both foretold from its recording alone."""
+    own = {name: traces(name, folder / ALONE_ON_TESTBED) for name in JOBS}
+    shared = together.at_once({name: traces(name, folder / TOGETHER) for name in JOBS})
+    dags, network = {name: merged(ranks).dag for name, ranks in own.items()}, fitted(own.values())
+    steps = {name: len(ranks[0].steps) for name, ranks in shared.items()}
+    foretold_s = together.simulated_s(dags, steps, network)
+    rows: list[dict[str, object]] = []
+    for name in JOBS:
+        alone_s, shared_s = step_s(own[name]).mean(), step_s(shared[name]).mean()
+        here_s = together.simulated_s({name: dags[name]}, steps, network)[name]
+        rows.append(
+            {
+                "job": name,
+                "alone_ms": 1e3 * alone_s,
+                "simulated_alone_ms": 1e3 * here_s,
+                "off_alone_percent": 100 * (here_s / alone_s - 1),
+                "steps": steps[name],
+                "together_ms": 1e3 * shared_s,
+                "standard_deviation_ms": 1e3 * step_s(shared[name]).std(),
+                "simulated_ms": 1e3 * foretold_s[name],
+                "off_percent": 100 * (foretold_s[name] / shared_s - 1),
+            }
+        )
+    return rows
+
+
 def beside_astra_sim() -> list[dict[str, object]]:
     """Return a row a trace, where its files are, and a row a kind of collective."""
-    found = [*(astra_sim.traces(SAMPLES) if SAMPLES.is_dir() else []), *astra_sim.collectives()]
+    of_ring = astra_sim.ring_traces(SAMPLES) if SAMPLES.is_dir() else []
+    found = [*of_ring, *astra_sim.torus_traces(), *astra_sim.collectives()]
     return [
         {
             "what": row.what,
@@ -111,9 +156,13 @@ def beside_astra_sim() -> list[dict[str, object]]:
 def main() -> None:
     """Print the tables and, if asked for, write them and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="folder for tables and pictures")
-    out: Path | None = parser.parse_args().out
-    tables = {"alone": alone(), "buckets": swept(), "astra_sim": beside_astra_sim()}
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables and pictures")
+    given = parser.parse_args()
+    folder, out = given.recordings, given.out
+    tables = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
+    if (folder / TOGETHER).is_dir():
+        tables["together"] = on_testbed(folder)
     for name, rows in tables.items():
         print(f"{name}\n{_text(rows)}\n")
         if out is not None:
@@ -123,7 +172,7 @@ def main() -> None:
                 writer.writeheader()
                 writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
     if out is not None:
-        _draw(out)
+        _draw(folder, out)
 
 
 def _cell(value: object) -> str:
@@ -136,14 +185,14 @@ def _text(rows: Sequence[dict[str, object]]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
-def _draw(out: Path) -> None:
+def _draw(folder: Path, out: Path) -> None:
     from ddlsched.comparisons.charts.recorded_chart import recorded_chart
     from ddlsched.comparisons.charts.style import save
     from ddlsched.workload.recorded.alone import Card, timed_alone
 
     for name in JOBS:
-        ranks = traces(name)
-        recorded, network = merged(ranks), fitted(ranks)
+        ranks = traces(name, folder)
+        recorded, network = merged(ranks), fitted([ranks])
         card = Card(gbps=8e-9 / max(network.per_byte_s, 1e-15), latency_us=1e6 * network.latency_s / 2)
         save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last), out / name)
 

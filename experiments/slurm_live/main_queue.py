@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,15 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from counting import STEP_S, step_s
 
 from ddlsched.errors import SimulationError
-from ddlsched.live.commits import committed_steps
+from ddlsched.live.counting import BATCH
 from ddlsched.live.idle_nodes.hostlists import expand_hosts
 from ddlsched.slurm.local_cluster import LocalSlurm
 
-FILLERS = ("nobody", "sleeping", "training")
+TRAINING = ("FreeTrain", "MalleTrain")
+FILLERS = ("nobody", "sleeping", *TRAINING)
 NODES = 8
-TRAINED = ("a", "b")
+TRAINED, MOST_NODES = ("wide-a", "narrow-b", "wide-c"), 4
 _BEGIN_S = 12.0
 """Until whoever uses idle nodes has them."""
 _LOOK_S = 0.5
@@ -51,6 +55,7 @@ def run_beside(filler: str, num_jobs: int, log: Path) -> tuple[pd.DataFrame, pd.
         stamps = slurm.folder / "stamps"
         stamps.touch()
         began_s, submitted_s, seen = time.time(), [], []
+        told_before = log.read_text().count("\n") if log.exists() else 0
         until_s = began_s + float(jobs["arrival_s"].max()) + _SLACK_S
         while stamps.read_text().count("\n") < num_jobs or _main_runs(seen):
             if time.time() > until_s:
@@ -64,8 +69,9 @@ def run_beside(filler: str, num_jobs: int, log: Path) -> tuple[pd.DataFrame, pd.
             seen.append(_holders(slurm, round(now_s, 2)))
             time.sleep(max(_LOOK_S - (time.time() - began_s - now_s), 0.0))
         starts_s = {int(job): float(at) - began_s for job, at in map(str.split, stamps.read_text().splitlines())}
-        steps = sum(len(committed_steps(slurm.folder / "state" / job)) for job in TRAINED)
-    waits = jobs.assign(submit_s=submitted_s, start_s=jobs["job"].map(starts_s), steps=steps)
+        steps, useful_s = trained(log, told_before) if filler in TRAINING else (0, 0.0)
+    waits = jobs.assign(submit_s=submitted_s, start_s=jobs["job"].map(starts_s))
+    waits = waits.assign(samples=steps * BATCH, useful_node_s=useful_s)
     return waits.assign(load=os.getloadavg()[1]).round(3), pd.concat(seen, ignore_index=True)
 
 
@@ -93,19 +99,44 @@ def _filled(slurm: LocalSlurm, filler: str, log: Path) -> Iterator[None]:
     if filler == "sleeping":
         for _ in range(10 * NODES):  # requeued ones wait two minutes, so that there are more than nodes
             slurm.run("sbatch", "--partition=idle", "--exclusive", "--output=/dev/null", "--wrap=sleep 10000")
-    if filler != "training":
+    if filler not in TRAINING:
         yield
         return
-    (slurm.folder / "jobs.csv").write_text(
-        "job_id,program,steps,max_nodes\n" + "".join(f"{job},count,{_STEPS},4\n" for job in TRAINED)
-    )
+    shutil.copy(Path(__file__).with_name("counting.py"), slurm.folder)
+    (slurm.folder / "jobs.csv").write_text(jobs_table(filler))
     command = [sys.executable, "-c", "from ddlsched.cli import main; main()", "live", str(slurm.folder / "jobs.csv")]
     options = ["--state", str(slurm.folder / "state"), "--slurm", "idle", "--listen", "127.0.0.1", "--json"]
     environment = {**slurm.environment, "PYTHONPATH": str(Path(__file__).parents[2])}
     with log.open("w") as events:
-        live = subprocess.Popen([*command, *options, "--hold-s", "5"], env=environment, stdout=events)
+        live = subprocess.Popen([*command, *options, "--hold-s", "3"], env=environment, stdout=events)
     try:
         yield
     finally:
         live.terminate()
         live.wait()
+
+
+def jobs_table(filler: str) -> str:
+    """Return what ``ddlsched live`` is given: FreeTrain's users suppose that every node adds the speed of the first."""
+    supposed = " ".join(f"{BATCH / STEP_S * nodes:g}" for nodes in range(1, MOST_NODES + 1))
+    speeds = supposed if filler == "FreeTrain" else ""
+    rows = "".join(f"{job},counting.py,{_STEPS},{MOST_NODES},{speeds}\n" for job in TRAINED)
+    return f"job_id,program,steps,max_nodes,samples_per_s\n{rows}"
+
+
+def trained(log: Path, told_before: int) -> tuple[int, float]:
+    """Return how many steps were done, and the node-seconds that they take, by a live run's events but for the first.
+
+    Steps that are told of only later count as they were committed, so that none is missing.
+    """
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    last: dict[str, int] = {}
+    steps, useful_s = 0, 0.0
+    for number, event in enumerate(events):
+        if event["what"] != "step":
+            continue
+        done = max(event["step"] - last.get(event["job"], 0), 0)
+        last[event["job"]] = event["step"]
+        if number >= told_before:
+            steps, useful_s = steps + done, useful_s + done * step_s(event["job"], event["nodes"]) * event["nodes"]
+    return steps, useful_s

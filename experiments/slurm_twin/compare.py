@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scenarios import EVERY_S, Scenario, predicted
+from scenarios import END_S, EVERY_S, START_S, Scenario, predicted
 
 from ddlsched.workload.job import Workload
 
 _RESAMPLES = 2000
+_FLOOR_RUNS = 5
 
 
 def comparison(workload: Workload, scenario: Scenario, real: pd.DataFrame) -> dict[str, float]:
@@ -42,15 +43,47 @@ def _beside(workload: Workload, real: pd.DataFrame, simulated: pd.DataFrame) -> 
 
 
 def _with_own_times(workload: Workload, scenario: Scenario, real: pd.DataFrame, real_s: float) -> dict[str, float]:
-    """Return what Slurm took in this run from a decision to a start and from an end to its news, and what follows."""
+    """Return what Slurm took in this run to start and to end jobs, and what follows if each job's own time is known."""
     if scenario.options is None:
         return {}
-    start_s = float((real["start_s"] - real["decided_s"]).mean())
-    end_s = float((real["seen_end_s"] - real["end_s"]).mean()) - EVERY_S / 2
-    both = _beside(workload, real, predicted(workload, scenario, start_s, end_s))
+    own = pd.DataFrame({"job_id": real["job_id"], "start_s": real["start_s"] - real["decided_s"]})
+    # Ends fall on any part of the time between two looks, unless all are in its middle.
+    seen_s = float((real["seen_end_s"] - real["end_s"]).mean())
+    end_s = END_S if scenario.between_looks else seen_s - scenario.every_s / 2
+    own["held_s"] = real["end_s"] - real["decided_s"] + end_s
+    both = _beside(workload, real, predicted(workload, scenario, own))
     own_s = float(both["wait_s"].mean()) - real_s
-    names = ("run_start_s", "run_end_s", "difference_with_these_%")
-    return dict(zip(names, (round(start_s, 2), round(end_s, 2), round(100 * own_s / real_s, 2)), strict=True))
+    order = same_order(both["start_s_real"], both["start_s_simulated"], EVERY_S)
+    return {
+        "run_start_s": round(float(own["start_s"].mean()), 2),
+        "run_start_sd_s": round(float(own["start_s"].std()), 2),
+        "run_end_s": round(end_s, 2),
+        "difference_with_these_%": round(100 * own_s / real_s, 2),
+        "same_order_with_these_%": round(100 * order, 2),
+    }
+
+
+def floor(workload: Workload, scenario: Scenario, sd_s: float) -> float:
+    """Return what the simulation has in common with itself: with runs in which jobs take longer or shorter.
+
+    Parameters
+    ----------
+    workload, scenario
+        Jobs, and who decides.
+    sd_s
+        Standard deviation of the times that Slurm takes to start a job; each job takes longer by a normal number.
+    """
+    rng = np.random.default_rng(0)
+    usual = predicted(workload, scenario)
+    run_s = np.array([job.service_ns / 1e9 / job.num_gpus for job in workload])
+    shares = []
+    for _ in range(_FLOOR_RUNS):
+        more_s = rng.normal(0.0, sd_s, len(run_s)).clip(-START_S)
+        own = pd.DataFrame({"start_s": START_S + more_s, "held_s": run_s + more_s})
+        other = predicted(workload, scenario, own.assign(job_id=[job.job_id for job in workload]))
+        both = usual.merge(other, on="job_id", suffixes=("_usual", "_other"), validate="1:1")
+        shares.append(same_order(both["start_s_usual"], both["start_s_other"], EVERY_S))
+    return float(np.mean(shares))
 
 
 def same_order(real_s: pd.Series, simulated_s: pd.Series, resolution_s: float) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from scenarios import BACKFILL_S, END_S, EVERY_S, START_S, Scenario
+from scenarios import BACKFILL_S, END_S, START_S, Scenario
 from stream import CLUSTER
 
 from ddlsched.errors import SimulationError
@@ -52,7 +52,7 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
     with LocalSlurm(CLUSTER.num_servers, CLUSTER.gpus_per_server, _SETTINGS) as slurm, _agent(slurm, scenario, log):
         stamps = slurm.folder / "stamps"
         stamps.touch()
-        began_s = math.ceil(time.time())  # the agent looks at whole seconds
+        began_s = math.ceil(time.time() / scenario.every_s) * scenario.every_s  # when the agent looks
         arrived_s, names = {}, {}
         for job in workload:
             time.sleep(max(began_s + job.arrival_s - time.time(), 0.0))
@@ -64,7 +64,7 @@ def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFr
                 raise SimulationError(f"{scenario.name}: jobs are not done; Slurm has {slurm.run('squeue')}")
             time.sleep(0.5)
         if scenario.options is not None:
-            time.sleep(3 * EVERY_S)  # the agent sees the last end
+            time.sleep(3 * scenario.every_s)  # the agent sees the last end
         table = _table(stamps.read_text(), arrived_s, began_s)
         for column, what in (("decided_s", "start"), ("seen_end_s", "end")):
             table[column] = table["job_id"].map(_told(log, what, names, began_s))
@@ -90,7 +90,7 @@ def _agent(slurm: LocalSlurm, scenario: Scenario, log: Path) -> Iterator[None]:
         yield
         return
     command = [sys.executable, "-c", "from ddlsched.cli import main; main()", "slurm-agent", "main", "--json"]
-    command += ["--state", str(slurm.folder / "agent"), f"--every-s={EVERY_S}", *scenario.options]
+    command += ["--state", str(slurm.folder / "agent"), f"--every-s={scenario.every_s}", *scenario.options]
     with log.open("w") as events:
         agent = subprocess.Popen(command, env=slurm.environment, stdout=events)
     time.sleep(5.0)  # it has imported everything, and looked

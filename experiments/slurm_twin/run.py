@@ -14,10 +14,9 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from compare import comparison
+from compare import comparison, floor
 from real import run_for_real
 from scenarios import SCENARIOS
-from stream import stream
 
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import reported
@@ -50,9 +49,21 @@ def measure(args: argparse.Namespace) -> None:
             if path.exists() or scenario.name not in (args.scenario or [scenario.name]):
                 continue
             notice(f"{scenario.name}, {num_jobs} jobs, seed {seed}")
-            table = run_for_real(stream(num_jobs, seed, scenario.sizes), scenario, path.with_suffix(".events"))
+            table = run_for_real(scenario.jobs(num_jobs, seed), scenario, path.with_suffix(".events"))
             with replacing(path, "--out") as partial:
                 table.to_csv(partial, index=False)
+
+
+def with_floors(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the order that the simulation has in common with itself if times vary as they did."""
+    by_name = {scenario.name: scenario for scenario in SCENARIOS}
+    shares = []
+    for row in table.to_dict("records"):
+        scenario = by_name[row["scenario"]]
+        jobs = scenario.jobs(row["jobs"], row["seed"])
+        varies = row["run_start_sd_s"] == row["run_start_sd_s"]  # not known of Slurm alone
+        shares.append(round(100 * floor(jobs, scenario, row["run_start_sd_s"]), 2) if varies else None)
+    return table.assign(**{"floor_%": shares})
 
 
 def compared(folder: Path) -> pd.DataFrame:
@@ -61,7 +72,7 @@ def compared(folder: Path) -> pd.DataFrame:
     for path in sorted(folder.glob("*-*-*.csv")):
         name, num_jobs, seed = path.stem.rsplit("-", 2)
         [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
-        row = comparison(stream(int(num_jobs), int(seed), scenario.sizes), scenario, pd.read_csv(path))
+        row = comparison(scenario.jobs(int(num_jobs), int(seed)), scenario, pd.read_csv(path))
         rows.append({"scenario": name, "jobs": int(num_jobs), "seed": int(seed)} | row)
     if not rows:
         raise InputError(f"{folder}: holds no runs; expected files such as srsf-lwf-500-0.csv")
@@ -74,7 +85,7 @@ def main() -> None:
     with reported():
         if args.out is not None:
             measure(args)
-        table = compared(args.out or args.measured)
+        table = with_floors(compared(args.out or args.measured))
         emit(table.to_string(index=False) + "\n")
         if args.out is not None:
             with replacing(args.out / "comparison.csv", "--out") as partial:

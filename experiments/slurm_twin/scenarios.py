@@ -1,4 +1,4 @@
-"""What is run for real and simulated: three schedulers, and the times that Slurm itself takes."""
+"""What is run for real and simulated: who decides, and the times that Slurm itself takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from stream import CLUSTER, SIZES, WHOLE_NODES
+from stream import CLUSTER, SIZES, WHOLE_NODES, stream
 
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
@@ -20,6 +20,8 @@ from ddlsched.workload.job import Job, Workload
 
 EVERY_S = 1.0
 """From one look of the agent to the next."""
+SELDOM_S = 5.0
+"""The same where it is to be long beside what Slurm takes to start a job, which is up to a second and a half."""
 BACKFILL_S = 5.0
 """From one round of Slurm's own backfilling to the next (bf_interval)."""
 START_S = 0.5
@@ -42,6 +44,10 @@ class Scenario:
         The same for a simulation.
     sizes
         GPUs of jobs, and their shares.
+    every_s
+        From one look of the agent to the next.
+    between_looks
+        Whether jobs come and end between two looks only.
     """
 
     name: str
@@ -49,6 +55,12 @@ class Scenario:
     placement: Any
     order: str
     sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
+    every_s: float = EVERY_S
+    between_looks: bool = False
+
+    def jobs(self, num_jobs: int, seed: int) -> Workload:
+        """Return its jobs."""
+        return stream(num_jobs, seed, self.sizes, self.every_s if self.between_looks else None)
 
 
 SCENARIOS = (
@@ -77,27 +89,44 @@ SCENARIOS = (
         "srsf",
         WHOLE_NODES,
     ),
+    Scenario(
+        "fifo-backfill-between",
+        ["--placement", "easy-backfill", "--order", "fifo"],
+        Rounds(placement=shaped(EasyBackfill()), interval_s=SELDOM_S),
+        "fifo",
+        every_s=SELDOM_S,
+        between_looks=True,
+    ),
+    Scenario(
+        "srsf-lwf-between",
+        ["--placement", "lwf", "--order", "srsf"],
+        Rounds(placement=shaped(LeastWorkloadFirst()), interval_s=SELDOM_S),
+        "srsf",
+        every_s=SELDOM_S,
+        between_looks=True,
+    ),
 )
 
 
-def predicted(workload: Workload, scenario: Scenario, start_s: float = START_S, end_s: float = END_S) -> pd.DataFrame:
+def predicted(workload: Workload, scenario: Scenario, own: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return job, start and end, seconds, as simulated.
 
     Parameters
     ----------
     workload, scenario
         Jobs, whose times hold the usual time that Slurm takes to start and to end them, and who decides.
-    start_s, end_s
-        What Slurm takes, if that is known of a run.
+    own
+        What each job took for real, if that is known: job_id; ``start_s`` from a decision to its start; ``held_s`` from
+        a decision until its GPUs were free.
     """
-    more_s = start_s + end_s - START_S - END_S
-    longer = Workload.of([_longer(job, more_s) for job in workload])
-    jobs = simulate(longer, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
-    times = {"start_s": jobs["start_s"] + start_s, "end_s": jobs["finish_s"] - end_s}
-    return pd.DataFrame({"job_id": jobs["job_id"], **times})
+    jobs = workload if own is None else Workload.of([_as_held(job, own) for job in workload])
+    table = simulate(jobs, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
+    start_s = START_S if own is None else table["job_id"].map(own.set_index("job_id")["start_s"])
+    times = {"start_s": table["start_s"] + start_s, "end_s": table["finish_s"] - END_S}
+    return pd.DataFrame({"job_id": table["job_id"], **times})
 
 
-def _longer(job: Job, more_s: float) -> Job:
+def _as_held(job: Job, own: pd.DataFrame) -> Job:
     assert isinstance(job.iteration, DataParallelIteration)
-    forward_s = job.iteration.forward_s + more_s / job.iterations
-    return replace(job, iteration=replace(job.iteration, forward_s=forward_s))
+    held_s = own.loc[own["job_id"] == job.job_id, "held_s"].item()
+    return replace(job, iteration=replace(job.iteration, forward_s=held_s / job.iterations))

@@ -48,6 +48,28 @@ def test_one_larger_than_a_rack_takes_as_few_racks_as_it_can():
     assert RACKS.place(job_view(num_gpus=16), held(0)) is None
 
 
+PODS = WholeServers(servers_per_rack=2, servers_per_pod=4)
+
+
+def test_one_larger_than_a_rack_stays_in_the_pod_with_the_fewest_that_suffice():
+    assert PODS.place(job_view(num_gpus=6), held(8)) == [12, 13, 14, 15, 10, 11]
+    assert PODS.place(job_view(num_gpus=6), held(8, 12)) == [0, 1, 2, 3, 4, 5]
+    assert RACKS.place(job_view(num_gpus=6), held(2, 8)) == [4, 5, 6, 7, 0, 1]
+
+
+def test_one_that_a_pod_could_hold_waits_for_it():
+    assert PODS.place(job_view(num_gpus=8), held(0, 8)) is None
+    assert RACKS.place(job_view(num_gpus=8), held(0, 8)) == [4, 5, 6, 7, 12, 13, 14, 15]
+
+
+def test_one_larger_than_a_pod_takes_as_few_pods_and_racks_as_it_can():
+    assert PODS.place(job_view(num_gpus=12), held(0)) == [*range(8, 16), 4, 5, 6, 7]
+
+
+def test_one_that_fits_in_a_rack_goes_to_one_of_any_pod():
+    assert PODS.place(job_view(num_gpus=3), held(0)) == [4, 5, 6]
+
+
 def test_the_last_servers_may_be_a_smaller_rack():
     assert WholeServers(servers_per_rack=3).place(job_view(num_gpus=4), held(0, 2, 6, 8)) == [12, 13, 14, 15]
 
@@ -59,6 +81,12 @@ def test_gpus_of_others_are_not_shared():
 def test_a_rack_of_less_than_no_server_is_refused():
     with pytest.raises(InputError, match="servers_per_rack is -1"):
         WholeServers(servers_per_rack=-1)
+
+
+@pytest.mark.parametrize("racks", [0, 3])
+def test_pods_that_are_not_of_racks_are_refused(racks):
+    with pytest.raises(InputError, match=f"servers_per_pod is 8; expected a multiple of servers_per_rack, .* {racks}"):
+        WholeServers(servers_per_rack=racks, servers_per_pod=8)
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3)), min_size=1, max_size=8))

@@ -388,6 +388,40 @@ def test_no_text_is_cut_and_no_ticks_overlap_at_any_width(page, wide_report, wid
     assert page.execute_script(beyond) == 0
 
 
+VALUES = """
+return [...document.querySelectorAll("#" + arguments[0] + " .bartext")].map((text) => {
+    const box = text.getBoundingClientRect(), chart = text.closest(".plot").getBoundingClientRect();
+    const bar = text.parentNode.querySelector("path").getBoundingClientRect();
+    return {
+        text: text.textContent, height: box.height, turned: /scale|rotate/.test(text.getAttribute("transform")),
+        in_chart: box.left >= chart.left && box.right <= chart.right,
+        across_the_end: box.left < bar.right && box.right > bar.right + 1,
+    };
+});
+"""
+
+
+@pytest.mark.parametrize("width", [420, 768, 1200, 1600])
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.005])
+def test_the_value_of_a_bar_can_be_read_however_short_the_bar_is(page, width, share):
+    set_width(page, width)
+    page.refresh()
+    draw_all(page)
+    bring(page, AVERAGE)
+    shorter = """
+        const mean = document.getElementById(arguments[0])._fullData[1].x[0] * arguments[1];
+        const ends = {"error_x.array": [[mean / 9]], "error_x.arrayminus": [[mean / 9]]};
+        Plotly.restyle(arguments[0], {x: [[mean]], text: [["1234567"]], ...ends}, [0]);
+    """
+    page.execute_script(shorter, AVERAGE, share)
+    becomes(lambda: "1234567" in [value["text"] for value in page.execute_script(VALUES, AVERAGE)], True)
+    values = page.execute_script(VALUES, AVERAGE)
+    assert len(values) == 3
+    for value in values:
+        assert value["height"] > 10
+        assert (value["turned"], value["in_chart"], value["across_the_end"]) == (False, True, False), value
+
+
 def test_a_table_that_is_cut_says_that_there_is_more(page):
     set_width(page, 420)
     page.refresh()

@@ -16,6 +16,7 @@ from ddlsched.workload.elastic_job_files import read_curve
 from ddlsched.workload.traces.trace_formats import FORMATS
 
 JOBS = str(FOLDER / "case1.csv")
+MEASURED = str(Path(__file__).parents[2] / "experiments" / "fidelity" / "measured" / "calibration.csv")
 ELASTIC = """{"jobs": [{"job_id": "a", "arrival_s": 0, "samples": 100, "gpu_batch": 8, "max_gpus": 4,
     "curve": {"kind": "linear", "fixed_s": 0.02, "sample_s": 0.005}}]}"""
 DOORS = {
@@ -40,6 +41,8 @@ DOORS = {
     "comparison's folder": ("comparison.json", "report FOLDER"),
     "run": ("run.parquet", "explain FILE 1"),
     "measurements": ("measured.csv", "calibrate FILE"),
+    "shares": ("shares.csv", f"calibrate {MEASURED} --shares FILE"),
+    "calibrated workload": ("jobs.csv", f"calibrate {MEASURED} --workload FILE"),
     "token": ("token", "calibrate --measure 127.0.0.1:1 --measure 127.0.0.2:1 --token-file FILE"),
     "token of an agent": ("token", "calibrate-agent 127.0.0.1:0 --token-file FILE"),
     "rows of estimates": ("rows.csv", "estimate --rows FILE"),

@@ -49,9 +49,12 @@ def test_jobs_run_to_their_end_and_a_second_time_there_is_nothing_to_do(files) -
         ("b,count,5,1", "a,count,5,1", "'a' is there twice"),
         ("a,count,12,2", "a,count,0,2", "column steps: '0'"),
         ("a,count,12,2", "a,count,12,65", "column max_nodes: '65'"),
+        ("max_nodes\na,count,12,2\nb,count,5,1", "max_nodes,samples_per_s\na,count,12,2,64 x\n", "samples_per_s: 'x'"),
+        ("max_nodes\na,count,12,2\nb,count,5,1", "max_nodes,samples_per_s\na,count,12,2,0\n", "numbers above 0"),
     ],
 )
 def test_faults_in_the_table_of_jobs_are_named(files, old, new, said) -> None:
+    assert old in JOBS
     (files / "jobs.csv").write_text(JOBS.replace(old, new))
     done = live(files)
     assert done.exit_code == 2
@@ -70,6 +73,25 @@ def test_other_faults_are_one_line(files) -> None:
 
 def test_no_time_to_hang_is_refused(files) -> None:
     assert "hang_s is 0.0; expected seconds above 0" in live(files, "--hang-s", 0).stderr
+
+
+def test_jobs_whose_users_say_how_they_scale_have_what_is_best_for_them_at_once(files) -> None:
+    (files / "idle.csv").write_text("node,idle_from_s,idle_to_s\n" + "".join(f"{node},0,600\n" for node in range(3)))
+    rows = "a,count,40,3,640 1280 1920\nb,count,40,3,700 710\n"
+    (files / "jobs.csv").write_text(f"job_id,program,steps,max_nodes,samples_per_s\n{rows}")
+    done = live(files, "--json")
+    assert done.exit_code == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    joined = [(event["job"], event["nodes"]) for event in events if event["what"] == "joining"]
+    assert set(joined[:2]) == {("a", 2), ("b", 1)}  # b, who hardly gains, has one; nobody is tried at other sizes
+
+
+def test_jobs_commit_where_they_are_told_to(files) -> None:
+    done = live(files, "--commits", f"local://{files}/far")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(path.name for path in (files / "far").iterdir()) == ["a", "b"]
+    assert "commit in local://" in live(files).stderr
+    assert "is seen by one process only" in live(files, "--state", files / "other", "--commits", "memory://x").stderr
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from strategies import (
 import ddlsched
 from ddlsched.engine import build, driver
 from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
@@ -50,6 +52,13 @@ def test_agrees_with_the_reference(setting: Setting) -> None:
 @hypothesis_settings(max_examples=examples(50))
 def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting: Setting) -> None:
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(10))
+def test_agrees_with_the_reference_where_a_model_rates_all_transfers_at_once(setting: Setting) -> None:
+    whole = replace(setting, contention=ConnectionShares(exponent=0.5, window_bytes=1e6, step_s=1e-4, loss=0.1))
+    assert_agrees(run_engine(whole), run_reference(whole))
 
 
 @given(settings())

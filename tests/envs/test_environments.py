@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
-from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv
+from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv, communication_env
 from ddlsched.errors import InputError
 
 STREAM = "stream:load=0.9,num_jobs=30,scale=0.01"
@@ -132,6 +132,45 @@ def test_transfers_that_always_or_never_wait_are_bounded_overlap(action: int, li
     plain = simulate(jobs, order="srsf", placement="lwf", communication=f"bounded-overlap:limit={limit}", seed=6)
     assert env.result is not None
     assert env.result.jobs["finish_s"].tolist() == plain.jobs["finish_s"].tolist()
+
+
+def test_what_is_kept_of_a_transfer_for_an_instant_is_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen() -> list[bytes]:
+        rng = np.random.default_rng(5)
+        steps = episode(MAKERS["communication"](), lambda _: int(rng.integers(2)), options={"seed": 6})
+        return [observation["transfers"].tobytes() for observation, _, _ in steps]
+
+    kept = seen()
+    asked = communication_env._AskedAdmission
+    admit = asked.admit
+
+    def forgetful(self, transfer, network):
+        self._rows_ns = -1
+        return admit(self, transfer, network)
+
+    monkeypatch.setattr(asked, "admit", forgetful)
+    assert seen() == kept
+
+
+def test_who_writes_into_a_mask_changes_no_other_decision(env: SchedulingEnv) -> None:
+    seen, _ = env.reset(seed=4)
+    allowed = seen["action_mask"].copy()
+    env.action_masks()[:] = False
+    seen["action_mask"][:] = 0
+    assert (env.action_masks() == allowed).all()
+
+
+def test_several_decisions_at_an_instant_cost_no_time() -> None:
+    env = MAKERS["communication"]()
+    env.reset(options={"seed": 6})
+    now_s, ended, at_once = 0.0, False, 0
+    while not ended:
+        _, reward, ended, _, info = env.step(0)
+        if info["now_s"] == now_s:
+            at_once += 1
+            assert reward == 0.0 or ended
+        now_s = info["now_s"]
+    assert at_once > 100
 
 
 def test_a_job_gets_the_servers_that_were_chosen() -> None:

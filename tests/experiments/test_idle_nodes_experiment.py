@@ -6,15 +6,20 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 from measurements import DATA, needs_data
 
+from ddlsched.live.idle_nodes.profiling_advisor import Candidate
+
 FOLDER = EXPERIMENTS / "idle_nodes"
 inputs, on_engine, replay, make_trace, parts, streams, tables = scripts_of(
     "idle_nodes", "inputs", "on_engine", "replay", "make_trace", "parts", "streams", "tables"
 )
+lublin, main_queue, scale_up, cloud = scripts_of("idle_nodes", "lublin", "main_queue", "scale_up", "cloud")
+LOG = DATA / "traces" / "swf" / "lublin_256.swf"
 
 
 @pytest.mark.parametrize("policy", ["equal share", "optimum, T_fwd 10 s", "optimum, T_fwd 120 s"])
@@ -90,3 +95,66 @@ def test_the_reference_rows_are_reproduced_on_the_measured_trace() -> None:
     }.items():
         assert rows[policy]["makespan_h"] == pytest.approx(makespan_h, rel=0.02)
         assert rows[policy]["u"] == pytest.approx(u, abs=0.01)
+
+
+@needs_data("traces")
+def test_jobs_of_the_model_are_like_those_of_a_log_that_its_authors_program_made() -> None:
+    rng = np.random.default_rng(0)
+    nodes, run_s = lublin.nodes_and_run_s(rng, 10_000, 256)
+    logged = [job for window in range(10) for job in main_queue.log_jobs(LOG, window, 1.0)]
+    in_log = np.array([job.nodes for job in logged]), np.array([job.run_s for job in logged])
+    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        assert np.mean(nodes == size) == pytest.approx(np.mean(in_log[0] == size), abs=0.02)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        assert np.log(np.quantile(run_s, share)) == pytest.approx(np.log(np.quantile(in_log[1], share)), abs=0.25)
+
+
+def test_what_is_idle_is_what_jobs_leave(monkeypatch) -> None:
+    monkeypatch.setattr(main_queue, "NODES", 10)
+    monkeypatch.setattr(main_queue, "FIRST", 0.0)
+    rows = {"job_id": ["a", "b", "c"], "arrival_s": [0.0, 5.0, 20.0], "start_s": [0.0, 10.0, 20.0]}
+    table = pd.DataFrame({**rows, "finish_s": [10.0, 15.0, 25.0], "gpus": [6, 8, 1]})
+    shares = main_queue.idle_shares(table)  # 0 to 20 s: 4 nodes idle for 10 s, 2 for 5, all for 5; b waits for 5 s
+    assert shares == {"idle": pytest.approx((40 + 10 + 50) / 200), "idle_while_waiting": pytest.approx(20 / 200)}
+
+
+def test_a_main_queue_leaves_the_same_nodes_idle_by_count_and_by_node() -> None:
+    jobs = main_queue.model_jobs(1, 0.8)[:200]
+    result = main_queue.served(jobs, "FCFS, EASY")
+    from_s, to_s = main_queue.looked_at_s(result.jobs)
+    idle = main_queue.left_idle(result)
+    share = main_queue.idle_shares(result.jobs)["idle"]
+    assert idle.mean_idle(0.0, to_s - from_s) / main_queue.NODES == pytest.approx(share)
+    assert all(job.limit_s >= job.run_s for job in jobs)
+
+
+def test_backfilling_leaves_less_idle_than_strict_order_where_all_wait() -> None:
+    jobs = main_queue.model_jobs(1, np.inf)[:200]
+    strict, easy = (main_queue.idle_shares(main_queue.served(jobs, name).jobs) for name in ("FCFS", "FCFS, EASY"))
+    assert strict["idle"] == strict["idle_while_waiting"]  # somebody always waits
+    assert easy["idle"] < strict["idle"]
+
+
+def test_the_advisor_that_steps_up_measures_the_same_sizes_the_other_way_round() -> None:
+    seen = {}
+    for name, made in scale_up.DIRECTIONS.items():
+        advisor = made(most_scale=3, hold_s=1.0).advisor()
+        nodes, seen[name] = 1, []
+        for now_s in range(12):
+            measured = frozenset(seen[name])
+            job = Candidate(job_id="a", nodes=nodes, min_nodes=1, max_nodes=4, measured=measured, settled=True)
+            pinned = advisor.advise([job], 4, float(now_s)).get("a")
+            if pinned is not None and pinned not in seen[name]:
+                seen[name].append(pinned)
+            nodes = pinned or nodes
+    assert seen == {"down": [3, 2, 1], "up": [1, 2, 3]}
+
+
+def test_instances_of_both_kinds_live_as_long_on_average() -> None:
+    lives_s = inputs.load(None).idle.lengths_s
+    means_s = []
+    for kind in cloud.KINDS:
+        rented = cloud._instances(kind, 1, lives_s)
+        ended = rented.idle_to_s < cloud.UNTIL_S
+        means_s.append(rented.lengths_s[ended].mean())
+    assert means_s[0] == pytest.approx(means_s[1], rel=0.1)

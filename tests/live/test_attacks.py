@@ -16,7 +16,7 @@ from test_live_manager import GOOD, AllToTheFirst, Nodes, manager, received
 from ddlsched.errors import InputError
 from ddlsched.live.commits import committed_steps
 from ddlsched.live.manager import Event, LiveManager
-from ddlsched.live.progress_socket import Report, ReportSocket, send_report
+from ddlsched.live.progress_socket import MOST_BYTES, Report, ReportSocket, send_report
 from ddlsched.live.seat import Assignment, Seat
 from ddlsched.live.store import JobStore
 
@@ -39,7 +39,7 @@ def test_a_malformed_report_does_not_end_the_manager(tmp_path, line) -> None:
 
 
 def test_reports_arrive_while_as_many_connections_are_held_as_there_may_be() -> None:
-    reports = ReportSocket(lambda job, token: True)
+    reports = ReportSocket(lambda job: "t")
     held = [socket.socket(socket.AF_UNIX) for _ in range(256)]
     try:
         for each in held:
@@ -169,14 +169,44 @@ def test_reports_that_cannot_be_true_do_not_end_the_manager(tmp_path) -> None:
         nodes, samples, step = (int(rng.choice([0, 1, 2, 3, 300, 2**63 - 1])) for _ in range(3))
         time_s = float(rng.choice([0.0, -1e308, 1e308, 1e-320, time.time()]))
         said = {"job": "a", "token": token, "step": step, "samples": samples, "nodes": nodes, "time_s": time_s}
-        send_report(live._socket.path, Report(**said, loss=1e308))
+        send_report(live._socket.path, Report(**said, generation=int(rng.choice([0, 1, 2])), loss=1e308))
         live.turn()
     live.run(60)
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["finished"]
 
 
+def test_who_listens_learns_no_token_and_can_neither_make_reports_nor_have_them_count_again(tmp_path) -> None:
+    live, _ = manager(tmp_path, 1)
+    live.store.submit("a", program="count", steps=60, max_nodes=1)
+    train_until(live, tmp_path, 5)
+    token = live.running["a"].assignment.token
+    with socket.socket(socket.AF_UNIX) as heard:
+        heard.bind(str(tmp_path / "heard"))
+        heard.listen()
+        true = Report("a", token, live.running["a"].group[0].generation, 30, 1920, 1, 0.5, 1.0)
+        send_report(str(tmp_path / "heard"), true)
+        connection, _ = heard.accept()
+        line = connection.recv(MOST_BYTES)
+        connection.close()
+    assert token.encode() not in line
+    said: list[int] = []
+    live.watch = lambda event: said.append(event.step) if event.what == "step" else None
+    changed = json.dumps(json.loads(line) | {"step": 31}).encode() + b"\n"
+    refused = live._socket.refused
+    for each in (line, line, changed):
+        with socket.socket(socket.AF_UNIX) as attacker:
+            attacker.connect(live._socket.path)
+            attacker.sendall(each)
+    while live._socket.refused == refused:
+        live.turn()
+    assert live._socket.refused == refused + 1  # the one that was changed
+    live.run(60)
+    assert said.count(30) == 1
+    assert len(committed_steps(tmp_path / "a")) == 60
+
+
 def test_a_clock_that_is_set_changes_no_measured_speed(tmp_path, monkeypatch) -> None:
-    reports = ReportSocket(lambda job, token: True)
+    reports = ReportSocket(lambda job: "t")
     read, write = os.pipe()
     line = Assignment("a", "t", "count", 5, str(tmp_path), reports.path, os.getpid())
     os.write(write, json.dumps(line.__dict__).encode() + b"\n")

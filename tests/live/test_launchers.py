@@ -58,7 +58,7 @@ def test_a_local_process_is_ended_at_once() -> None:
 
 
 def test_reports_by_tcp_are_believed_with_the_token_only() -> None:
-    reports = ReportSocket(lambda job, token: (job, token) == ("a", "right"), "127.0.0.1")
+    reports = ReportSocket({"a": "right"}.get, "127.0.0.1")
     good, bad = (Ready("a", token, 1, 0) for token in ("right", "wrong"))
     for report in (good, bad):
         send_report(reports.path, report)
@@ -74,4 +74,4 @@ def test_reports_by_tcp_are_believed_with_the_token_only() -> None:
 
 def test_an_address_of_somebody_else_is_refused() -> None:
     with pytest.raises(InputError, match=r"192\.0\.2\.1: cannot listen there"):
-        ReportSocket(lambda job, token: True, "192.0.2.1")
+        ReportSocket({"a": "right"}.get, "192.0.2.1")

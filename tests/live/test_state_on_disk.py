@@ -60,7 +60,7 @@ def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go
 MANAGER = """
 import sys
 from ddlsched.live.progress_socket import ReportSocket
-print(ReportSocket(lambda job, token: True).path, flush=True)
+print(ReportSocket(lambda job: None).path, flush=True)
 sys.stdin.read()
 """
 
@@ -86,7 +86,7 @@ def test_the_next_manager_removes_what_a_killed_one_left_and_nothing_else(tempor
     managers[0].send_signal(signal.SIGKILL)
     managers[0].communicate()
     assert killed.is_dir()
-    new = ReportSocket(lambda job, token: True)
+    new = ReportSocket(lambda job: None)
     there = {path.name for path in temporary.iterdir()}
     assert there == {"ddlsched-mine", "ddlsched-live-link", alive.name, Path(new.path).parent.name}
     with socket.socket(socket.AF_UNIX) as connection:

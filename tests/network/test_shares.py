@@ -166,6 +166,29 @@ def test_chunks_after_the_first_cost_time_and_bound_what_is_in_flight() -> None:
     assert SizeShares(exponent=0.5).conserves_bytes
 
 
+def test_no_more_of_a_step_counts_than_the_window_holds() -> None:
+    model = SizeShares(per_byte_s=1e-9, exponent=1.0, window_bytes=3e5)
+    for servers, message_bytes, weight in ((2, 2e5, 0.1), (2, 8e5, 0.3), (4, 8e5, 0.2), (4, 8e6, 0.3)):
+        job_of = job_view(num_gpus=servers, servers=tuple(range(servers)))
+        view = transfer_view(job_of, message_bytes=model.wire_bytes(message_bytes, servers))
+        assert model.weight(view) == pytest.approx(weight)
+    # Both steps are above the window: the link is shared evenly, as by max-min.
+    jobs = job("a", message_bytes=4e8), job("b", message_bytes=1e8)
+    assert run(model, *jobs).jobs["jct_s"].tolist() == pytest.approx([1.5, 1.2])
+
+
+def test_steps_cost_time_that_grows_beside_others() -> None:
+    """A ring of two has 2 steps of 0.1 s: 1e8 bytes take 0.3 s alone, and twice that beside an equal one."""
+    model = SizeShares(per_byte_s=1e-9, exponent=1.0, step_s=0.1)
+    assert model.wire_bytes(1e8, 4) == pytest.approx(1.5e8 + 6 * 0.1 * 1e9)
+    assert not model.conserves_bytes
+    one, other = job("a", message_bytes=1e8), job("b", message_bytes=1e8)
+    assert run(model, one).jobs["jct_s"].tolist() == pytest.approx([1.3])
+    assert run(model, one, other).jobs["jct_s"].tolist() == pytest.approx([1.6, 1.6])
+    view = transfer_view(job_view(num_gpus=2, servers=(0, 1)), message_bytes=model.wire_bytes(1e8, 2))
+    assert model.weight(view) == pytest.approx(50.0)  # MB of a step, without its cost
+
+
 def test_a_larger_exponent_never_gives_a_small_message_more() -> None:
     jobs = job("a", message_bytes=4e8), job("b", message_bytes=1e8)
     ends_s = [
@@ -204,6 +227,8 @@ def test_a_weight_of_0_is_refused_with_model_job_and_time() -> None:
         (lambda: SizeShares(chunk_bytes=0.0), "chunk_bytes is 0.0; expected a number > 0 (inf for whole messages)"),
         (lambda: SizeShares(chunk_s=1.0), "chunk_s is 1.0 and chunk_bytes inf; expected chunk_bytes too"),
         (lambda: SizeShares(chunk_s=-1.0), "chunk_s is -1.0; expected a number from 0 to 1e+06 s"),
+        (lambda: SizeShares(step_s=-1.0), "step_s is -1.0; expected a number from 0 to 1e+06 s"),
+        (lambda: SizeShares(window_bytes=0.0), "window_bytes is 0.0; expected a number > 0 (inf for whole steps)"),
         (lambda: StrictLevels(by="size"), "by is 'size'; expected one of gpus, compute-share"),
         (lambda: StrictLevels(factor=1.0), "factor 1.0; expected finite numbers, first > 0 and factor > 1"),
         (lambda: StrictLevels(levels=9), "levels is 9; expected 1 to 8"),

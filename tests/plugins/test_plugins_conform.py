@@ -54,6 +54,7 @@ from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
 from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.interference import UniformInterference
+from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.contention import EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.size_shares import SizeShares
@@ -159,6 +160,7 @@ TestEqualShare = conformance(ContentionConformance, EqualShare())
 TestMaxMin = conformance(ContentionConformance, MaxMin())
 TestMltcp = conformance(ContentionConformance, Mltcp())
 TestSizeShares = conformance(ContentionConformance, SizeShares(chunk_bytes=1e6, chunk_s=1e-3))
+TestConnectionShares = conformance(ContentionConformance, ConnectionShares(step_s=1e-4, loss=0.03))
 TestStrictLevels = conformance(ContentionConformance, StrictLevels())
 TestStrictLevelsByBytes = conformance(
     ContentionConformance, StrictLevels(by="bytes-sent", first=1e6, levels=4, message_parts=4)

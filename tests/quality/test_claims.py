@@ -64,7 +64,7 @@ def of_table(claim: dict[str, str]) -> str:
     if claim["interval"] == "exact":
         return f"{row[column] * scale:.{decimals}f}"
     low, high = (row.get(f"{column}_{end}", row.get(end)) for end in ("low", "high"))
-    found = Interval(row[column], low, high, row["seeds"]).scaled(scale)
+    found = Interval(row[column], low, high, row["seeds" if "seeds" in row else "mixes"]).scaled(scale)
     return interval_text(found, decimals=decimals, sign=claim["shown"][0] in "+-")
 
 

@@ -49,6 +49,7 @@ PROMISED = {
         "10gbe",
         "1gbe",
         "1gbe-measured",
+        "connection-shares",
         "equal-share",
         "max-min",
         "mltcp",

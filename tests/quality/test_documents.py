@@ -132,6 +132,18 @@ def test_example_of_the_readme_is_compiled(folder: Path) -> None:
     assert (done.exit_code, "in Python" in done.stderr) == (0, False)
 
 
+def test_the_readme_uses_only_files_that_it_has_made_and_each_for_one_thing() -> None:
+    made = list(files(README))
+    for text in blocks(README, "sh"):
+        for line in text.splitlines():
+            command, _, written = line.partition(" --out ")
+            named = re.findall(r"[\w./-]+\.(?:csv|json|parquet|py|yaml)\b", command)
+            assert [name for name in named if name not in made and not (ROOT / name).exists()] == [], line
+            made += written.split()[:1]
+    assert "jobs.csv" in made
+    assert len(set(made)) == len(made)
+
+
 @pytest.mark.parametrize(
     "view", [JobView, TransferView, NetworkView, SharedLink, ClusterView, ElasticJobView, CapacityView]
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from small_jobs import GPT, stored
 
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration import execution, gathering, read_ahead, verification
+from ddlsched.reconfiguration import checking_process, execution, gathering, read_ahead, verification
 from ddlsched.reconfiguration.checkpoint import Checkpoint
 from ddlsched.reconfiguration.collection import TensorCollection
 from ddlsched.reconfiguration.content import content_hash
@@ -29,10 +31,18 @@ JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallel
 NAMES = [tensor.name for tensor in JOB.tensors]
 
 
+@pytest.fixture(params=["in threads", "in a process"])
+def everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let checks be made where small checkpoints' are, and where large ones' are."""
+    if request.param == "in a process":
+        monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+
+
+@pytest.mark.usefixtures("everywhere")
 def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copying of the last tensor waits until the first one is checked: it would wait for ever otherwise."""
     stored(folder / "a", JOB)
-    checked = threading.Event()
+    checked = multiprocessing.get_context("fork").Event()
     found, write = verification.content_hash, OpenFiles.write
 
     def content_hash(tensor: Any, *settings: Any) -> str:
@@ -53,6 +63,7 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
     assert set(Checkpoint.read(folder / "b").xxh3) == set(NAMES)
 
 
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]])
 def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -72,6 +83,7 @@ def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
     assert {path.name for path in folder.iterdir()} == {"a"}
 
 
+@pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[len(NAMES) // 2], NAMES[-1]])
 def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -135,6 +147,39 @@ def test_recorded_hashes_are_taken_from_the_new_files_only(
     assert full_checks(folder, monkeypatch, digest=digest) == []
 
 
+def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(folder / "a", JOB)
+    found = verification.content_hash
+
+    def content_hash(*settings: Any) -> str:
+        with (folder / "processes").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return found(*settings)
+
+    monkeypatch.setattr(verification, "content_hash", content_hash)
+    monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    assert len(found_in := set((folder / "processes").read_text().split())) == 1
+    assert str(os.getpid()) not in found_in
+
+
+def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(folder / "a", JOB)
+    found, own = verification.content_hash, os.getpid()
+
+    def content_hash(tensor: Any, *settings: Any) -> str:
+        if os.getpid() != own and tensor.name == NAMES[3]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found(tensor, *settings)
+
+    monkeypatch.setattr(verification, "content_hash", content_hash)
+    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
+    reshard(folder / "a", folder / "c", to=Parallelism(tp=4), verify=True)
+    assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
+
+
+@pytest.mark.usefixtures("everywhere")
 def test_a_tensor_that_is_brought_to_the_wrong_places_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what is read back: only a look at the old files tells."""
     stored(folder / "a", JOB)

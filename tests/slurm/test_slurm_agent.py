@@ -131,7 +131,7 @@ def test_a_job_without_a_valid_description_stays_held_and_is_told_of_once(tmp_pa
         {"partition": "other"},
         {"comment": "my first run"},
         {"dependency": "afterok:7"},
-        {"array": 7},
+        {"array": 1, "tasks": (0, 1), "comment": "my first array"},
         {"reason": "JobHeldAdmin"},
         {"held": False, "reason": "Resources"},
     ],

@@ -86,7 +86,46 @@ def test_what_is_no_answer_is_refused_with_what_was_expected(text: str) -> None:
 def test_only_nodes_where_jobs_may_start_are_usable(state: object, flags: list[str], usable: bool) -> None:
     node = {"name": "n1", "gres": "gpu:a100:4(S:0-1)", "partitions": ["gpus"], "state": state, "state_flags": flags}
     [read] = nodes_of_sinfo(json.dumps({"errors": [], "nodes": [node]}))
-    assert (read.num_gpus, read.is_usable) == (4, usable)
+    assert (read.num_gpus, read.gpu_kind, read.is_usable) == (4, "a100", usable)
+
+
+@pytest.mark.parametrize(
+    ("values", "gpus", "on_each", "kind"),
+    [
+        ({"tres_per_job": "gres:gpu:5"}, 5, 0, ""),
+        ({"tres_per_job": "gres:gpu:a100:5"}, 5, 0, "a100"),
+        ({"tres_per_job": "gres/gpu:a100=5"}, 5, 0, "a100"),
+        ({"tres_per_job": "", "tres_per_node": "gres:gpu:2", "node_count": 3}, 6, 2, ""),
+        ({"tres_per_job": "", "tres_per_node": "gres:gpu:a100:2", "node_count": 1}, 2, 2, "a100"),
+        ({"tres_per_job": "", "tres_per_node": "gres:disk:7"}, None, 0, ""),
+        ({"tres_per_job": ""}, None, 0, ""),
+    ],
+)
+def test_gpus_are_read_in_each_form_that_sbatch_takes(
+    values: dict[str, object], gpus: int | None, on_each: int, kind: str
+) -> None:
+    job = squeue(**values)
+    assert (job.num_gpus, job.gpus_per_node, job.gpu_kind) == (gpus, on_each, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("3", (3,)), ("0-2,7%2", (0, 1, 2, 7)), ("1-9:4", (1, 5, 9)), ("0-1,5,...", (0, 1, 5)), ("", ())],
+)
+def test_tasks_that_wait_together_are_told_apart(text: str, tasks: tuple[int, ...]) -> None:
+    job = squeue(array_job_id=7, array_task_id=4294967294, array_task_string=text, array_max_tasks=2)
+    assert (job.array_id, job.array_task, job.array_tasks, job.array_limit) == (7, None, tasks, 2)
+
+
+def test_commands_call_a_task_by_array_and_task() -> None:
+    task = squeue(job_id=9, array_job_id=7, array_task_id=0, array_task_string="")
+    assert (task.name_in_commands, squeue().name_in_commands) == ("7_0", "7")
+
+
+def test_nodes_with_several_kinds_of_gpus_are_of_none() -> None:
+    node = {"name": "n1", "gres": "gpu:a100:2,gpu:v100:1,disk:3", "partitions": [], "state": "idle"}
+    [read] = nodes_of_sinfo(json.dumps({"errors": [], "nodes": [node]}))
+    assert (read.num_gpus, read.gpu_kind) == (3, "")
 
 
 def test_a_comment_and_its_facts_are_two_forms_of_one_thing() -> None:

@@ -13,6 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measure import Measured, write_measurements
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.shares import read_shares
 from ddlsched.testbed.cabling import cabling
 from ddlsched.testbed.calibration_runs import (
     ITERATIONS,
@@ -22,12 +23,12 @@ from ddlsched.testbed.calibration_runs import (
     measure_settings,
     measured_rows,
 )
-from ddlsched.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned, simulated_runs
+from ddlsched.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned
 from ddlsched.testbed.pinned import Pinned
 from ddlsched.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
 from ddlsched.testbed.scaling import scaled
 from ddlsched.testbed.settings import gate_settings
-from ddlsched.testbed.share_runs import COLUMNS, Beside, fitted_size_shares, measure_shares, read_shares, within
+from ddlsched.testbed.share_runs import Beside, measure_shares, within
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task
@@ -95,13 +96,6 @@ def test_a_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
     note_settings(tmp_path, {"repeats": 3})
     with pytest.raises(InputError, match=r"holds another comparison \(comparison\.json differs\)"):
         note_settings(tmp_path, {"repeats": 4})
-
-
-def test_simulated_runs_are_those_of_simulate() -> None:
-    table = simulated_runs([mix()], {"max-min": "max-min", "linear": "linear"})
-    assert len(table) == 2 * 2 * 2
-    iterations = table.job_id.map({"a": 3, "b": 5})
-    assert (table.iteration_s * iterations).tolist() == pytest.approx(table.jct_s.tolist())  # nobody waits for GPUs
 
 
 def test_tables_of_a_run(crew: Crew) -> None:
@@ -188,6 +182,10 @@ def test_columns_that_reports_need_are_kept(tmp_path: Path, crew: Crew) -> None:
     crew.close()
     (path,) = (tmp_path / "runs").iterdir()
     assert {"job_id", "jct_s", "iteration_s", "finish_s", "machine_limited"} <= set(pd.read_parquet(path).columns)
+    transfers = pd.read_parquet(tmp_path / "transfers" / path.name)
+    assert len(transfers) == 3 + 5
+    assert (transfers.ready_s <= transfers.granted_s).all()
+    assert (transfers.granted_s < transfers.ended_s).all()
 
 
 @pytest.mark.parametrize(
@@ -234,47 +232,18 @@ def test_a_task_that_the_testbed_cannot_run_is_refused_with_what_it_lacks(task: 
         refuse_unfit(Workload.of([quick_job("a", gpus=2, iteration=dag)]), gate_settings(TWO))
 
 
-CONSTANTS = {"latency_s": 0.01, "per_byte_s": 1e-7}
-
-
-def test_shares_measured_before_give_exponent_and_price_of_a_chunk() -> None:
-    """Messages a quarter and a 16th of the other's get a third and a fifth of the link; 2 chunks more cost 4 ms."""
-    rows = pd.DataFrame(
-        [
-            (400_000, 1_600_000, 2, 0, 0.01 + 0.04 * 3),
-            (100_000, 1_600_000, 2, 0, 0.01 + 0.01 * 5),
-            (1_200_000, 0, 2, 400_000, 0.01 + 0.12 + 0.004),
-        ],
-        columns=COLUMNS,
-    )
-    models = fitted_size_shares(rows, CONSTANTS)
-    assert models.whole == "size-shares:latency_s=0.01,per_byte_s=1e-07,exponent=0.5"
-    assert models.in_chunks == f"{models.whole},chunk_bytes=400000,chunk_s=0.002"
-
-
 def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tmp_path: Path, monkeypatch) -> None:
     times = pd.DataFrame({"granted_s": [0.0, 1.1, 1.8], "ended_s": [0.5, 1.6, 2.3]})
     assert within(times, pd.DataFrame({"granted_s": [0.0, 1.0], "ended_s": [0.4, 2.0]})).granted_s.tolist() == [1.1]
-    wanted = [Beside(1000, 2000, 2), Beside(1000, 0, 2, 400)]
+    wanted = [*(Beside(1000, other, 2) for other in (2000, 3000, 4000)), Beside(1000, 0, 2, 400)]
     monkeypatch.setattr("ddlsched.testbed.share_runs.share_settings", lambda num_servers: wanted)
     # Threads take as long for a small message as for a large one, so hardly any lies within another.
     monkeypatch.setattr("ddlsched.testbed.share_runs.within", lambda measured, others: measured)
     measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)
     crew.close()
-    table = read_shares(tmp_path / "shares.csv")
-    assert table.chunk_bytes.tolist() == [0, 400]
-    assert (table.transfer_s > 0.002).all()
+    rows, text = read_shares(tmp_path / "shares.csv"), (tmp_path / "shares.csv").read_text()
+    assert rows.other_bytes.tolist() == [2000, 3000, 4000, 0]
+    assert rows.chunk_bytes.tolist() == [0, 0, 0, 400]
+    assert (rows.seconds > 0.002).all()
     measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)  # what is there is not measured again
-    assert read_shares(tmp_path / "shares.csv").equals(table)
-    (tmp_path / "shares.csv").write_text("message_bytes\n1\n", encoding="utf-8")
-    with pytest.raises(InputError, match="columns are message_bytes; expected message_bytes, other_bytes, servers"):
-        read_shares(tmp_path / "shares.csv")
-
-
-def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:
-    one = replace(mix(), policies={"free": FREE, "preemptive": {"communication": "preemptive", "order": "srsf"}})
-    slow = "max-min:per_byte_s=1e-3"
-    table = simulated_runs([one], {"max-min": "max-min"}, {"max-min": slow}).set_index(["policy", "job_id"]).jct_s
-    plain = simulated_runs([one], {"max-min": "max-min"}).set_index(["policy", "job_id"]).jct_s
-    assert (table["free"] == plain["free"]).all()
-    assert (table["preemptive"] > plain["preemptive"]).all()
+    assert (tmp_path / "shares.csv").read_text() == text

@@ -18,6 +18,7 @@ from ddlsched.testbed.fidelity_tables import (
     judged,
     makespan_table,
     rank_table,
+    spread_table,
 )
 
 # By policy and repeat, the JCTs of two jobs.
@@ -51,6 +52,15 @@ def measured() -> pd.DataFrame:
 def simulated() -> pd.DataFrame:
     rows = [row for policy, jcts in SIMULATED.items() for row in table(policy, jcts, model="max-min")]
     return pd.DataFrame(rows)
+
+
+def test_what_repeats_differ_by(measured: pd.DataFrame) -> None:
+    """Under one policy: a 8.0, 8.1 and 7.9 s, b 18.0, 18.3 and 17.7 s."""
+    table = spread_table(measured).set_index("policy")
+    assert table.jobs.tolist() == [2, 2, 2]
+    assert table.mean_spread["one"] == pytest.approx((0.2 / 8 + 0.6 / 18) / 2)
+    assert table.most_spread["one"] == pytest.approx(0.6 / 18)
+    assert spread_table(measured[measured.repeat == 0]).empty
 
 
 def test_a_jobs_error_is_to_the_median_of_the_repeats(measured: pd.DataFrame, simulated: pd.DataFrame) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["error_distribution", "measured_against_simulated"]
 
-_COLOURS = ("blue", "orange", "green", "vermillion", "purple")
-_MARKERS = "os^Dv"
+_COLOURS = ("blue", "orange", "green", "vermillion", "purple", "wine")
+_MARKERS = "os^DvP"
 
 
 @in_style()

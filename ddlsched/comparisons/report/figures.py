@@ -113,8 +113,10 @@ def _average(average: Mapping[str, Interval], number: Mapping[str, int]) -> Inte
     for policy, interval in average.items():
         hover = _seconds(interval)
         trace = _trace(policy, number, type="bar", orientation="h", y=[_wrapped(policy)], showlegend=False)
-        shown = {"hovertemplate": hover, "text": [short(interval.mean)], "textposition": "inside"}
-        traces.append(trace | shown | {"insidetextanchor": "start"} | _estimates([interval], "x"))
+        # A value that does not fit into its bar stands beside it: inside, it would be shrunk until it did.
+        value = {"textposition": "auto", "insidetextanchor": "start", "constraintext": "none", "textangle": 0}
+        shown = {"hovertemplate": hover, "text": [short(interval.mean)], "cliponaxis": False}
+        traces.append(trace | shown | value | _estimates([interval], "x"))
     layout = {
         "barmode": "overlay",
         "bargap": 0.3,

@@ -7,9 +7,6 @@ its own, so that the one that brings its process down is known, and does not sto
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
+from ddlsched.io.child_processes import follow_parent
 from ddlsched.simulation import warm_up
 
 __all__ = ["Done", "Task", "drain", "on_this_machine"]
@@ -61,7 +59,7 @@ def _until_one_dies(
     """Carry out tasks until none is left or a process has died; return what was under way then."""
     from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
 
-    pool = get_reusable_executor(max_workers=count, initializer=_begin_child, initargs=(os.getpid(),))
+    pool = get_reusable_executor(max_workers=count, initializer=follow_parent, initargs=(os.getpid(),))
     suspects: list[Task] = []
 
     def submit(task: Task) -> Future[Outcome]:
@@ -115,7 +113,7 @@ def _file(progress: Path | None, task: Task) -> Path | None:
 def _alone(task: Task, progress: Path | None) -> Outcome:
     from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
-    pool = ProcessPoolExecutor(max_workers=1, initializer=_begin_child, initargs=(os.getpid(),))
+    pool = ProcessPoolExecutor(max_workers=1, initializer=follow_parent, initargs=(os.getpid(),))
     try:
         outcome: Outcome = pool.submit(execute, task.run, task.wanted, _file(progress, task)).result()
     except BrokenProcessPool:
@@ -125,15 +123,3 @@ def _alone(task: Task, progress: Path | None) -> Outcome:
     finally:
         pool.shutdown(wait=True, kill_workers=True)
     return outcome
-
-
-def _begin_child(parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent is to answer it
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent, which may have been killed without a word."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)

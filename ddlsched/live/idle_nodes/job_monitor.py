@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -44,6 +45,8 @@ class JobMonitor:
         Steps after a change that are dropped.
     least_steps
         Steps beyond those from which a speed is taken.
+    supplied
+        Of jobs whose users say how they scale: samples/s at each size that they may have. These are believed.
 
     References
     ----------
@@ -52,6 +55,7 @@ class JobMonitor:
 
     warm_up_steps: int = 10
     least_steps: int = 10
+    supplied: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     _jobs: dict[str, _Known] = field(default_factory=dict, repr=False)
 
     def progress(self, job_id: str, *, time_s: float, step: int, samples: float, nodes: int) -> None:
@@ -100,7 +104,9 @@ class JobMonitor:
             known.change = None
 
     def rates(self, job_id: str) -> dict[int, float]:
-        """Return the samples/s measured at each size, by nodes."""
+        """Return the samples/s supplied, or measured at each size, by nodes."""
+        if job_id in self.supplied:
+            return dict(self.supplied[job_id])
         known = self._jobs.get(job_id)
         return dict(known.rates) if known else {}
 

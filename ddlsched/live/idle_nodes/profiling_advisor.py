@@ -90,6 +90,10 @@ class ProfilingAdvisor:
         """Return whether there is nothing left to measure of a job."""
         return not self._missing(job)
 
+    def next_size(self, sizes: Sequence[int], after: int | None) -> int | None:
+        """Return which of the sizes that are missing and fit is measured next, after one or first of all; None ends."""
+        return max((size for size in sizes if after is None or size < after), default=None)
+
     def _go_on(self, there: Mapping[str, Candidate], num_nodes: int, now_s: float) -> None:
         """End a hold that is over, whose job has gone, or whose size no longer fits."""
         if self.pinned is None:
@@ -103,25 +107,25 @@ class ProfilingAdvisor:
                 self.held_since_s = now_s
             elif now_s >= self.held_since_s + self.hold_s - 1e-6:
                 self._end()
-                following = [
-                    s for s in self._missing(job) if s < size and self._fits(job, s, there.values(), num_nodes)
-                ]
-                if following:
-                    self._pin(job_id, max(following))
+                self._pin(job, self._fitting(job, there.values(), num_nodes), size)
 
     def _begin(self, jobs: Sequence[Candidate], num_nodes: int) -> None:
         for job in jobs:
-            fitting = [size for size in self._missing(job) if self._fits(job, size, jobs, num_nodes)]
-            if fitting:
-                self._pin(job.job_id, max(fitting))
+            self._pin(job, self._fitting(job, jobs, num_nodes), None)
+            if self.pinned is not None:
                 return
 
-    def _pin(self, job_id: str, size: int) -> None:
-        self.pinned, self.held_since_s = (job_id, size), None
-        self._tried.setdefault(job_id, set()).add(size)
+    def _pin(self, job: Candidate, sizes: Sequence[int], after: int | None) -> None:
+        size = self.next_size(sizes, after)
+        if size is not None:
+            self.pinned, self.held_since_s = (job.job_id, size), None
+            self._tried.setdefault(job.job_id, set()).add(size)
 
     def _end(self) -> None:
         self.pinned = self.held_since_s = None
+
+    def _fitting(self, job: Candidate, jobs: Iterable[Candidate], num_nodes: int) -> list[int]:
+        return [size for size in self._missing(job) if self._fits(job, size, jobs, num_nodes)]
 
     def _missing(self, job: Candidate) -> list[int]:
         known = job.measured | self._tried.get(job.job_id, set())

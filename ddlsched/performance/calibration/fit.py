@@ -21,6 +21,8 @@ __all__ = [
     "intervals",
     "predicted_s",
     "random_halves",
+    "share_outside",
+    "tells",
 ]
 
 CONFIDENCE = 0.95
@@ -54,15 +56,17 @@ class Form:
 
     def amounts(self, rows: Measurements) -> np.ndarray:
         """Return what each constant is multiplied with, a row a measurement."""
-        moved = rows.message_bytes
+        moved, steps = rows.message_bytes, np.zeros(len(rows))
         if self.ring_bytes:
             if rows.servers is None:
                 raise InputError(f"{self.name}: the number of servers is unknown; expected a column 'servers'")
-            moved = moved * 2 * (rows.servers - 1) / rows.servers
+            steps = 2 * (rows.servers - 1)
+            moved = moved * steps / rows.servers
         columns = {
             "latency_s": np.ones(len(rows)),
             "per_byte_s": rows.jobs * moved,
             "penalty_per_byte_s": (rows.jobs - 1) * moved,
+            "step_s": rows.jobs * steps,
         }
         return np.column_stack([columns[name] for name in self.constants])
 
@@ -174,7 +178,7 @@ def errors_on_halves(form: Form, rows: Measurements, *, halves: int = HALVES, se
     """
     errors = []
     for fitted in random_halves(rows, halves, seed=seed):
-        if _told(form, rows.rows(fitted)):
+        if tells(form, rows.rows(fitted)):
             constants = fit_constants(form, rows.rows(fitted))
             errors.append(_error(form, constants, rows.rows(~fitted)))
     return np.array(errors)
@@ -200,23 +204,29 @@ def intervals(form: Form, rows: Measurements, *, resamples: int = RESAMPLES, see
     The level is widened so that they would be Student's interval if the fits were normal, as in
     :func:`ddlsched.results.statistics.mean_interval`.
     """
-    from scipy.stats import norm, t
-
     constants, settings = fit_constants(form, rows), rows.settings
-    count, spare = settings.max() + 1, settings.max() + 1 - len(form.constants)
-    outside = norm.sf(np.sqrt(count / spare) * t.ppf((1 + CONFIDENCE) / 2, spare))
+    count = settings.max() + 1
+    outside = share_outside(count, len(form.constants))
     members = [np.flatnonzero(settings == number) for number in range(count)]
     rng = np.random.default_rng(seed)
     found: list[list[float]] = []
     while len(found) < resamples:
         drawn = rows.rows(np.concatenate([members[number] for number in rng.integers(count, size=count)]))
-        if _told(form, drawn):
+        if tells(form, drawn):
             found.append(list(fit_constants(form, drawn).values()))
     low, high = np.quantile(found, [outside, 1 - outside], axis=0)
     return {name: Constant(constants[name], float(low[i]), float(high[i])) for i, name in enumerate(form.constants)}
 
 
-def _told(form: Form, rows: Measurements) -> bool:
+def share_outside(settings: int, constants: int) -> float:
+    """Return which share of the fits to resampled settings lies beyond each end of an interval."""
+    from scipy.stats import norm, t
+
+    spare = settings - constants
+    return float(norm.sf(np.sqrt(settings / spare) * t.ppf((1 + CONFIDENCE) / 2, spare)))
+
+
+def tells(form: Form, rows: Measurements) -> bool:
     """Return whether rows differ in enough for each constant to have one value."""
     design = form.amounts(rows)
     lengths = np.linalg.norm(design, axis=0)
@@ -239,7 +249,7 @@ def _refuse_untold(rows: Measurements, richest: Form) -> None:
         raise InputError(
             f"there are {count} settings of concurrent_jobs and message_bytes; expected at least {needed} for intervals"
         )
-    if not _told(richest, rows):
+    if not tells(richest, rows):
         raise InputError(
             "latency, time of a byte and penalty cannot be told apart by these rows; "
             "expected several sizes for several numbers of concurrent_jobs"

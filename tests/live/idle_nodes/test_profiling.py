@@ -188,3 +188,26 @@ def test_times_and_samples_that_cannot_be_true_give_no_speed_and_no_cost(times_s
             monitor.progress("a", time_s=-time_s, step=2 * step + nodes + 1, samples=count, nodes=nodes)
     assert all(0 < rate < float("inf") for rate in monitor.rates("a").values())
     assert all(0 <= cost_s < float("inf") for cost_s in monitor.rescale_s("a", (1.0, 1.0)))
+
+
+def test_a_job_whose_user_says_how_it_scales_is_believed_and_not_profiled() -> None:
+    monitor = JobMonitor(warm_up_steps=0, least_steps=1, supplied={"a": {1: 10.0, 2: 11.0, 3: 11.5}})
+    for step in range(5):
+        monitor.progress("a", time_s=float(step), step=step, samples=1000.0 * step, nodes=1)
+    assert monitor.rates("a") == {1: 10.0, 2: 11.0, 3: 11.5}
+    advisor = ProfilingAdvisor(scales=(3, 2, 1))
+    sharer = Profiled(CountProgramme(lookahead_s=100.0), advisor, monitor, (0.0, 0.0))
+    jobs = [
+        Candidate(
+            job_id=name,
+            nodes=0,
+            min_nodes=1,
+            max_nodes=3,
+            measured=frozenset(monitor.rates(name)),
+            settled=True,
+        )
+        for name in ("a", "b")
+    ]
+    counts = sharer.counts(jobs, 4, 0.0)
+    assert advisor.pinned == ("b", 3)
+    assert counts == [1, 3]

@@ -1,0 +1,225 @@
+"""Where a job commits: in a folder that all its nodes see, or in any place that fsspec knows."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from ddlsched.errors import InputError
+from ddlsched.live.commits import commit, committed_state, committed_steps
+
+__all__ = ["CommitFolder", "CommitStore", "Commits", "commits_at", "note_place"]
+
+_HISTORY = re.compile(r"history(\d+)\.json")
+
+
+class Commits(Protocol):
+    """What a job has committed: the loss of every step, and the state after the last."""
+
+    def losses(self) -> list[float]:
+        """Return the loss of every committed step, in order."""
+        ...
+
+    def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
+        """Replace what is committed, whole or not at all; ``save`` writes the state to a path."""
+        ...
+
+    def has_state(self, step: int) -> bool:
+        """Return whether the state after so many steps is there."""
+        ...
+
+    def open_state(self, step: int) -> IO[bytes]:
+        """Open the state after so many steps, which is that of the last commit."""
+        ...
+
+    def name_of_state(self, step: int) -> str:
+        """Return where that is, for messages."""
+        ...
+
+
+def commits_at(where: str | Path) -> Commits:
+    """Return what is committed in a folder or at a URL; ``file://`` is a folder, too.
+
+    Raises
+    ------
+    InputError
+        fsspec is not installed, or knows no such place.
+    """
+    if isinstance(where, str) and "://" in where and not where.startswith("file://"):
+        return CommitStore(where)
+    return CommitFolder(Path(str(where).removeprefix("file://")))
+
+
+def note_place(folder: Path, url: str | None) -> None:
+    """Note where the jobs of a folder of state commit, by which they are found again.
+
+    Raises
+    ------
+    InputError
+        They have committed elsewhere, the place cannot be used, or no other process sees it.
+    """
+    note, has_jobs = folder / "commits", (folder / "jobs.sqlite").exists()
+    noted = (note.read_text() if note.exists() else "") if has_jobs else (url or "")
+    if noted != (url or ""):
+        raise InputError(f"{folder}: its jobs commit in {noted or 'their folders'}, not in {url or 'their folders'}")
+    if url is not None:
+        if url.startswith("memory:"):
+            raise InputError(f"{url}: is seen by one process only; expected a place that all nodes see")
+        commits_at(url).losses()
+        note.write_text(url)
+
+
+@dataclass(frozen=True)
+class CommitFolder:
+    """In a folder, where a file replaces another whole."""
+
+    folder: Path
+
+    def losses(self) -> list[float]:
+        """Return the loss of every committed step, in order."""
+        return committed_steps(self.folder)
+
+    def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
+        """Replace what is committed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        commit(self.folder, losses, save)
+
+    def has_state(self, step: int) -> bool:
+        """Return whether the state after so many steps is there."""
+        return committed_state(self.folder, step).exists()
+
+    def open_state(self, step: int) -> IO[bytes]:
+        """Open the state after so many steps."""
+        return committed_state(self.folder, step).open("rb")
+
+    def name_of_state(self, step: int) -> str:
+        """Return where that is."""
+        return str(committed_state(self.folder, step))
+
+
+class CommitStore:
+    """At a URL, where no file need replace another whole.
+
+    Each step has files of its own: first its state, then its history, with a digest, by which one that was written in
+    part is known and passed over. What was before goes when both are there.
+
+    Raises
+    ------
+    InputError
+        fsspec is not installed, or knows no such place.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[live]'") from None
+        try:
+            files, path = url_to_fs(url)
+        except (ValueError, ImportError, OSError) as error:
+            raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
+        self._url, self._files, self._path = url, files, str(path).rstrip("/")
+        self._has_cleared = False
+
+    def losses(self) -> list[float]:
+        """Return the loss of every committed step, in order.
+
+        Raises
+        ------
+        InputError
+            The place cannot be read.
+        """
+        for step in sorted(self._steps(), reverse=True):
+            losses = self._history(step)
+            if losses is not None:
+                return losses
+        return []
+
+    def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
+        """Write a step's files, then remove those of the step before.
+
+        Raises
+        ------
+        InputError
+            The place cannot be written.
+        """
+        step = len(losses)
+        older = [step - 1] if self._has_cleared else [old for old in self._steps() if old < step]
+        self._asked(lambda: self._files.makedirs(self._path, exist_ok=True))
+        if save is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                save(Path(folder) / "state.pt")
+                self._asked(lambda: self._files.put_file(f"{folder}/state.pt", self._state(step)))
+        self._asked(lambda: self._files.pipe_file(f"{self._path}/history{step}.json", _written(losses)))
+        for path in (path for old in older for path in (f"{self._path}/history{old}.json", self._state(old))):
+            with suppress(FileNotFoundError):
+                self._files.rm_file(path)
+        self._has_cleared = True
+
+    def has_state(self, step: int) -> bool:
+        """Return whether the state after so many steps is there."""
+        return bool(self._asked(lambda: self._files.exists(self._state(step))))
+
+    def open_state(self, step: int) -> IO[bytes]:
+        """Return the state after so many steps, read whole."""
+        return io.BytesIO(self._asked(lambda: self._files.cat_file(self._state(step))))
+
+    def name_of_state(self, step: int) -> str:
+        """Return where that is."""
+        return f"{self._url.rstrip('/')}/state{step}.pt"
+
+    def _state(self, step: int) -> str:
+        return f"{self._path}/state{step}.pt"
+
+    def _steps(self) -> list[int]:
+        """Return the steps of which there is a history."""
+
+        def listed() -> list[str]:
+            self._files.invalidate_cache()
+            try:
+                return list(self._files.ls(self._path, detail=False))
+            except FileNotFoundError:
+                return []
+
+        found = (_HISTORY.fullmatch(path.rsplit("/", 1)[-1]) for path in self._asked(listed))
+        return [int(match[1]) for match in found if match is not None]
+
+    def _history(self, step: int) -> list[float] | None:
+        """Return the losses in a step's history, or None if that is not whole, or has just gone."""
+
+        def read() -> bytes:
+            try:
+                return bytes(self._files.cat_file(f"{self._path}/history{step}.json"))
+            except FileNotFoundError:
+                return b""
+
+        return _read(self._asked(read), step)
+
+    def _asked(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Exception as error:  # each file system has exceptions of its own
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise InputError(f"{self._url}: cannot be used ({why}); expected a place for commits") from error
+
+
+def _written(losses: list[float]) -> bytes:
+    text = json.dumps(losses)
+    return json.dumps({"losses": losses, "sha256": hashlib.sha256(text.encode()).hexdigest()}).encode()
+
+
+def _read(text: bytes, step: int) -> list[float] | None:
+    try:
+        losses: list[float] = json.loads(text)["losses"]
+        is_whole = _written(losses) == text and len(losses) == step
+    except (ValueError, KeyError, TypeError):
+        return None
+    return losses if is_whole else None

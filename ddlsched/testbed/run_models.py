@@ -1,0 +1,59 @@
+"""How measured runs are simulated: models with the constants that jobs alone and pairs gave, and ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from ddlsched.network.connection_shares import ConnectionShares
+from ddlsched.network.size_shares import SizeShares
+from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.performance.calibration.shares import ShareRows, fit_size_shares
+from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
+from ddlsched.testbed.fidelity_report import WITH, WITHOUT
+from ddlsched.testbed.simulated import RunModel
+
+__all__ = ["run_models"]
+
+_CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
+"""On the training mixes of experiments/fidelity: neither jobs alone nor pairs on the same servers tell them."""
+
+
+def run_models(rows: Measurements, shares: ShareRows | None) -> dict[str, RunModel]:
+    """Return the models by name: those that the rows fit, and those that need shares if these were measured.
+
+    ``connection-shares`` is the testbed as it is known. Each model after it leaves one thing out (one share a job,
+    shares that grow with what is in flight, the loss of links that several jobs cross, the price of steps, the chunks
+    under way of a paused transfer) or adds one.
+
+    Raises
+    ------
+    InputError
+        No model fits with a time of a byte above 0.
+    """
+    models = {name: RunModel(contention=preset) for name, preset in fitted_models(rows).items()}
+    if shares is None:
+        return models
+    fit = fit_size_shares(shares, rows)
+    models["size-shares"] = RunModel(contention=fit.whole, in_chunks=fit.in_chunks)
+    found = {name: constant.value for name, constant in fit.constants.items()}
+    whole = ConnectionShares(
+        latency_s=found["latency_s"], per_byte_s=found["per_byte_s"], step_s=found.get("step_s", 0.0), **_CHOSEN
+    )
+    return models | _with_ablations(whole, fitted_constants(rows))
+
+
+def _with_ablations(whole: ConnectionShares, without_steps: Mapping[str, float]) -> dict[str, RunModel]:
+    model = RunModel(contention=whole, chunks_end=True)
+    a_transfer = SizeShares(
+        **{field.name: getattr(whole, field.name) for field in fields(SizeShares)}  # all but the loss
+    )
+    return {
+        "connection-shares": model,
+        f"{WITHOUT}a share a transfer": replace(model, contention=a_transfer),
+        f"{WITHOUT}even shares": replace(model, contention=replace(whole, exponent=0.0)),
+        f"{WITHOUT}no loss": replace(model, contention=replace(whole, loss=0.0)),
+        f"{WITHOUT}no steps": replace(model, contention=replace(whole, step_s=0.0, **without_steps)),
+        f"{WITHOUT}pauses at once": replace(model, chunks_end=False),
+        f"{WITH}jitter of 3 %": replace(model, jitter_cv=0.03, seeds=3),
+    }

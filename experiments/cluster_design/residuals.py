@@ -1,0 +1,193 @@
+"""What the rows that the model misses have in common, and what no further term could mend.
+
+    python experiments/cluster_design/residuals.py --data DIR
+
+``DIR`` has ``training_times/single.csv`` and ``training_times/multi.csv``. The constants are those of ``fit.py``, split
+0. Everything else here is fitted to *all* rows, also those on which ``fit.py`` tests: what is left then is the least
+error that a model with such a term could have, not one that it would have on new rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import fit
+import numpy as np
+import pandas as pd
+from scipy.optimize import linprog
+
+from ddlsched.performance.energy_costs import Costs
+from ddlsched.performance.estimate import estimate
+from ddlsched.performance.fitting import Fitted
+from ddlsched.performance.rows import plans_of
+
+LAYOUT = ["hidden", "tensor_parallel", "data_parallel", "pipeline_parallel"]
+PROFILE = ["hidden", "tensor_parallel", "micro_batch"]
+
+
+def predicted_s(rows: pd.DataFrame, fitted: Fitted) -> np.ndarray:
+    """Return the predicted time of each row's step, seconds."""
+    model, plan, _ = plans_of(rows)
+    found: np.ndarray = np.asarray(estimate(model, plan, fitted.machine(rows["gpus"].to_numpy())).step_s)
+    return found
+
+
+def slots(rows: pd.DataFrame) -> np.ndarray:
+    """Return how many micro-batches' time a step takes on a stage, those of filling and draining included."""
+    passes = rows["global_batch"] // rows["micro_batch"] // rows["data_parallel"]
+    found: np.ndarray = (passes + rows["pipeline_parallel"] - 1).to_numpy()
+    return found
+
+
+def missing_table(rows: pd.DataFrame, fitted: Fitted) -> pd.DataFrame:
+    """Return what each row takes longer than predicted: in all, and for each micro-batch on a stage."""
+    step_s = predicted_s(rows, fitted)
+    missing_s = rows["iteration_ms"] / 1e3 - step_s
+    columns = ["hidden", "micro_batch", "tensor_parallel", "data_parallel", "pipeline_parallel"]
+    table = rows[columns].assign(
+        slots=slots(rows),
+        error_percent=100 * (1e3 * step_s / rows["iteration_ms"] - 1),
+        missing_s=missing_s,
+        missing_ms_a_slot=1e3 * missing_s / slots(rows),
+    )
+    return table.sort_values([*LAYOUT, "micro_batch"])
+
+
+def terms_s(rows: pd.DataFrame, fitted: Fitted) -> dict[str, np.ndarray]:
+    """Return, for each thing that could be missing, what it takes in each row, seconds; how much of it is free."""
+    model, plan, _ = plans_of(rows)
+    machine = fitted.machine(rows["gpus"].to_numpy())
+    costs, layers = Costs(parallelism=plan, machine=machine), model.layers(plan)
+    found, block = estimate(model, plan, machine), costs.part(layers.block)
+    passes, staged = slots(rows), rows["pipeline_parallel"].to_numpy() > 1
+    activation_s = layers.block[0].activation_bytes / machine.tiers[1].bytes_per_s
+    embedding_bytes = 2 * layers.first[0].parameters
+    each = {
+        "a constant for each micro-batch on a stage": passes,
+        "tensors between stages sent whole by every GPU": passes * 2 * activation_s * staged,
+        "tensor-parallel collectives that take longer": passes * block.exposed_s * layers.num_blocks / plan.pipeline,
+        "forward passes that take longer": found.forward_s,
+        "stages that wait for the pipeline": found.bubble_s,
+        "gradients reduced as larger numbers": found.data_s,
+        "gradients of the tied embedding": embedding_bytes / machine.tiers[1].bytes_per_s * staged,
+        "an optimiser that takes longer": found.optimiser_s,
+        "memory that runs short": found.step_s * found.memory.total_bytes / machine.gpu.memory_bytes,
+        "a constant for each step": np.ones(len(rows)),
+    }
+    return {name: np.broadcast_to(np.asarray(seconds, float), len(rows)) for name, seconds in each.items()}
+
+
+def least_error(step_s: np.ndarray, measured_s: np.ndarray, columns: list[np.ndarray]) -> float:
+    """Return the least mean relative error if amounts >= 0 of some columns are added (a linear programme)."""
+    design = np.column_stack(columns) / measured_s[:, None] if columns else np.zeros((len(step_s), 0))
+    return least_deviation(design, 1 - step_s / measured_s, np.zeros((0, design.shape[1])))
+
+
+def least_deviation(design: np.ndarray, wanted: np.ndarray, not_above_0: np.ndarray) -> float:
+    """Return the least mean of ``|design @ x - wanted|`` for x >= 0 with ``not_above_0 @ x <= 0``."""
+    count, unknown = design.shape
+    sides = np.vstack(
+        [
+            np.hstack([design, -np.eye(count)]),
+            np.hstack([-design, -np.eye(count)]),
+            np.hstack([not_above_0, np.zeros((len(not_above_0), count))]),
+        ]
+    )
+    ends = np.concatenate([wanted, -wanted, np.zeros(len(not_above_0))])
+    costs = np.concatenate([np.zeros(unknown), np.full(count, 1 / count)])
+    return float(linprog(costs, A_ub=sides, b_ub=ends, method="highs").fun)
+
+
+def parts_s(rows: pd.DataFrame, fitted: Fitted) -> list[np.ndarray]:
+    """Return the parts of each row's predicted step, seconds."""
+    model, plan, _ = plans_of(rows)
+    found = estimate(model, plan, fitted.machine(rows["gpus"].to_numpy()))
+    parts = found.compute_s, found.tensor_s, found.pipeline_s, found.bubble_s, found.data_s, found.optimiser_s
+    return [np.broadcast_to(np.asarray(seconds, float), len(rows)) for seconds in parts]
+
+
+def terms_table(rows: pd.DataFrame, fitted: Fitted) -> pd.DataFrame:
+    """Return the least mean error of all rows with each term, and with all of them."""
+    step_s, measured_s = predicted_s(rows, fitted), rows["iteration_ms"].to_numpy() / 1e3
+    terms = terms_s(rows, fitted)
+    options = {"nothing": [], **{name: [column] for name, column in terms.items()}, "all of these": [*terms.values()]}
+    found = [(name, 100 * least_error(step_s, measured_s, columns)) for name, columns in options.items()]
+    free = least_error(np.zeros(len(rows)), measured_s, [*parts_s(rows, fitted), *terms.values()])
+    found.append(("all of these, and each part of the model any multiple of itself", 100 * free))
+    return pd.DataFrame(found, columns=["added to the model", "least mean error %"])
+
+
+def contradictions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return pairs of runs that differ in the micro-batch alone, of which the larger takes longer for a sequence.
+
+    A step takes c + slots x (a + b x micro-batch), whatever a, b and c from 0 are: divided by slots x micro-batch,
+    which grows with the micro-batch, it falls.
+    """
+    each_ms = rows["iteration_ms"] / (slots(rows) * rows["micro_batch"])
+    found = []
+    for layout, own in rows.assign(each_ms=each_ms).sort_values("micro_batch").groupby(LAYOUT):
+        for (_, less), (_, more) in pairwise(own.iterrows()):
+            if more["each_ms"] > less["each_ms"]:
+                found.append((*layout, less["micro_batch"], more["micro_batch"], more["each_ms"] / less["each_ms"] - 1))
+    table = pd.DataFrame(found, columns=[*LAYOUT, "micro_batch", "larger", "longer_percent"])
+    return table.assign(longer_percent=100 * table["longer_percent"])
+
+
+def least_by_profile(rows: pd.DataFrame, fitted: Fitted, *, rising: bool) -> float:
+    """Return the least mean error if each width, tensor parallelism and micro-batch has a factor of its own.
+
+    With ``rising`` a block's time may not fall where micro-batch or width grow and the rest is the same.
+    """
+    step_s, measured_s = predicted_s(rows, fitted), rows["iteration_ms"].to_numpy() / 1e3
+    profiles = rows.groupby(PROFILE).ngroup().to_numpy()
+    firsts = rows.groupby(PROFILE).head(1).sort_values(PROFILE)
+    design = np.zeros((len(rows), profiles.max() + 1))
+    design[np.arange(len(rows)), profiles] = step_s / measured_s
+    falls = _falls(firsts, fitted) if rising else np.zeros((0, design.shape[1]))
+    return least_deviation(design, np.ones(len(rows)), falls)
+
+
+def _falls(profiles: pd.DataFrame, fitted: Fitted) -> np.ndarray:
+    """Return a row for each pair of neighbouring profiles: the block's time of the smaller less that of the larger."""
+    model, plan, _ = plans_of(profiles)
+    costs = Costs(parallelism=plan, machine=fitted.machine(profiles["gpus"].to_numpy()))
+    block = costs.part(model.layers(plan).block)
+    block_s = block.compute_s + block.exposed_s
+    rows = []
+    for same, grows in ((["hidden", "tensor_parallel"], "micro_batch"), (["tensor_parallel", "micro_batch"], "hidden")):
+        for _, own in profiles.reset_index(drop=True).groupby(same):
+            for smaller, larger in pairwise(own.sort_values(grows).index):
+                row = np.zeros(len(profiles))
+                row[smaller], row[larger] = block_s[smaller], -block_s[larger]
+                rows.append(row)
+    return np.array(rows)
+
+
+def main() -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR")
+    frames = fit.read(parser.parse_args().data)
+    fitted, _ = fit.fit(frames, fit.SEED)
+    single, multi = frames["single"], frames["multi"]
+    print(f"What rows of 64 to 512 GPUs take longer than predicted\n{_text(missing_table(multi, fitted))}\n")
+    print(f"Larger micro-batches that take longer for a sequence\n{_text(contradictions(multi))}\n")
+    print(f"The least mean error of the rows of 64 to 512 GPUs\n{_text(terms_table(multi, fitted))}\n")
+    plain = 100 * float(np.abs(1e3 * predicted_s(single, fitted) / single["iteration_ms"] - 1).mean())
+    free, rising = (100 * least_by_profile(single, fitted, rising=rising) for rising in (False, True))
+    print(f"Rows of 2 to 8 GPUs: {plain:.2f} % off on average; at least {free:.2f} % with a factor for each of their")
+    print(
+        f"{single.groupby(PROFILE).ngroups} profiles, {rising:.2f} % if a block's time does not fall where it is larger"
+    )
+    return 0
+
+
+def _text(table: pd.DataFrame) -> str:
+    return table.to_string(index=False, float_format="%.2f")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

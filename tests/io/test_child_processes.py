@@ -1,0 +1,49 @@
+"""Processes that work for another one end with it."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ddlsched.errors import FaultyInputError
+
+PARENT = """
+import multiprocessing, os, signal, time
+from ddlsched.io.child_processes import follow_parent
+
+def work(parent, ready):
+    follow_parent(parent)
+    ready.set()
+    time.sleep(60)
+
+context = multiprocessing.get_context("fork")
+ready = context.Event()
+child = context.Process(target=work, args=(os.getpid(), ready))
+child.start()
+ready.wait(30)
+os.kill(child.pid, signal.SIGINT)
+time.sleep(0.2)
+print(child.pid, child.is_alive(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_one_leaves_ctrl_c_to_its_parent_and_ends_when_that_is_killed():
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    child, alive = done.stdout.split()
+    assert alive == "True"
+    until_s = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_faults_come_whole_from_another_process():
+    error = pickle.loads(pickle.dumps(FaultyInputError(["one", "two"])))
+    assert error.faults == ("one", "two")
+    assert str(error) == "one\ntwo"

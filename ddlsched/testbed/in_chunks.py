@@ -14,6 +14,7 @@ from ddlsched.engine.policy_forms import communication_form
 from ddlsched.errors import InputError
 from ddlsched.gate.transfer_gate import CHUNK_BYTES, WINDOW
 from ddlsched.policies.views import NetworkView, TransferView
+from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["InChunks"]
 
@@ -73,9 +74,7 @@ class _Agent:
 
     def _granted_bytes(self, transfer: TransferView) -> float:
         """Return how many bytes a transfer will have sent once its chunks under way have ended."""
-        servers = len(transfer.servers)
-        message_bytes = transfer.message_bytes * servers / (2 * max(servers - 1, 1))
-        chunks = max(math.ceil(message_bytes / self._chunk_bytes), 1)
+        chunks = max(math.ceil(_reduced_bytes(transfer) / self._chunk_bytes), 1)
         chunk_bytes = transfer.message_bytes / chunks
         ended = math.floor((transfer.bytes_sent + _PART_OF_A_BYTE) / chunk_bytes)
         return min(ended + self._window, chunks) * chunk_bytes
@@ -95,3 +94,14 @@ class _Agent:
         """Return when a chunk may end after which a transfer pauses, or the policy's own time."""
         own = self._policy.wake_s(now_s) if hasattr(self._policy, "wake_s") else None
         return min((wake_s for wake_s in (own, self._wake_s) if wake_s is not None), default=None)
+
+
+def _reduced_bytes(transfer: TransferView) -> float:
+    """Return what a transfer reduces: the largest message of its job that its ring can carry with the bytes it moves.
+
+    A contention model may move more, for what steps cost.
+    """
+    servers = len(transfer.servers)
+    most_bytes = transfer.message_bytes * servers / (2 * max(servers - 1, 1)) * (1 + 1e-9)
+    sizes = sorted(task.message_bytes for task in transfer.job.dag.tasks if isinstance(task, CollectiveTask))
+    return max([size for size in sizes if size <= most_bytes], default=sizes[0])

@@ -19,7 +19,7 @@ from ddlsched.testbed.pinned import Pinned
 SHORTEST = resolve("communication", "preemptive:by=time")
 
 
-def finishes(communication: Any) -> list[float]:
+def finishes(communication: Any, contention: str = "max-min:per_byte_s=1e-9") -> list[float]:
     """Return when a and b end, on the same two servers whose cards carry 1e9 bytes/s.
 
     Both compute for a second. Then a sends 1e9 bytes from 1.0 s on, and b 2e8 from 1.25 s on, for which it pauses a.
@@ -42,7 +42,7 @@ def finishes(communication: Any) -> list[float]:
         placement=Pinned(servers=dict.fromkeys(sizes, (0, 1))),
         order="srsf",
         communication=communication,
-        contention="max-min:per_byte_s=1e-9",
+        contention=contention,
     )
     ends: list[float] = result.jobs["finish_s"].tolist()
     return ends
@@ -65,6 +65,15 @@ def test_a_window_of_one_pauses_sooner() -> None:
 @pytest.mark.parametrize("chunk_bytes", [5e8, 1e9, 4e9])
 def test_a_message_of_no_more_chunks_than_are_under_way_is_never_paused(chunk_bytes: float) -> None:
     assert finishes(InChunks(policy=SHORTEST, chunk_bytes=chunk_bytes)) == pytest.approx([2.2, 1.65])
+
+
+def test_what_steps_cost_is_no_message() -> None:
+    """Two chunks of 5e8 bytes are all of a's message, though it moves 1.2e9 bytes: it is not paused.
+
+    From 1.25 s on, 0.25e9 of them sent, it shares with b, whose 4e8 bytes then take 0.8 s.
+    """
+    steps = "size-shares:per_byte_s=1e-9,exponent=0,step_s=0.1"
+    assert finishes(InChunks(policy=SHORTEST, chunk_bytes=5e8), steps) == pytest.approx([2.6, 2.05])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,10 +101,10 @@ def read_shares(path: Path) -> ShareRows:
 def _read(path: Path) -> ShareRows:
     parsed = [_parsed(row) for row in csv_rows(path, COLUMNS, ())]
     rows = ShareRows(*np.array(parsed, np.float64).reshape(-1, len(COLUMNS)).T)
-    pairs = int((rows.other_bytes > rows.message_bytes).sum())
+    pairs = int(((rows.other_bytes > 0) & (rows.chunk_bytes == 0)).sum())
     if pairs < _LEAST_PAIRS:
         raise InputError(
-            f"{path}: holds {pairs} rows with other_bytes above message_bytes; expected at least {_LEAST_PAIRS}"
+            f"{path}: holds {pairs} rows of whole messages beside other_bytes; expected at least {_LEAST_PAIRS}"
         )
     return rows
 
@@ -140,7 +140,8 @@ def fit_size_shares(rows: ShareRows, alone: Measurements, *, seed: int = 0) -> S
     if known["per_byte_s"] <= 0:
         raise InputError("no time of a byte above 0 fits; expected times that grow with the message")
     constants = dict(intervals(form, alone, seed=seed))
-    pairs, chunked = rows.rows(rows.other_bytes > 0), rows.rows(rows.chunk_bytes > 0)
+    pairs = rows.rows((rows.other_bytes > 0) & (rows.chunk_bytes == 0))
+    chunked = rows.rows((rows.other_bytes == 0) & (rows.chunk_bytes > 0))
     rng = np.random.default_rng(seed)
     exponents, windows = _resampled(lambda own: _exponent_and_window(own, known), pairs, rng)
     constants |= {"exponent": exponents, "window_bytes": windows}

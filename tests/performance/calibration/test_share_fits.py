@@ -104,7 +104,7 @@ GOOD = ["200000,800000,2,0,0.07", "200000,1600000,2,0,0.06", "400000,1600000,2,0
         ([*GOOD, "200000,800000,1,0,0.07"], "column servers: '1' is out of range or not whole"),
         ([*GOOD, "200000,800000,2,0,0"], "message_bytes is 200000 and transfer_s 0; expected both > 0"),
         ([*GOOD, "800000,200000,2,0,0.1"], "column other_bytes: 200000 is out of range; expected 0, or more than mess"),
-        ([GOOD[0], "800000,0,2,400000,0.07"], "holds 1 rows with other_bytes above message_bytes; expected at least 3"),
+        ([GOOD[0], "800000,0,2,400000,0.07"], "holds 1 rows of whole messages beside other_bytes; expected at least 3"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, lines: list[str], said: str) -> None:

@@ -22,7 +22,7 @@ from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 
-__all__ = ["build_state", "make_steps", "num_large_enough"]
+__all__ = ["build_state", "make_covers", "make_steps", "num_large_enough"]
 
 _FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
@@ -75,6 +75,7 @@ def build_state(
         transfers=arrays.transfers,
         links=_links(network),
         entries=make_records("entry", _FIRST_ENTRIES),
+        covers=make_covers(len(network.links)),
         steps=make_steps(len(network.links), LEVELS),
         filling=_filling(1),
         slices=make_records("slice", num_slices),
@@ -104,6 +105,7 @@ def build_state(
         touched_links=np.zeros(len(network.links), np.int64),
         due_links=np.zeros(len(network.links), np.int64),
         stale_links=np.zeros(len(network.links), np.int64),
+        doubted_links=np.zeros(len(network.links), np.int64),
         fresh=np.zeros(num_transfers, np.int64),
         items=np.zeros(longest, np.int64),
         keys=np.zeros((longest + 2) * KEY_WORDS, np.int64),
@@ -287,6 +289,13 @@ def _links(network: Network) -> Records:
     links.relative_bandwidth = [link.relative_bandwidth for link in network.links]
     links.bandwidth_bytes_per_s = [link.bandwidth_bytes_per_s for link in network.links]
     return links
+
+
+def make_covers(num_links: int) -> Records:
+    """Return what says which links cover others, with nothing placed."""
+    covers = make_records("cover", num_links)
+    covers.head = -1
+    return covers
 
 
 def make_steps(num_links: int, num_levels: int) -> Records:

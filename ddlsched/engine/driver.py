@@ -99,10 +99,9 @@ class Simulation:
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
-        asked_in_python = policies.placement, policies.allocation, policies.path
-        self._forms = PolicyForms(
-            policies.order, policies.communication, policies.contention, in_python, asked_in_python
-        )
+        asked = policies.order, policies.communication, policies.contention
+        others = policies.placement, policies.allocation, policies.path
+        self._forms = PolicyForms(*asked, in_python, others, predicted=disturbances.prediction_error > 0)
         num_slices = _SLICES if settings.window else 0
         moving = policies.order_stops or policies.placement_moves
         arrays = build_state(

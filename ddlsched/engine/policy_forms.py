@@ -85,6 +85,8 @@ class PolicyForms:
         Those that are asked in Python, whatever they are.
     others
         The run's policies that are always asked in Python.
+    predicted
+        Whether policies see predicted lengths of jobs.
 
     Raises
     ------
@@ -99,7 +101,9 @@ class PolicyForms:
         contention: Any,
         in_python: frozenset[Kind],
         others: tuple[Any, ...] = (),
+        predicted: bool = False,
     ) -> None:
+        self._predicted = predicted
         asked = {id(policy) for policy in (order, communication, contention)}
         self._all_different = len(asked) == 3 and asked.isdisjoint(map(id, others))
         self.communication_form = communication_form(communication)
@@ -118,7 +122,7 @@ class PolicyForms:
                 raise CannotCompileError(
                     f"{kind} {label(policy)}", "wake_s", "what asks to be woken is asked in Python"
                 )
-            compiled = {method: compile_method(policy, method) for method in methods}
+            compiled = {method: compile_method(policy, method, self._predicted) for method in methods}
             if hasattr(policy, "stops") and any(method.has_memory for method in compiled.values()):
                 raise CannotCompileError(f"{kind} {label(policy)}", "stops", "would not see what the key remembers")
             if not self._all_different and any(method.fields.changeable for method in compiled.values()):

@@ -28,6 +28,8 @@ class RunProgress(NamedTuple):
     ``share`` is that of the jobs' iterations that are done, weighted by their task and transfer ends (of elastic jobs,
     whose iterations are not fixed: of the jobs). ``events_per_s`` are such ends, also those skipped over, a second of
     wall time, and ``left_s`` is the wall time of the rest (NaN if nothing moves), both at the speed of the last 20 s.
+    The counts of iterations are those of the whole run so far, ``jumped_iterations`` a part of the contended ones;
+    what runs, shares a link or GPU, queues, sends and waits to send is what does now.
     """
 
     now_s: float
@@ -36,6 +38,14 @@ class RunProgress(NamedTuple):
     share: float
     events_per_s: float
     left_s: float
+    skipped_iterations: int = 0
+    contended_iterations: int = 0
+    jumped_iterations: int = 0
+    running_jobs: int = 0
+    sharing_jobs: int = 0
+    queued_jobs: int = 0
+    active_transfers: int = 0
+    waiting_transfers: int = 0
 
     def text(self) -> str:
         """Return it in a line: 31 %, 120 of 500 jobs done, 86,400 s simulated, 2.1 M events/s, 3 min left."""
@@ -94,7 +104,23 @@ class ProgressTeller:
         self._past.append((wall_s, share, events))
         passed_s, moved = wall_s - then_s, share - then_share
         left_s = passed_s * (1 - share) / moved if moved > 0 else float("nan")
-        return RunProgress(state.now_s, jobs_done, num_jobs, share, (events - then_events) / passed_s, left_s)
+        speed = (events - then_events) / passed_s
+        return RunProgress(state.now_s, jobs_done, num_jobs, share, speed, left_s, **self._counts())
+
+    def _counts(self) -> dict[str, int]:
+        jobs, now = self._state.jobs, self._state.now
+        running = jobs.state == JobState.RUNNING
+        sharing = running & ((jobs.shared_gpus > 0) | (jobs.shared_links > 0))
+        return {
+            "skipped_iterations": now.skipped_iterations.item(0),
+            "contended_iterations": now.contended_iterations.item(0),
+            "jumped_iterations": now.jumped_iterations.item(0),
+            "running_jobs": now.num_running.item(0),
+            "sharing_jobs": int(np.count_nonzero(sharing)),
+            "queued_jobs": now.num_queued.item(0),
+            "active_transfers": now.num_active.item(0),
+            "waiting_transfers": now.num_waiting.item(0),
+        }
 
     def _share(self) -> float:
         jobs, now_ns = self._state.jobs, self._state.now_ns

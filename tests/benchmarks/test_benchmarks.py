@@ -17,8 +17,11 @@ from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
 from monkeytree_paths import slowdowns
+from philly_first_fit import Rows, Watch
 
 import ddlsched
+from ddlsched.engine import run_progress
+from ddlsched.engine.run_progress import RunProgress
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 
 
@@ -159,3 +162,23 @@ def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     assert given.utilisation("crux", fair) >= min(on_one)
     levels = Levels(levels=(0, 1, 2, 3, 4), per_byte_s=1e-9)
     assert given.utilisation("crux", levels) != given.utilisation("crux", fair)
+
+
+def test_what_an_interrupted_run_has_counted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_progress, "_PAUSE_S", 0.0)
+    rows = Rows("Cut off", [], tmp_path / "table.txt")
+    watch = Watch(rows, pause_s=0.0)
+
+    def cut_off(progress: RunProgress) -> None:
+        watch(progress)
+        if progress.jobs_done >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.002), scheduler="srsf-1", watch=cut_off)
+    *_, row, note = rows.file.read_text().splitlines()
+    simulated_s, _, _, done, *_ = row.split()
+    assert float(simulated_s.replace(",", "")) > 0
+    assert 40 <= int(done) < 160
+    assert note == "The last row is of a run under way."
+    assert watch.row(5.0, 3, 2_000_000, 4_000_000, 1_000_000)[3:8] == [3, 2.0, 4.0, 1.0, 3.0]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from jobs_by_hand import data_parallel_job
+from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
 from ddlsched import Disturbances, Workload
+from ddlsched.engine.compiled.forms import compile_method
 from ddlsched.errors import InputError
 from ddlsched.workload.workload_specs import workload_of
 
@@ -88,6 +90,49 @@ def test_who_goes_first_is_what_is_predicted_and_compiled_code_sees_the_same():
     started = ddlsched.simulate(jobs, cluster, order="srtf", seed=5, disturbances=disturbances).jobs["start_s"]
     assert np.argsort(started, kind="stable").tolist() == np.argsort(predicted, kind="stable").tolist()
     assert predicted != sorted(predicted)
+
+
+@dataclass(frozen=True)
+class FewLeftFirst:
+    """Preemptive: a job of few iterations first, then one whose neighbours have few; both as predicted."""
+
+    compiled: ClassVar[bool] = True
+
+    def transfer_key(self, transfer, network):
+        met = sum(other.job.remaining_service_ns for other in network.met_by(transfer))
+        return transfer.job.iterations_left, met
+
+
+@dataclass(frozen=True)
+class FewLeftFirstInPython(FewLeftFirst):
+    compiled: ClassVar[bool] = False
+
+
+def test_views_that_come_from_transfers_and_lists_see_predictions_too():
+    def finish_s(communication, error):
+        pairs = [job(f"{n}", gpus=2, iterations=20 + n, message_bytes=1e9) for n in range(6)]
+        cluster = ddlsched.Cluster(num_servers=2, gpus_per_server=6, exclusive=True)
+        disturbances = Disturbances(prediction_error=error)
+        placement = Fixed(gpus={f"{n}": [n, 6 + n] for n in range(6)})
+        result = ddlsched.simulate(
+            Workload.of(pairs),
+            cluster,
+            placement=placement,
+            communication=communication,
+            seed=4,
+            disturbances=disturbances,
+        )
+        return result.jobs["finish_s"].tolist()
+
+    for error in (0.0, 1.0):
+        assert finish_s(FewLeftFirst(), error) == finish_s(FewLeftFirstInPython(), error)
+    assert finish_s(FewLeftFirst(), 0.0) != finish_s(FewLeftFirst(), 1.0)
+
+
+def test_a_policy_is_compiled_apart_for_runs_with_predictions():
+    plain, predicting = (compile_method(FewLeftFirst(), "transfer_key", predicted) for predicted in (False, True))
+    assert plain.address != predicting.address
+    assert compile_method(FewLeftFirst(), "transfer_key").address == plain.address
 
 
 def test_fifo_does_not_care():

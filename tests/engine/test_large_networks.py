@@ -10,6 +10,7 @@ from runs_of_settings import assert_agrees
 import ddlsched
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
+from algorithms.path.sglb import Sglb
 from ddlsched.engine.loop.sharing_small import MOST_LINKS
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.mltcp import Mltcp
@@ -17,7 +18,7 @@ from ddlsched.network.strict_levels import StrictLevels
 from topologies.clos import Clos
 
 MODELS = (MaxMin(), MaxMin(latency_s=1e-4), Mltcp(message_parts=2), StrictLevels(by="gpus", first=4.0))
-PATHS = (None, Ecmp(), LeastCongested())
+PATHS = (None, Ecmp(), LeastCongested(), Sglb())
 NUM_SERVERS = 40
 
 
@@ -44,7 +45,7 @@ def jobs(seed: int) -> ddlsched.Workload:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_the_engine_agrees_with_the_reference(seed: int) -> None:
     topology = Clos(servers_per_rack=4, racks_per_pod=2, rack_oversubscription=2.0, nic_gbps=10.0)
     cluster = ddlsched.Cluster(num_servers=NUM_SERVERS, gpus_per_server=2, topology=topology, exclusive=seed % 2 == 0)
@@ -53,7 +54,7 @@ def test_the_engine_agrees_with_the_reference(seed: int) -> None:
         "order": "srsf",
         "communication": "bounded-overlap:limit=99",
         "contention": MODELS[seed % 4],
-        "path": PATHS[seed % 3],
+        "path": PATHS[seed // 4],
     }
     result = ddlsched.simulate(jobs(seed), cluster, seed=seed, **policies)
     assert len(result.links) > MOST_LINKS

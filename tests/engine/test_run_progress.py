@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import run
-from jobs_by_hand import data_parallel_job
+from jobs_by_hand import Fixed, data_parallel_job
 
 import ddlsched
 from ddlsched.comparisons.sweeps.run_watch import under_way
@@ -34,6 +34,27 @@ def test_a_watcher_is_told_how_far_a_run_is() -> None:
     assert 0.2 < told[-1].share <= 1
     assert told[-1].jobs == 160
     assert told[-1].left_s < math.inf
+
+
+@pytest.mark.usefixtures("told_at_once")
+def test_a_watcher_is_told_what_was_counted_and_what_goes_on() -> None:
+    told: list[RunProgress] = []
+    pair = [data_parallel_job(name, gpus=2, message_bytes=1e9, iterations=100) for name in "ab"]
+    third = data_parallel_job("c", forward_s=1.0, iterations=100, arrival_s=1.0)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([*pair, third]),
+        ddlsched.Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=1.0),
+        placement=Fixed(gpus={"a": [0, 2], "b": [1, 3], "c": [0]}),
+        communication="bounded-overlap:limit=1",
+        watch=told.append,
+    )
+    at_1_s = next(progress for progress in told if progress.now_s == 1.0)  # a message takes 0.856 s
+    assert (at_1_s.running_jobs, at_1_s.sharing_jobs, at_1_s.queued_jobs) == (2, 2, 1)
+    assert (at_1_s.active_transfers, at_1_s.waiting_transfers) == (1, 1)
+    assert (at_1_s.skipped_iterations, at_1_s.contended_iterations, at_1_s.jumped_iterations) == (0, 1, 0)
+    last = told[-1]
+    assert (last.running_jobs, last.sharing_jobs, last.queued_jobs) == (2, 0, 0)  # the first to end made room
+    assert last.contended_iterations == result.contended_iterations
 
 
 @pytest.mark.usefixtures("told_at_once")

@@ -11,21 +11,24 @@ import numpy as np
 import pytest
 
 import ddlsched
-from ddlsched.engine.build import make_steps
+from ddlsched.engine.build import make_covers, make_steps
+from ddlsched.engine.loop.codes import Contention, TransferState
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
 from ddlsched.engine.loop.layout import example_state, make_records
 from ddlsched.engine.loop.sharing_binding import settle_binding
+from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed, settle_covers
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
 from ddlsched.network.contention import MaxMin
-from ddlsched.network.rates import rates_of
+from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 
 @numba.njit(**ENGINE_OPTIONS)
 def _fill(s):
+    settle_covers(s)
     settle_binding(s)
     return fill(s)
 
@@ -38,6 +41,16 @@ def _fill_component(s):
 @numba.njit(**ENGINE_OPTIONS)
 def _leave(s, number):
     leave_filling(s, s.transfers[number])
+
+
+@numba.njit(**ENGINE_OPTIONS)
+def _place(s, number):
+    join_placed(s, number)
+
+
+@numba.njit(**ENGINE_OPTIONS)
+def _remove(s, number):
+    leave_placed(s, number)
 
 
 @dataclass(frozen=True)
@@ -74,17 +87,18 @@ def full_filling(rings: list[Ring], on_link: list[list[int]], capacities: list[f
 
 @dataclass
 class Solver:
-    """The solver's records for transfers over rings, which start and stop."""
+    """The solver's records for transfers over rings, all placed on a network with idle links, which start and stop."""
 
     capacities: list[float]
     rings: list[Ring]
     active: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        num_links, num_levels = len(self.capacities), 1 + max(ring.level for ring in self.rings)
+        idle = [1.0] * max(0, MOST_LINKS + 1 - len(self.capacities))
+        num_links, num_levels = len(self.capacities) + len(idle), 1 + max(ring.level for ring in self.rings)
         links, transfers = make_records("link", num_links), make_records("transfer", len(self.rings))
         links.head = links.first_filled = -1
-        links.relative_bandwidth = self.capacities
+        links.relative_bandwidth = [*self.capacities, *idle]
         entries = make_records("entry", sum(len(ring.links) for ring in self.rings))
         transfers.step = -1
         e = 0
@@ -96,27 +110,42 @@ class Solver:
                 entries[e].share, entries[e].units = 1.0, ring.weight
                 e += 1
         run, filling = make_records("run", 1), make_records("filling", 1)
-        run.per_byte_s, filling.num_levels = 1.0, num_levels
+        run.per_byte_s, run.contention = 1.0, Contention.SHARES
+        filling.num_levels = num_levels
         records = {
             "run": run,
             "links": links,
             "transfers": transfers,
             "entries": entries,
+            "covers": make_covers(num_links),
             "steps": make_steps(num_links, num_levels),
             "filling": filling,
             "items": np.zeros(len(self.rings), np.int64),
         }
-        for name in ("touched_links", "due_links", "stale_links"):
+        for name in ("touched_links", "due_links", "stale_links", "doubted_links"):
             records[name] = np.zeros(num_links, np.int64)
         records["scratch"] = np.zeros(4 * len(self.rings) + 8, np.int64)
         self.state = example_state()._replace(**records)
         self.on_link: list[list[int]] = [[] for _ in self.capacities]
         self.touched: set[int] = set()
+        self.placed = set(range(len(self.rings)))
+        for n in self.placed:
+            _place(self.state, n)
+
+    def place(self, n: int) -> None:
+        self.placed.add(n)
+        _place(self.state, n)
+
+    def remove(self, n: int) -> None:
+        if n in self.active:
+            self.stop(n)
+        self.placed.remove(n)
+        _remove(self.state, n)
 
     def start(self, n: int) -> None:
         s = self.state
         self.active.add(n)
-        s.transfers.rate[n] = -1.0
+        s.transfers.rate[n], s.transfers.state[n] = -1.0, TransferState.ACTIVE
         for e in self._entries(n):
             link = s.entries.link[e]
             self.on_link[link].insert(0, n)
@@ -130,6 +159,7 @@ class Solver:
     def stop(self, n: int) -> None:
         s = self.state
         self.active.remove(n)
+        s.transfers.state[n] = TransferState.IDLE
         _leave(s, n)
         for e in self._entries(n):
             link, before, after = s.entries.link[e], s.entries.previous[e], s.entries.next[e]
@@ -254,7 +284,7 @@ def crossing(rng: random.Random) -> list[tuple[int, ...]]:
 
 EQUAL = (1.25e9,)
 FEW = (1.0, 2.0, 3.0)
-WEIGHTS = (1.0, 1.0, 2.0, 3.0, 0.1)
+WEIGHTS = (1.0, 1.0, 2.0, 3.0, counted_weight(0.1))
 
 
 @pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
@@ -275,10 +305,46 @@ def test_the_rates_are_those_of_a_full_filling_to_the_bit(topology, bandwidths, 
 
 def change(solver: Solver, rng: random.Random) -> None:
     """Start or stop a few transfers; some do both at one instant."""
-    for n in rng.sample(range(len(solver.rings)), min(rng.choice((1, 1, 1, 2, 4)), len(solver.rings))):
+    placed = sorted(solver.placed)
+    for n in rng.sample(placed, min(rng.choice((1, 1, 1, 2, 4)), len(placed))):
         (solver.stop if n in solver.active else solver.start)(n)
         if rng.random() < 0.1:
             (solver.stop if n in solver.active else solver.start)(n)
+
+
+@pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
+@pytest.mark.parametrize("bandwidths", [EQUAL, FEW], ids=["equal", "few"])
+@pytest.mark.parametrize("num_levels", [1, 3])
+def test_they_are_so_while_rings_come_and_go(topology, bandwidths, num_levels):
+    for seed in range(25):
+        rng = random.Random(seed)
+        rings = [Ring(links, rng.choice(WEIGHTS), int(rng.random() ** 2 * num_levels)) for links in topology(rng)]
+        num_links = 1 + max(max(ring.links) for ring in rings)
+        solver = Solver([rng.choice(bandwidths) for _ in range(num_links)], rings)
+        for _ in range(60):
+            if rng.random() < 0.3:
+                n = rng.randrange(len(rings))
+                (solver.remove if n in solver.placed else solver.place)(n)
+            change(solver, rng)
+            assert solver.rates() == solver.full()
+
+
+def covered(solver: Solver) -> list[int]:
+    """Return the links that another covers."""
+    solver.rates()
+    return [n for n in range(len(solver.capacities)) if solver.state.links.covered[n]]
+
+
+def test_links_that_another_covers_by_hand():
+    solver = Solver([12.0, 12.0, 30.0, 6.0], [Ring((0, 1, 2)), Ring((0, 2, 3))])
+    assert covered(solver) == [1, 2]  # by link 0, which is as narrow with a smaller number, or narrower
+    solver.remove(0)
+    assert covered(solver) == [0, 2]  # by link 3
+    solver.place(0)
+    assert covered(solver) == [1, 2]
+    assert covered(Solver([12.0, 12.0, 12.0], [Ring((0, 1, 1)), Ring((2, 1))])) == [2]  # link 0 has a smaller number
+    assert covered(Solver([12.1, 12.0], [Ring((0, 1, 1))])) == [0]
+    assert covered(Solver([12.0, 12.1], [Ring((0, 1, 1))])) == []  # the second is crossed more often
 
 
 @pytest.mark.parametrize("seed", range(480, 490))

@@ -20,7 +20,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
 import ddlsched.engine.compiled.views  # noqa: F401 (tells numba what views offer)
-from ddlsched.engine.compiled.view_types import job_at, link_at, network_at, transfer_at
+from ddlsched.engine.compiled.view_types import job_at, link_at, root_view, transfer_at
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
 from ddlsched.engine.loop.state import state_at
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
@@ -138,11 +138,11 @@ def _no_time(s: Any) -> float:  # noqa: ARG001
     return 0.0
 
 
-def _order_key(function: Any, fields_at: Any, clock: Any = _now_s) -> Callable[..., Any]:
+def _order_key(function: Any, fields_at: Any, network_of: Any, clock: Any = _now_s) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, key = _called(function, (fields_at(fields), job_at(s, number), clock(s)))
+        returned, key = _called(function, (fields_at(fields), job_at(network_of(s), number), clock(s)))
         if not returned or _store(s, place * KEY_WORDS, key) < 0:
             return FAILED
         return 0
@@ -150,11 +150,11 @@ def _order_key(function: Any, fields_at: Any, clock: Any = _now_s) -> Callable[.
     return entry
 
 
-def _transfer_key(function: Any, fields_at: Any) -> Callable[..., Any]:
+def _transfer_key(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, key = _called(function, (fields_at(fields), transfer_at(s, number), network_at(s, 0)))
+        returned, key = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
         if not returned or _store(s, place * KEY_WORDS, key) < 0:
             return FAILED
         return 0
@@ -162,11 +162,11 @@ def _transfer_key(function: Any, fields_at: Any) -> Callable[..., Any]:
     return entry
 
 
-def _admit(function: Any, fields_at: Any) -> Callable[..., Any]:
+def _admit(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, admitted = _called(function, (fields_at(fields), transfer_at(s, number), network_at(s, 0)))
+        returned, admitted = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
         if not returned:
             return FAILED
         return 1 if admitted else 0
@@ -174,11 +174,13 @@ def _admit(function: Any, fields_at: Any) -> Callable[..., Any]:
     return entry
 
 
-def _link_rate(function: Any, fields_at: Any) -> Callable[..., Any]:
+def _link_rate(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, rate = _called(function, (fields_at(fields), transfer_at(s, number), link_at(s, place)))
+        returned, rate = _called(
+            function, (fields_at(fields), transfer_at(network_of(s), number), link_at(network_of(s), place))
+        )
         if not returned or not 0.0 < rate < np.inf:
             return FAILED
         s.run[0].answer = rate
@@ -187,11 +189,11 @@ def _link_rate(function: Any, fields_at: Any) -> Callable[..., Any]:
     return entry
 
 
-def _weight(function: Any, fields_at: Any) -> Callable[..., Any]:
+def _weight(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, weight = _called(function, (fields_at(fields), transfer_at(s, number)))
+        returned, weight = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
         if not returned or not 0.0 < weight < np.inf:
             return FAILED
         s.run[0].answer = min(max(np.rint(weight / WEIGHT_UNIT), 1.0), 2.0**40) * WEIGHT_UNIT
@@ -200,11 +202,11 @@ def _weight(function: Any, fields_at: Any) -> Callable[..., Any]:
     return entry
 
 
-def _level(function: Any, fields_at: Any) -> Callable[..., Any]:
+def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
-        returned, level = _called(function, (fields_at(fields), transfer_at(s, number)))
+        returned, level = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
         if not returned or level < 0 or level >= LEVELS:
             return FAILED
         s.run[0].answer = level
@@ -224,12 +226,16 @@ METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
 """For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
 
 
-def entry_function(method: str, function: Any, dtype: np.dtype[Any], reads: frozenset[str]) -> Callable[..., Any]:
+def entry_function(
+    method: str, function: Any, dtype: np.dtype[Any], reads: frozenset[str], predicted: bool
+) -> Callable[..., Any]:
     """Return the entry of a compiled method, to be compiled with :data:`ENTRY_SIGNATURE`.
 
-    A key that does not read the time is not given it: the division is a twentieth of a run.
+    A key that does not read the time is not given it: the division is a twentieth of a run. ``predicted`` is the
+    flavour of the views that it is given.
     """
     make, _ = METHODS[method]
+    network_of = root_view(predicted)
     if method == "key" and "now_s" not in reads:
-        return _order_key(function, _record_at(dtype), _no_time)
-    return make(function, _record_at(dtype))
+        return _order_key(function, _record_at(dtype), network_of, _no_time)
+    return make(function, _record_at(dtype), network_of)

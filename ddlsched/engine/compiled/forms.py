@@ -69,8 +69,13 @@ _compiled: dict[str, tuple[Any, int, bool]] = {}
 _lock = threading.Lock()
 
 
-def compile_method(policy: Any, method: str) -> CompiledMethod:
+def compile_method(policy: Any, method: str, predicted: bool = False) -> CompiledMethod:
     """Return a method of a policy, compiled in this process, by an earlier one, or now.
+
+    Parameters
+    ----------
+    predicted
+        Whether it sees predicted lengths of jobs.
 
     Raises
     ------
@@ -83,11 +88,11 @@ def compile_method(policy: Any, method: str) -> CompiledMethod:
             raise CannotCompileError(
                 _first_line(program), method, "changes its object, so that it matters who is first"
             )
-        name = f"{method}-{_digest(program)}"
+        name = f"{method}-{_digest(program)}{'-predicted' if predicted else ''}"
         with _lock:
             if name not in _compiled:
                 with compiling():
-                    _compiled[name] = _entry(program, method, name)
+                    _compiled[name] = _entry(program, method, name, predicted)
     except CannotCompileError:
         raise
     except Exception as error:  # what the compiler did not expect, Python still runs
@@ -112,14 +117,14 @@ def _compiler_stamp() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def _entry(program: Program, method: str, name: str) -> tuple[Any, int, bool]:
+def _entry(program: Program, method: str, name: str, predicted: bool) -> tuple[Any, int, bool]:
     """Return the compiled entry, the words of its key, and whether the first is whole."""
     from ddlsched.engine.compiled.cache import kept_entry
 
-    return kept_entry(name, lambda: _typed(program, method))
+    return kept_entry(name, lambda: _typed(program, method, predicted))
 
 
-def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
+def _typed(program: Program, method: str, predicted: bool) -> tuple[Any, int, bool]:
     """Compile a method and return its entry's Python function, the words of its key, and whether the first is whole."""
     from numba.core import types
     from numba.core.errors import NumbaError
@@ -129,13 +134,14 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
     from ddlsched.engine.loop.codes import KEY_WORDS
     from ddlsched.policies.compiling.compiler import compiled_function, reason_of
 
+    job, transfer, link, network = (view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK))
     given = {
-        "key": (JOB, types.float64),
-        "transfer_key": (TRANSFER, NETWORK),
-        "admit": (TRANSFER, NETWORK),
-        "link_rate": (TRANSFER, LINK),
-        "weight": (TRANSFER,),
-        "level": (TRANSFER,),
+        "key": (job, types.float64),
+        "transfer_key": (transfer, network),
+        "admit": (transfer, network),
+        "link_rate": (transfer, link),
+        "weight": (transfer,),
+        "level": (transfer,),
     }[method]
     from numba import from_dtype
 
@@ -150,7 +156,7 @@ def _typed(program: Program, method: str) -> tuple[Any, int, bool]:
         if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
             what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
             raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")
-        entry = entry_function(method, function, program.fields.dtype, program.reads)
+        entry = entry_function(method, function, program.fields.dtype, program.reads, predicted)
     except NumbaError as error:
         raise reason_of(error, program) from None
     words = len(kinds) if expected is None else 0

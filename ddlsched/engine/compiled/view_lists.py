@@ -31,12 +31,10 @@ def _in_scratch(row: Any, place: int) -> int:
     return state_of(row).scratch[first_of(row) + place]
 
 
-TRANSFERS = ListType(TRANSFER, "scratch", lambda row, place: transfer_at(state_of(row), _in_scratch(row, place)))
-NUMBERS = ListType(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
-CROSSED = ListType(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
-LINKS = ListType(CABLE, "themselves", lambda row, place: cable_at(state_of(row), first_of(row) + place))
-make_transfers, make_numbers = make_list(TRANSFERS), make_list(NUMBERS)
-make_crossed, make_links = make_list(CROSSED), make_list(LINKS)
+make_transfers = make_list(TRANSFER, "scratch", lambda row, place: transfer_at(row, _in_scratch(row, place)))
+make_numbers = make_list(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
+make_crossed = make_list(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
+make_links = make_list(CABLE, "themselves", lambda row, place: cable_at(row, first_of(row) + place))
 
 
 @overload(len)

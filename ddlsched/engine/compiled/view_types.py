@@ -1,4 +1,9 @@
-"""Views in compiled code: a job, a transfer, a link or the network is the state's address and a number."""
+"""Views in compiled code: a job, a transfer, a link or the network is the state's address and a number.
+
+They come in two flavours, of which a policy is compiled for the one that its run needs: most runs have no predicted
+lengths of jobs, and do not ask for them at each access. A view that is made from another, or from a list, is of the
+same flavour.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +30,23 @@ __all__ = [
     "cable_at",
     "job_at",
     "link_at",
-    "network_at",
     "number_of",
+    "root_view",
     "state_of",
     "transfer_at",
 ]
 
 
 class ViewType(types.Type):
-    """A view of one thing."""
+    """A view of one thing; ``predicted`` if policies see predicted lengths of jobs."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, what: str, predicted: bool = False) -> None:
+        self.what, self.predicted = what, predicted
+        super().__init__(f"{what} of predicted length" if predicted else what)
+
+    def flavoured(self, predicted: bool) -> ViewType:
+        """Return the view of the same thing in one of the flavours."""
+        return ViewType(self.what, predicted)
 
 
 @register_model(ViewType)
@@ -59,6 +69,7 @@ class ListType(types.SimpleIterableType):  # type: ignore[misc]
 
     def __init__(self, item: Any, place: str, get: Callable[..., Any]) -> None:
         self.item, self.place, self.get = item, place, get
+        self.predicted = isinstance(item, ViewType) and item.predicted
         super().__init__(f"list of {item} in {place}", _IteratorType(self))
 
 
@@ -84,32 +95,54 @@ class _IteratorModel(models.StructModel):  # type: ignore[misc]
 # --- views and lists are made and taken apart
 
 
-def make_view(view: ViewType) -> Any:
-    """Return the function that makes a view of a state and a number."""
+def root_view(predicted: bool) -> Any:
+    """Return the function of a state that makes the view of its network, of which other views are made."""
+    view = NETWORK.flavoured(predicted)
 
     @intrinsic
-    def make(typing_context: Any, state: Any, number: Any) -> Any:  # noqa: ARG001
+    def make(typing_context: Any, state: Any) -> Any:  # noqa: ARG001
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
             made = cgutils.create_struct_proxy(view)(context, builder)
-            made.state, made.number = arguments
+            made.state, made.number = arguments[0], ir.Constant(ir.IntType(64), 0)
             return made._getvalue()
 
-        return signature(view, STATE, types.int64), generate
+        return signature(view, STATE), generate
 
     return make
 
 
-def make_list(row: ListType) -> Any:
-    """Return the function that makes a list of a state, a first place and a count."""
+def make_view(plain: ViewType) -> Any:
+    """Return the function of a view or list and a number that makes a view of the same state and flavour."""
 
     @intrinsic
-    def make(typing_context: Any, state: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
-            made = cgutils.create_struct_proxy(row)(context, builder)
-            made.state, made.first, made.count = arguments
+    def make(typing_context: Any, near: Any, number: Any) -> Any:  # noqa: ARG001
+        view = plain.flavoured(near.predicted)
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            made = cgutils.create_struct_proxy(view)(context, builder)
+            made.state = cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).state
+            made.number = arguments[1]
             return made._getvalue()
 
-        return signature(row, STATE, types.int64, types.int64), generate
+        return signature(view, near, types.int64), generate
+
+    return make
+
+
+def make_list(item: Any, place: str, get: Callable[..., Any]) -> Any:
+    """Return the function of a view, a first place and a count that makes a list of the same state and flavour."""
+
+    @intrinsic
+    def make(typing_context: Any, near: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
+        row = ListType(item.flavoured(near.predicted) if isinstance(item, ViewType) else item, place, get)
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+            made = cgutils.create_struct_proxy(row)(context, builder)
+            made.state = cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).state
+            made.first, made.count = arguments[1:]
+            return made._getvalue()
+
+        return signature(row, near, types.int64, types.int64), generate
 
     return make
 
@@ -167,4 +200,4 @@ def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any)
         builder.store(builder.add(place, ir.Constant(ir.IntType(64), 1)), iterator.place)
 
 
-job_at, transfer_at, link_at, network_at, cable_at = (make_view(view) for view in (JOB, TRANSFER, LINK, NETWORK, CABLE))
+job_at, transfer_at, link_at, cable_at = (make_view(view) for view in (JOB, TRANSFER, LINK, CABLE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba.extending import overload_attribute, overload_method, register_jitable
+from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
 from ddlsched.engine.compiled.view_lists import (
     make_crossed,
@@ -26,6 +26,7 @@ from ddlsched.engine.compiled.view_types import (
     state_of,
 )
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
+from ddlsched.policies.compiling.kinds import typed
 from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
@@ -34,14 +35,14 @@ __all__ = ["names_of"]
 # --- jobs
 
 
-_attributes: dict[str, dict[ViewType, Any]] = {}
+_attributes: dict[str, dict[str, Any]] = {}
 _methods: set[str] = set()
 
 
 def names_of(view: ViewType) -> set[str]:
     """Return the names that a view has in compiled code."""
-    names = {name for name, functions in _attributes.items() if view in functions}
-    return names | _methods if view == NETWORK else names
+    names = {name for name, functions in _attributes.items() if view.what in functions}
+    return names | _methods if view.what == NETWORK.what else names
 
 
 def _attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
@@ -50,11 +51,11 @@ def _attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
         functions = _attributes[name] = {}
 
         def choose(view):  # type: ignore[no-untyped-def]
-            compiled = functions.get(view)
+            compiled = functions.get(view.what)
             return None if compiled is None else lambda view: compiled(view)
 
         overload_attribute(ViewType, name)(choose)
-    _attributes[name][view] = register_jitable(function)
+    _attributes[name][view.what] = register_jitable(function)
 
 
 def _record_of_job(name: str) -> Callable[..., Any]:
@@ -99,37 +100,38 @@ def _record(view: Any) -> Any:
     return state_of(view).jobs[number_of(view)]
 
 
+def _misjudged(job: Any) -> int:
+    """Return by how many iterations a job is taken for longer than it is, in runs with predicted lengths."""
+    raise NotImplementedError
+
+
+@overload(_misjudged)
+@typed
+def _misjudged_by_flavour(job: Any) -> Any:
+    return (lambda job: _record(job).misjudged_iterations) if job.predicted else (lambda job: 0)  # noqa: ARG005
+
+
 @register_jitable
-def _misjudged_left(record: Any) -> int:
+def _misjudged_left(job: Any) -> int:
     """Return by how many iterations more a job is taken to have left; one that has not ended has one at least."""
-    if record.misjudged_iterations == 0 or record.iterations_left == 0:
+    if _misjudged(job) == 0 or _record(job).iterations_left == 0:
         return 0
-    return max(record.misjudged_iterations, 1 - record.iterations_left)
+    return max(_misjudged(job), 1 - _record(job).iterations_left)
 
 
 @register_jitable
-def _service_of(record: Any, iterations: int) -> int:
-    return 0 if iterations == 0 else iterations * (record.service_ns // record.iterations)
+def _service_of(job: Any, iterations: int) -> int:
+    return 0 if iterations == 0 else iterations * (_record(job).service_ns // _record(job).iterations)
 
 
 @register_jitable
-def _remaining_ns(record: Any) -> int:
-    return record.remaining_service_ns + _service_of(record, _misjudged_left(record))
+def _remaining_ns(job: Any) -> int:
+    return _record(job).remaining_service_ns + _service_of(job, _misjudged_left(job))
 
 
 @register_jitable
-def _left(record: Any) -> int:
-    return record.iterations_left + _misjudged_left(record)
-
-
-def _iterations(job: Any) -> Any:
-    record = _record(job)
-    return record.iterations + record.misjudged_iterations
-
-
-def _service(job: Any) -> Any:
-    record = _record(job)
-    return record.service_ns + _service_of(record, record.misjudged_iterations)
+def _left(job: Any) -> int:
+    return _record(job).iterations_left + _misjudged_left(job)
 
 
 def _attained(job: Any) -> Any:
@@ -138,21 +140,19 @@ def _attained(job: Any) -> Any:
 
 
 def _per_gpu(job: Any) -> Any:
-    record = _record(job)
-    remaining_ns = _remaining_ns(record)
-    return remaining_ns // record.num_gpus, (remaining_ns % record.num_gpus) / (record.num_gpus * 1.0)
+    remaining_ns, num_gpus = _remaining_ns(job), _record(job).num_gpus
+    return remaining_ns // num_gpus, (remaining_ns % num_gpus) / (num_gpus * 1.0)
 
 
 def _remaining_time(job: Any) -> Any:
-    record = _record(job)
-    remaining_ns = _remaining_ns(record)
-    whole_ns = _plus(remaining_ns // record.num_gpus, _times(_left(record), record.communication_ns))
+    remaining_ns, record = _remaining_ns(job), _record(job)
+    whole_ns = _plus(remaining_ns // record.num_gpus, _times(_left(job), record.communication_ns))
     return whole_ns, (remaining_ns % record.num_gpus) / (record.num_gpus * 1.0)
 
 
 def _remaining_communication(job: Any) -> Any:
     record = _record(job)
-    return _times(_times(_left(record), record.communication_ns), record.num_gpus)
+    return _times(_times(_left(job), record.communication_ns), record.num_gpus)
 
 
 def _start(job: Any) -> Any:
@@ -165,11 +165,11 @@ def _start(job: Any) -> Any:
 def _gpus(job: Any) -> Any:
     s, record = state_of(job), _record(job)
     if record.num_servers == 0:
-        return make_numbers(s, 0, 0)
+        return make_numbers(job, 0, 0)
     first = take_scratch(s, record.num_gpus)
     for i in range(record.num_gpus):
         s.scratch[first + i] = s.workers[record.first_worker + i].gpu
-    return make_numbers(s, first, record.num_gpus)
+    return make_numbers(job, first, record.num_gpus)
 
 
 @register_jitable
@@ -190,16 +190,16 @@ def _list_servers(s: Any, record: Any) -> Any:
 
 
 def _servers(job: Any) -> Any:
-    s, record = state_of(job), _record(job)
+    record = _record(job)
     if record.num_servers == 0:
-        return make_numbers(s, 0, 0)
-    return make_numbers(s, _list_servers(s, record), record.num_servers)
+        return make_numbers(job, 0, 0)
+    return make_numbers(job, _list_servers(state_of(job), record), record.num_servers)
 
 
-_attribute(JOB, "iterations", _iterations)
-_attribute(JOB, "iterations_left", lambda job: _left(_record(job)))
-_attribute(JOB, "service_ns", _service)
-_attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(_record(job)))
+_attribute(JOB, "iterations", lambda job: _record(job).iterations + _misjudged(job))
+_attribute(JOB, "iterations_left", lambda job: _left(job))
+_attribute(JOB, "service_ns", lambda job: _record(job).service_ns + _service_of(job, _misjudged(job)))
+_attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(job))
 _attribute(JOB, "attained_service_ns", _attained)
 _attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
 _attribute(JOB, "remaining_time_ns", _remaining_time)
@@ -228,16 +228,16 @@ def _bytes_sent(transfer: Any) -> Any:
 
 def _links_of(transfer: Any) -> Any:
     record = _transfer(transfer)
-    return make_crossed(state_of(transfer), record.first_entry, record.num_entries)
+    return make_crossed(transfer, record.first_entry, record.num_entries)
 
 
 def _servers_of(transfer: Any) -> Any:
     s = state_of(transfer)
     record = s.jobs[_transfer(transfer).job]
-    return make_numbers(s, _list_servers(s, record), record.num_servers)
+    return make_numbers(transfer, _list_servers(s, record), record.num_servers)
 
 
-_attribute(TRANSFER, "job", lambda transfer: job_at(state_of(transfer), _transfer(transfer).job))
+_attribute(TRANSFER, "job", lambda transfer: job_at(transfer, _transfer(transfer).job))
 _attribute(TRANSFER, "message_bytes", lambda transfer: _transfer(transfer).bytes)
 _attribute(TRANSFER, "bytes_left", lambda transfer: _bytes_left(transfer))
 _attribute(TRANSFER, "bytes_sent", _bytes_sent)
@@ -278,11 +278,12 @@ def _sort(numbers: Any, first: int, count: int) -> None:
 
 
 @register_jitable
-def _sorted_transfers(s: Any, first: int) -> Any:
+def _sorted_transfers(network: Any, first: int) -> Any:
     """Show the transfers from a place to the end of the scratch array, the smallest number first."""
+    s = state_of(network)
     count = s.run[0].scratch_used - first
     _sort(s.scratch, first, count)
-    return make_transfers(s, first, count)
+    return make_transfers(network, first, count)
 
 
 @register_jitable
@@ -311,7 +312,7 @@ def _met_by(network: Any, transfer: Any) -> Any:
     first = run.scratch_used
     for e in range(record.first_entry, record.first_entry + record.num_entries):
         _list_on_link(s, s.entries[e].link, number, run.seen)
-    return _sorted_transfers(s, first)
+    return _sorted_transfers(network, first)
 
 
 @register_jitable
@@ -322,7 +323,7 @@ def _transfers_on(network: Any, link: int) -> Any:
     run.seen += 1
     first = run.scratch_used
     _list_on_link(s, link, -1, run.seen)
-    return _sorted_transfers(s, first)
+    return _sorted_transfers(network, first)
 
 
 @register_jitable
@@ -333,35 +334,36 @@ def _num_on(network: Any, link: int) -> int:
 
 
 @register_jitable
-def _sorted_copy(s: Any, numbers: Any, count: int) -> Any:
+def _sorted_copy(network: Any, numbers: Any, count: int) -> Any:
+    s = state_of(network)
     first = take_scratch(s, count)
     for place in range(count):
         s.scratch[first + place] = numbers[place]
-    return _sorted_transfers(s, first)
+    return _sorted_transfers(network, first)
 
 
 def _active(network: Any) -> Any:
     s = state_of(network)
-    return _sorted_copy(s, s.active, s.run[0].num_active)
+    return _sorted_copy(network, s.active, s.run[0].num_active)
 
 
 def _waiting(network: Any) -> Any:
     s = state_of(network)
-    return _sorted_copy(s, s.waiting, s.run[0].num_waiting)
+    return _sorted_copy(network, s.waiting, s.run[0].num_waiting)
 
 
 _attribute(NETWORK, "now_ns", lambda network: state_of(network).run[0].now_ns)
 _attribute(NETWORK, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
 _attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
 _attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
-_attribute(NETWORK, "links", lambda network: make_links(state_of(network), 0, len(state_of(network).links)))
+_attribute(NETWORK, "links", lambda network: make_links(network, 0, len(state_of(network).links)))
 _attribute(NETWORK, "active", _active)
 _attribute(NETWORK, "waiting", _waiting)
 
 
 def _method(name: str, function: Callable[..., Any]) -> None:
     _methods.add(name)
-    overload_method(ViewType, name)(lambda network, argument: function if network == NETWORK else None)  # noqa: ARG005
+    overload_method(ViewType, name)(lambda network, argument: function if network.what == NETWORK.what else None)  # noqa: ARG005
 
 
 _method("met_by", lambda network, argument: _met_by(network, argument))

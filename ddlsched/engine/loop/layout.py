@@ -25,11 +25,11 @@ _INTEGERS = {
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
         # what this instant must still do
-        "must_place communicate rerate again clock_overflow num_elastic_queued components_changed "
+        "must_place communicate rerate unweighed again clock_overflow num_elastic_queued components_changed "
         # jobs that are to move, or whose state is on its way
         "num_unsettled "
-        # transfers that are ready and have yet to get their paths
-        "num_unrouted "
+        # transfers that are ready and have yet to get their paths; links that may be covered or not covered any more
+        "num_unrouted num_doubted_links "
         # when a policy wants to be woken; -1 for never
         "wake_placement_ns wake_communication_ns "
         # when servers fail or come back, and when Python wants to see the state; the last ns for never
@@ -106,8 +106,9 @@ _INTEGERS = {
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries
         "unrouted entry_room "
-        # how many of its entries bind it, and which link does of those that it has for itself, or -1
-        "num_binding own_link"
+        # how many of its entries are at links that are not covered, how many bind it, and which link does of those that
+        # it has for itself, or -1
+        "num_open num_binding own_link"
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
@@ -115,11 +116,14 @@ _INTEGERS = {
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
         "due_place due_level due_lead due_follower "
-        # whether it cannot bind the one transfer on it
-        "asleep"
+        # whether it cannot bind the one transfer on it, and whether it cannot bind any, as another link does before
+        "asleep covered"
     ),
-    # of the entries from a transfer's first on, ``binding`` holds one after another those that bind it
-    "entry": "link transfer next previous next_filled previous_filled binding",
+    # of the entries from a transfer's first on, ``open`` holds one after another those at links that are not covered,
+    # and ``binding`` those that bind it; the lists of those that are placed are there whether or not they send
+    "entry": "link transfer next previous next_filled previous_filled binding open next_placed previous_placed",
+    # a link's list of entries that are placed; while links are compared, what a transfer does on this one
+    "cover": "head doubted stamp crossings mark passed passed_stamp",
     # a link's step in the filling of a level: whether it has one, when in the filling, and the next of its batch
     "step": "level chosen lead index next_follower",
     "filling": "level lead index open num_levels num_due num_stale num_rated stamp",
@@ -136,6 +140,7 @@ _FLOATS = {
     "step": "lead_share share",
     "filling": "lead_share",
     "entry": "share units",
+    "cover": "least_share greatest_share",
     "slice": "rate",
 }
 
@@ -189,6 +194,7 @@ class State(NamedTuple):
     transfers: Records
     links: Records
     entries: Records
+    covers: Records
     steps: Records
     filling: Records
     slices: Records
@@ -218,6 +224,7 @@ class State(NamedTuple):
     touched_links: np.ndarray
     due_links: np.ndarray
     stale_links: np.ndarray
+    doubted_links: np.ndarray
     fresh: np.ndarray
     items: np.ndarray
     keys: np.ndarray

@@ -9,6 +9,7 @@ from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
+from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
@@ -93,6 +94,7 @@ def place_job(
             s.entries[run.num_entries].transfer = job.first_transfer + i
             run.num_entries += 1
             place += 1
+        join_placed(s, job.first_transfer + i)
         task = s.tasks[job.first_task + transfer.task]
         task.load_ns = load_ns[i]
         if job.grouped == 0:
@@ -217,6 +219,15 @@ def book(s, job):
 
 
 @njit
+def leave_network(s, job):
+    """A job's transfers lose their links."""
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        leave_placed(s, number)
+    for number in range(job.first_flow, job.first_flow + job.num_flows):
+        leave_placed(s, number)
+
+
+@njit
 def book_bytes(s, transfer):
     """Write down on its links what a transfer has sent since that was done last."""
     sent_bytes = transfer.bytes * transfer.times_sent
@@ -235,6 +246,7 @@ def reroute_transfer(s, number, links, shares, latency_ns):
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         unlink_waiting(s, e)
     book_bytes(s, transfer)
+    leave_placed(s, number)
     if len(links) > transfer.entry_room:
         transfer.first_entry, transfer.entry_room = run.num_entries, len(links)
         run.num_entries += len(links)
@@ -247,6 +259,7 @@ def reroute_transfer(s, number, links, shares, latency_ns):
         if shares[place] != 1.0:
             transfer.uneven = 1
         link_waiting(s, e)
+    join_placed(s, number)
     count_units(s, transfer)
 
 
@@ -268,6 +281,7 @@ def remove_job(s, job):
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         leave_gpu(s, number)
     leave_links(s, job)
+    leave_network(s, job)
     leave_running(s, job)
     if job.leaving > 0:
         job.leaving = 0

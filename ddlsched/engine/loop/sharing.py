@@ -8,6 +8,7 @@ from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
 from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.loop.sharing_binding import settle_binding
+from ddlsched.engine.loop.sharing_covers import settle_covers
 from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing_solver import fill, leave_filling
@@ -164,10 +165,12 @@ def weigh_component(s):
 @called_by_address("shares_address")
 def rerate_shares(s, number):  # noqa: ARG001
     """Ask the weights that are not known, and share; ``number`` means nothing."""
-    if s.run[0].weights_are_fixed == 1:
-        weigh_new(s)
-    else:
+    run = s.run[0]
+    if run.weights_are_fixed == 0:
         weigh_component(s)
+    elif run.unweighed == 1:
+        weigh_new(s)
+    run.unweighed = 0
     rerate_max_min(s)
 
 
@@ -178,6 +181,7 @@ def rerate_max_min(s):
     if len(s.links) <= MOST_LINKS:
         count = fill_component(s)
     else:
+        settle_covers(s)
         settle_binding(s)
         count = fill(s)
     if run.record == 1:

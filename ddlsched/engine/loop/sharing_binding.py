@@ -1,4 +1,4 @@
-"""Which links can bind a transfer: all that it shares, and one of those that it has for itself.
+"""Which links can bind a transfer, of those not covered: all that it shares now, and one that it has for itself.
 
 Links that carry one transfer only have shares that stay as they are until it is filled, which is at the latest when the
 least of these shares (ties: least link number) is due. At the others nothing is left to fill then, so they are *asleep*
@@ -20,7 +20,8 @@ def settle_binding(s):
     """Bring up to date what binds the transfers on touched links."""
     num_touched = s.run[0].num_touched_links
     for place in range(num_touched):
-        if s.links[s.touched_links[place]].count > 1:
+        link = s.links[s.touched_links[place]]
+        if link.count > 1 and link.covered == 0:
             share_link(s, s.touched_links[place])
     for place in range(num_touched):
         e = s.links[s.touched_links[place]].head
@@ -50,7 +51,8 @@ def share_link(s, number):
 def bind(s, transfer):
     """Find what binds a transfer that has just started."""
     least = transfer.own_link = -1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
+        e = s.entries[place].open
         link = s.links[s.entries[e].link]
         if link.count > 1:
             append_binding(s, transfer, e)
@@ -77,7 +79,8 @@ def binds_before(s, entry, other):
 def replace_own_link(s, transfer):
     """Wake the link that binds a transfer instead of one that it no longer has for itself."""
     least = -1
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+    for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
+        e = s.entries[place].open
         link = s.links[s.entries[e].link]
         sleeps = link.asleep == 1 and link.count == 1
         if sleeps and (least < 0 or binds_before(s, s.entries[e], s.entries[least])):

@@ -49,7 +49,8 @@ def fill(s):
     now.num_due = now.num_stale = now.num_rated = 0
     for place in range(s.run[0].num_touched_links):
         number = s.touched_links[place]
-        if s.links[number].head < 0 or s.links[number].asleep == 1:
+        link = s.links[number]
+        if link.head < 0 or link.asleep == 1 or link.covered == 1:
             withdraw_all(s, number)
         else:
             wake(s, number)

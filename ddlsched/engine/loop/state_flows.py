@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.dormancy import wake_all
 from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop.sharing_covers import join_placed
 from ddlsched.engine.loop.transfers import join_waiting
 
 
@@ -34,6 +35,7 @@ def send_state(s, number, hold_ns, links, ends, sizes_bytes, latency_ns):
             s.entries[run.num_entries].transfer = job.first_flow + i
             run.num_entries += 1
             place += 1
+        join_placed(s, job.first_flow + i)
         join_waiting(s, job.first_flow + i)
 
 

@@ -103,6 +103,8 @@ def start_transfer(s, number):
     run.num_active += 1
     transfer.since_ns = run.now_ns
     transfer.segment_ns = run.now_ns
+    if transfer.weight == 0.0:
+        run.unweighed = 1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
         link = s.links[entry.link]

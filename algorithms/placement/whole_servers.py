@@ -47,7 +47,7 @@ class WholeServers:
             )
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Return the GPUs, server by server, or None to wait."""
+        """Return the GPUs, server by server, or None to wait, also for more than there are."""
         free: dict[int, list[GpuId]] = {}
         for gpu in cluster.eligible_gpus(job):
             if not cluster.num_residents(gpu):
@@ -58,7 +58,10 @@ class WholeServers:
             return free[min(enough)[1]][: job.num_gpus] if enough else None
         whole = {server: free[server] for server in all_gpus if len(free.get(server, ())) == len(all_gpus[server])}
         tiers = [*filter(None, (self.servers_per_rack, self.servers_per_pod)), cluster.num_servers]
-        narrowest = next(place for place, tier in enumerate(tiers) if job.num_gpus <= _most_gpus(all_gpus, tier))
+        holding = [place for place, tier in enumerate(tiers) if job.num_gpus <= _most_gpus(all_gpus, tier)]
+        if not holding:
+            return None
+        narrowest = holding[0]
         enough_in = [group for group in _groups(whole, tiers[narrowest]).values() if _num_gpus(group) >= job.num_gpus]
         return _nearest(job.num_gpus, min(enough_in, key=_num_gpus), tiers[:narrowest]) if enough_in else None
 

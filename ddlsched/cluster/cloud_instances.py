@@ -114,13 +114,15 @@ class CloudInstances:
         return CapacityTrace(tuple(stays))
 
     def _stays(self, server: int, seen_s: np.ndarray, rng: np.random.Generator) -> Iterator[Presence]:
-        join_s = 0.0
+        join_s = leave_s = 0.0
         while join_s < self.until_s:
             life_s = rng.choice(seen_s) if self.mean_life_s is None else max(rng.exponential(self.mean_life_s), 1e-3)
             leave_s = join_s + float(life_s)
             leave_s = leave_s if leave_s < self.until_s else inf
             yield Presence(server=server, join_s=join_s, leave_s=leave_s, warned=self.warned)
             join_s = leave_s + max(rng.exponential(self.mean_wait_s), 1e-3)
+        if leave_s < inf:  # Its replacement comes after ``until_s``.
+            yield Presence(server=server, join_s=join_s, leave_s=inf, warned=self.warned)
 
 
 def capacity_of(given: str | Path, num_servers: int) -> CapacityTrace:

@@ -1,6 +1,7 @@
 """A process that checks while the threads of this one copy, which share one interpreter.
 
-Beside them checks in threads take twice the time: each read and each digest waits for the interpreter.
+Beside them checks in threads take twice the time on two processors: each read and each digest waits for the
+interpreter.
 """
 
 from __future__ import annotations
@@ -41,10 +42,9 @@ class Checks(Generic[_Checked]):
     ) -> None:
         self._check = check
         self._begun: dict[str, tuple[Sequence[WrittenRange], Future[Any]]] = {}
-        self._made: Callable[[str, Sequence[WrittenRange]], Any] = check
-        self._pool: Executor = as_many_threads_as_processors()
-        if apart and num_bytes >= _WORTH_A_PROCESS_BYTES and _may_fork():
-            self._made, self._pool = _make, _one_process(check)
+        in_process = apart and num_bytes >= _WORTH_A_PROCESS_BYTES and _may_fork()
+        self._made: Callable[[str, Sequence[WrittenRange]], Any] = _make if in_process else check
+        self._pool: Executor = _one_process(check) if in_process else as_many_threads_as_processors()
 
     def __contains__(self, name: str) -> bool:
         return name in self._begun
@@ -79,7 +79,7 @@ def _may_fork() -> bool:
 
 
 _check: Callable[[str, Sequence[WrittenRange]], object]
-"""What the process that only checks makes; it has it, as all else, from the one that it is a copy of."""
+"""Set in the process that only checks, which has it, as all else, from the one that it is a copy of."""
 
 
 def _one_process(check: Callable[[str, Sequence[WrittenRange]], object]) -> Executor:

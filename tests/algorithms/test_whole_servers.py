@@ -70,6 +70,11 @@ def test_one_that_fits_in_a_rack_goes_to_one_of_any_pod():
     assert PODS.place(job_view(num_gpus=3), held(0)) == [4, 5, 6]
 
 
+@pytest.mark.parametrize("policy", [WholeServers(), RACKS, PODS])
+def test_one_larger_than_the_cluster_waits(policy):
+    assert policy.place(job_view(num_gpus=17), held()) is None
+
+
 def test_the_last_servers_may_be_a_smaller_rack():
     assert WholeServers(servers_per_rack=3).place(job_view(num_gpus=4), held(0, 2, 6, 8)) == [12, 13, 14, 15]
 

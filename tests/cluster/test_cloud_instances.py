@@ -37,8 +37,14 @@ def test_lives_and_waits_are_exponential_with_the_given_means() -> None:
 def test_all_are_there_at_first_and_those_of_the_end_stay() -> None:
     found = stays(CloudInstances(mean_life_s=3600.0, until_s=DAY_S), 50)
     assert all(each[0][0] == 0.0 for each in found)
-    assert all(join < DAY_S and (leave < DAY_S or leave == inf) for each in found for join, leave in each)
-    assert sum(each[-1][1] == inf for each in found) > 40  # a few wait for a replacement that comes too late
+    assert all(join < DAY_S and (leave < DAY_S or leave == inf) for each in found for join, leave in each[:-1])
+    assert all(leave == inf for each in found for _, leave in each[-1:])
+
+
+def test_replacements_that_come_after_the_end_stay() -> None:
+    found = stays(CloudInstances(mean_life_s=3600.0, mean_wait_s=3600.0, until_s=DAY_S), 100)
+    assert 20 < sum(each[-1][0] >= DAY_S for each in found) < 80
+    assert all(each[-1][1] == inf for each in found)
 
 
 def test_observed_lifetimes_are_drawn_as_often_as_they_were_seen(tmp_path: Path) -> None:

@@ -20,21 +20,31 @@ run, astra_sim, rebucketing, measured, phases, together = scripts_of(
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(("name", "most_off"), [("cnn", 0.03), ("gpt", 0.03), ("recommender", 0.08)])
+@pytest.mark.parametrize(("name", "most_off"), [("cnn", 0.03), ("gpt", 0.03), ("recommender", 0.05)])
 def test_a_job_simulated_from_its_recording_takes_what_was_measured(name: str, most_off: float) -> None:
-    """The recommender's collectives vary too much for one latency and one time of a byte (see the README)."""
+    """The recommender's steps of 13 ms have half a millisecond that no task holds (see the README)."""
     ranks = measured.traces(name)
     here_s = run.simulated_s(run.merged(ranks).dag, measured.fitted([ranks]))
     assert here_s == pytest.approx(measured.step_s(ranks).mean(), rel=most_off)
 
 
-@pytest.mark.parametrize("name", ["cnn", "gpt", "recommender", *(f"gpt-{size:g}mb" for size in run.SWEPT_MB)])
-def test_steps_replayed_with_their_own_collectives_take_what_was_measured(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "most_off", "most_off_a_step"),
+    [
+        ("cnn", 0.01, 0.02),
+        ("recommender", 0.04, 0.05),
+        *((name, 0.01, 0.015) for name in ("gpt", *(f"gpt-{size:g}mb" for size in run.SWEPT_MB))),
+    ],
+)
+def test_steps_replayed_with_their_own_collectives_take_what_was_measured(
+    name: str, most_off: float, most_off_a_step: float
+) -> None:
     ranks = measured.traces(name)
     replayed_s = measured.replayed_s(ranks, measured.collective_s(ranks))
     measured_s = measured.step_s(ranks)
-    assert replayed_s.mean() == pytest.approx(measured_s.mean(), rel=0.02)
-    assert np.corrcoef(replayed_s, measured_s)[0, 1] > 0.99
+    assert replayed_s.mean() == pytest.approx(measured_s.mean(), rel=most_off)
+    assert np.abs(replayed_s - measured_s).mean() < most_off_a_step * measured_s.mean()
+    assert np.corrcoef(replayed_s, measured_s)[0, 1] > 0.95
 
 
 # ---- Beside ASTRA-sim

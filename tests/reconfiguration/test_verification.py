@@ -169,6 +169,7 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
 
     def content_hash(tensor: Any, *settings: Any) -> str:
         if os.getpid() != own and tensor.name == NAMES[3]:
+            (folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return found(tensor, *settings)
 
@@ -176,6 +177,7 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
     reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
     monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
     reshard(folder / "a", folder / "c", to=Parallelism(tp=4), verify=True)
+    assert (folder / "killed").exists()
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
 
 

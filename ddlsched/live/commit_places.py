@@ -8,7 +8,6 @@ import json
 import re
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,6 +18,10 @@ from ddlsched.live.commits import commit, committed_state, committed_steps
 __all__ = ["CommitFolder", "CommitStore", "Commits", "commits_at", "note_place"]
 
 _HISTORY = re.compile(r"history(\d+)\.json")
+_LISTINGS = 10
+"""How often a place is listed before its histories count as damaged: each commit meanwhile takes what was listed."""
+_PASSWORD = re.compile(r"(://[^/:@\s]*):[^/\s]*@")
+_RELATIVE = re.compile(r"(file|local)://(?!/)")
 
 
 class Commits(Protocol):
@@ -59,7 +62,7 @@ def commits_at(where: str | Path) -> Commits:
 
 
 def note_place(folder: Path, url: str | None) -> None:
-    """Note where the jobs of a folder of state commit, by which they are found again.
+    """Note where the jobs of a folder of state commit, by which they are found again; for who owns the folder.
 
     Raises
     ------
@@ -69,12 +72,30 @@ def note_place(folder: Path, url: str | None) -> None:
     note, has_jobs = folder / "commits", (folder / "jobs.sqlite").exists()
     noted = (note.read_text() if note.exists() else "") if has_jobs else (url or "")
     if noted != (url or ""):
-        raise InputError(f"{folder}: its jobs commit in {noted or 'their folders'}, not in {url or 'their folders'}")
-    if url is not None:
-        if url.startswith("memory:"):
-            raise InputError(f"{url}: is seen by one process only; expected a place that all nodes see")
-        commits_at(url).losses()
-        note.write_text(url)
+        before, now = (_without_password(place) or "their folders" for place in (noted, url or ""))
+        raise InputError(f"{folder}: its jobs commit in {before}, not in {now}")
+    if url is None:
+        note.unlink(missing_ok=True)  # of a manager that ended before it had jobs
+        return
+    _check_form(url)
+    commits_at(url).losses()
+    note.touch(mode=0o600)  # there may be a password in it
+    note.chmod(0o600)
+    note.write_text(url)
+
+
+def _check_form(url: str) -> None:
+    shown = _without_password(url)
+    if url.startswith("memory:"):
+        raise InputError(f"{shown}: is seen by one process only; expected a place that all nodes see")
+    if "://" not in url:
+        raise InputError(f"{shown}: is no URL; expected one such as s3://bucket/run, or file:///folder")
+    if _RELATIVE.match(url):
+        raise InputError(f"{shown}: is relative, to another folder on every node; expected file:///folder")
+
+
+def _without_password(text: str) -> str:
+    return _PASSWORD.sub(r"\1:***@", text)
 
 
 @dataclass(frozen=True)
@@ -121,30 +142,42 @@ class CommitStore:
         try:
             from fsspec.core import url_to_fs
         except ImportError:
-            raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[live]'") from None
+            raise InputError(
+                f"{_without_password(url)}: needs fsspec; expected: pip install 'ddlsched[live]'"
+            ) from None
         try:
             files, path = url_to_fs(url)
         except (ValueError, ImportError, OSError) as error:
-            raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
+            message = f"{url}: cannot be opened ({error}); expected a URL that fsspec knows"
+            raise InputError(_without_password(message)) from None
         self._url, self._files, self._path = url, files, str(path).rstrip("/")
         self._has_cleared = False
 
     def losses(self) -> list[float]:
         """Return the loss of every committed step, in order.
 
+        What was listed may have gone before it is read, since the job commits meanwhile: then it is listed again.
+
         Raises
         ------
         InputError
-            The place cannot be read.
+            The place cannot be read, or none of its histories beyond that of a first commit is whole.
         """
-        for step in sorted(self._steps(), reverse=True):
-            losses = self._history(step)
-            if losses is not None:
-                return losses
-        return []
+        for _ in range(_LISTINGS):
+            steps = self._steps()
+            for step in sorted(steps, reverse=True):
+                losses = self._history(step)
+                if losses is not None:
+                    return losses
+            if not steps:
+                return []
+        if max(steps) <= 1:  # the first commit was cut off, before which there is none
+            return []
+        what = f"none of the histories of steps {', '.join(map(str, sorted(steps)))} can be read"
+        raise InputError(f"{_without_password(self._url)}: {what}; expected one that is whole")
 
     def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
-        """Write a step's files, then remove those of the step before.
+        """Write a step's files, then remove those of the step before; what cannot be removed is tried again next time.
 
         Raises
         ------
@@ -158,11 +191,22 @@ class CommitStore:
             with tempfile.TemporaryDirectory() as folder:
                 save(Path(folder) / "state.pt")
                 self._asked(lambda: self._files.put_file(f"{folder}/state.pt", self._state(step)))
-        self._asked(lambda: self._files.pipe_file(f"{self._path}/history{step}.json", _written(losses)))
-        for path in (path for old in older for path in (f"{self._path}/history{old}.json", self._state(old))):
-            with suppress(FileNotFoundError):
+        self._asked(lambda: self._files.pipe_file(self._history_path(step), _written(losses)))
+        self._has_cleared = self._clear(older)
+
+    def _clear(self, steps: list[int]) -> bool:
+        """Remove the files of steps, each history last, by which the rest is found again; return whether all are gone.
+
+        The commit is made by now, so that an error here is none of its own.
+        """
+        for path in (path for step in steps for path in (self._state(step), self._history_path(step))):
+            try:
                 self._files.rm_file(path)
-        self._has_cleared = True
+            except FileNotFoundError:
+                continue
+            except Exception:  # each file system has exceptions of its own
+                return False
+        return True
 
     def has_state(self, step: int) -> bool:
         """Return whether the state after so many steps is there."""
@@ -174,10 +218,13 @@ class CommitStore:
 
     def name_of_state(self, step: int) -> str:
         """Return where that is."""
-        return f"{self._url.rstrip('/')}/state{step}.pt"
+        return f"{_without_password(self._url).rstrip('/')}/state{step}.pt"
 
     def _state(self, step: int) -> str:
         return f"{self._path}/state{step}.pt"
+
+    def _history_path(self, step: int) -> str:
+        return f"{self._path}/history{step}.json"
 
     def _steps(self) -> list[int]:
         """Return the steps of which there is a history."""
@@ -197,7 +244,7 @@ class CommitStore:
 
         def read() -> bytes:
             try:
-                return bytes(self._files.cat_file(f"{self._path}/history{step}.json"))
+                return bytes(self._files.cat_file(self._history_path(step)))
             except FileNotFoundError:
                 return b""
 
@@ -208,7 +255,8 @@ class CommitStore:
             return question()
         except Exception as error:  # each file system has exceptions of its own
             why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise InputError(f"{self._url}: cannot be used ({why}); expected a place for commits") from error
+            message = f"{self._url}: cannot be used ({why}); expected a place for commits"
+            raise InputError(_without_password(message)) from error
 
 
 def _written(losses: list[float]) -> bytes:

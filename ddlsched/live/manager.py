@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,8 +93,12 @@ class LiveManager:
     def __post_init__(self) -> None:
         if not self.hang_s > 0:
             raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
-        note_place(self.folder, self.commits)
         self._ownership = Ownership(self.folder)
+        try:
+            note_place(self.folder, self.commits)
+        except InputError:
+            self._ownership.close()
+            raise
         self.store = JobStore(self.folder / "jobs.sqlite")
         self.store.recover()
         self._socket = ReportSocket(self.store.token_of, self.host)
@@ -101,6 +106,7 @@ class LiveManager:
         self._idle: frozenset[str] = frozenset()
         self._failures: dict[str, int] = {}
         self._reported: dict[str, float] = {}
+        self._known_steps: dict[str, int] = {}
         self._ask = True
 
     @property
@@ -159,6 +165,7 @@ class LiveManager:
         monitor, job_id = self.sharer.monitor, report.job
         monitor.progress(job_id, time_s=report.time_s, step=report.step, samples=report.samples, nodes=report.nodes)
         job.progress_s, job.last_step = self.now_s, report.step
+        self._known_steps[job_id] = report.step
         if job_id not in self._reported and report.nodes == len(job.nodes):
             self._reported[job_id] = report.time_s
             self._ask = True
@@ -205,7 +212,7 @@ class LiveManager:
             what = "regrouped" if job.has_survivors() else "started"
             self._interrupted(job_id)
             job.form(self.store.regroup(job_id), self.now_s)
-            self._tell(Event(self.now_s, what, job_id, len(self._committed(job_id)), len(job.group)))
+            self._tell(Event(self.now_s, what, job_id, self._step_for_event(job_id), len(job.group)))
 
     def _interrupted(self, job_id: str) -> None:
         self._reported.pop(job_id, None)
@@ -226,13 +233,19 @@ class LiveManager:
         job = self.running[job_id]
         job.remove(nodes)
         self._interrupted(job_id)
-        self._tell(Event(self.now_s, why, job_id, len(self._committed(job_id)), len(nodes)))
+        self._tell(Event(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
         if not job.workers:
             del self.running[job_id]
             self.store.stop(job_id)
 
     def _committed(self, job_id: str) -> list[float]:
         return commits_at(self._place_of(job_id) or self.folder / job_id).losses()
+
+    def _step_for_event(self, job_id: str) -> int:
+        """Return how many steps are committed; where that cannot be read, how many were last known to be."""
+        with suppress(InputError):
+            self._known_steps[job_id] = len(self._committed(job_id))
+        return self._known_steps.get(job_id, 0)
 
     def _place_of(self, job_id: str) -> str:
         """Return the URL at which a job commits, or nothing if it does so in its folder."""
@@ -285,7 +298,7 @@ class LiveManager:
             self.running[job.job_id] = self._new(job, folder)
         self._reported.pop(job.job_id, None)
         self.running[job.job_id].add(nodes, self.now_s)
-        self._tell(Event(self.now_s, "joining", job.job_id, len(self._committed(job.job_id)), len(nodes)))
+        self._tell(Event(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
         for left in folder.glob("rendezvous*"):

@@ -1,6 +1,7 @@
 """Where training processes report, a line of JSON a report: a Unix socket that only this user can open, or TCP.
 
-The token of a job is not sent. A report carries a proof in its place, an HMAC of all that it says under the token.
+The token of a job is not sent with reports. A report carries a proof in its place, an HMAC of all that it says under
+the token.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddlsched.errors import InputError
 from ddlsched.slurm.answers import SlurmJob, SlurmNode, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.slurm.arrays import to_take_apart, within_limits
+from ddlsched.slurm.arrays import MOST_A_LOOK, to_take_apart, within_limits
 from ddlsched.slurm.board import Board, BoardJob, Holder
 from ddlsched.slurm.commands import Run, SlurmBusyError, SlurmRefusalError
 from ddlsched.slurm.demands import Demand
@@ -60,6 +60,7 @@ class SlurmAgent:
         self._board_jobs: dict[int, BoardJob] = {}
         self._slurm_jobs: dict[int, SlurmJob] = {}
         self._array_limits: dict[int, int] = {}
+        self._refused_tasks: set[str] = set()
         self._board: Board | None = None
         self._said: set[tuple[str, int, str]] = set()
         self._last_asked: object = None
@@ -138,19 +139,25 @@ class SlurmAgent:
     def _jobs(self) -> list[SlurmJob]:
         """Return all jobs, each task of an array for itself; those that wait together are taken apart first."""
         jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
-        self._array_limits |= {job.array_id: job.array_limit for job in jobs if job.array_limit}
+        # What stands for several tasks says its array's limit, also that there is none; other rows may leave it out.
+        self._array_limits |= {job.array_id: job.array_limit for job in jobs if job.array_limit or job.array_tasks}
         tasks = to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
-        for task in tasks:
-            if self._settings.dry_run:
+        if self._settings.dry_run:
+            for task in tasks:
                 self._say("take apart", 0, f"task {task}: would be held for itself, and then wait for the policies")
-                continue
+        elif tasks:
+            self._take_apart(tasks)
+            jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
+        return [job for job in jobs if not job.array_tasks]
+
+    def _take_apart(self, tasks: Sequence[str]) -> None:
+        """Hold tasks each for itself, so many at a look; those that Slurm has refused come last."""
+        for task in sorted(tasks, key=self._refused_tasks.__contains__)[:MOST_A_LOOK]:
             try:
                 self._run(["scontrol", "uhold", task])
             except SlurmRefusalError as error:
+                self._refused_tasks.add(task)
                 self._say("fail", 0, str(error))
-        if tasks and not self._settings.dry_run:
-            jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
-        return [job for job in jobs if not job.array_tasks]
 
     def _queued(self) -> list[BoardJob]:
         """Return the jobs that wait and may start, as far as the limits of their arrays go."""

@@ -21,8 +21,9 @@ _UNLIMITED_S = 365 * 86_400.0
 """What Slurm's own backfilling takes a job without a time limit for."""
 _USABLE = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _HARMLESS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
-_GPUS = re.compile(r"gres[:/]gpu(?:[:/](?P<kind>[^:/=,()]+))??[:=](?P<count>\d+)")
-_GRES = re.compile(r"gpu(?::([^:,()]+))??:(\d+)")
+_GPUS = re.compile(r"gres[:/]gpu(?:[:/](?P<kind>[^:/=,()]+))??[:=](?P<count>\d+)(?=$|[,(])")
+_GRES = re.compile(r"gpu(?::([^:,()]+))??:(\d+)(?=$|[,(])")
+"""A number is a count only at the end of an item: kinds may begin with digits, as 2080ti does."""
 _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 

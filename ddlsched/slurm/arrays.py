@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddlsched.slurm.answers import SlurmJob
 
-__all__ = ["MOST_APART", "to_take_apart", "within_limits"]
+__all__ = ["MOST_APART", "MOST_A_LOOK", "to_take_apart", "within_limits"]
 
 MOST_APART = 64
 """So many tasks of an array wait for the policies at most, lest a large one fill Slurm's table of jobs."""
+MOST_A_LOOK = 64
+"""So many tasks of all arrays are taken apart at one look at most: each takes a command, and others wait meanwhile."""
 
 
 def to_take_apart(jobs: Sequence[SlurmJob]) -> list[str]:
@@ -40,12 +42,12 @@ def within_limits(
     queued, active
         Who waits, in order, and who starts, runs or stops.
     limits
-        How many tasks may run at a time, by array; arrays that have none are left out.
+        How many tasks may run at a time, by array; arrays that have none are left out, or have 0.
     """
     running = Counter(job.array_id for job in active)
     allowed = {}
     for job in queued:
         running[job.array_id] += 1
-        if running[job.array_id] <= limits.get(job.array_id, running[job.array_id]):
+        if running[job.array_id] <= (limits.get(job.array_id) or running[job.array_id]):
             allowed[job.job_id] = job
     return allowed

@@ -48,6 +48,8 @@ def test_a_running_job_says_which_gpus_it_has() -> None:
     job = squeue()
     assert (job.num_gpus, dict(job.gpus_on), job.holds) == (5, {"n2": 4, "n4": 1}, True)
     assert job.time_limit_s == 365 * 86_400  # without a limit
+    digits = squeue(gres_detail=["gpu:2080ti:4(IDX:0-3)", "gpu:3090:1(IDX:0)"])
+    assert dict(digits.gpus_on) == {"n2": 4, "n4": 1}
 
 
 def test_later_forms_of_fields_are_read() -> None:
@@ -95,6 +97,10 @@ def test_only_nodes_where_jobs_may_start_are_usable(state: object, flags: list[s
         ({"tres_per_job": "gres:gpu:5"}, 5, 0, ""),
         ({"tres_per_job": "gres:gpu:a100:5"}, 5, 0, "a100"),
         ({"tres_per_job": "gres/gpu:a100=5"}, 5, 0, "a100"),
+        ({"tres_per_job": "gres:gpu:2080ti:4"}, 4, 0, "2080ti"),
+        ({"tres_per_job": "gres/gpu:3090=4"}, 4, 0, "3090"),
+        ({"tres_per_job": "gres/gpu=4,gres/disk=7"}, 4, 0, ""),
+        ({"tres_per_job": "", "tres_per_node": "gres:gpu:1080:2,gres:disk:7", "node_count": 3}, 6, 2, "1080"),
         ({"tres_per_job": "", "tres_per_node": "gres:gpu:2", "node_count": 3}, 6, 2, ""),
         ({"tres_per_job": "", "tres_per_node": "gres:gpu:a100:2", "node_count": 1}, 2, 2, "a100"),
         ({"tres_per_job": "", "tres_per_node": "gres:disk:7"}, None, 0, ""),
@@ -126,6 +132,13 @@ def test_nodes_with_several_kinds_of_gpus_are_of_none() -> None:
     node = {"name": "n1", "gres": "gpu:a100:2,gpu:v100:1,disk:3", "partitions": [], "state": "idle"}
     [read] = nodes_of_sinfo(json.dumps({"errors": [], "nodes": [node]}))
     assert (read.num_gpus, read.gpu_kind) == (3, "")
+
+
+@pytest.mark.parametrize("kind", ["2080ti", "3090", "1080"])
+def test_kinds_of_gpus_on_a_node_may_begin_with_digits(kind: str) -> None:
+    node = {"name": "n1", "gres": f"gpu:{kind}:4(S:0-1),disk:3", "partitions": [], "state": "idle"}
+    [read] = nodes_of_sinfo(json.dumps({"errors": [], "nodes": [node]}))
+    assert (read.num_gpus, read.gpu_kind) == (4, kind)
 
 
 def test_a_comment_and_its_facts_are_two_forms_of_one_thing() -> None:

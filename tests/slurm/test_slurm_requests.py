@@ -8,12 +8,17 @@ import pytest
 from fake_slurm import FakeSlurm
 from test_slurm_agent import Bench, Killed
 
-from ddlsched.slurm.arrays import MOST_APART
+from ddlsched.slurm.arrays import MOST_A_LOOK, MOST_APART
 from ddlsched.slurm.board import PolicyNames
+from ddlsched.slurm.commands import SlurmRefusalError
 
 
 def by_task(slurm: FakeSlurm) -> dict[int | None, str]:
     return {job.task: "HELD" if job.held and job.state == "PENDING" else job.state for job in slurm.jobs.values()}
+
+
+def held_for_itself(slurm: FakeSlurm) -> list[str]:
+    return [command[2] for command in slurm.commands if command[1] == "uhold"]
 
 
 def test_each_task_of_an_array_is_placed_for_itself(tmp_path: Path) -> None:
@@ -52,6 +57,43 @@ def test_of_a_large_array_some_tasks_wait_for_the_policies_and_the_others_togeth
     bench.turns(3)
     assert len(slurm.jobs) == 1 + MOST_APART + 1  # those that wait together, those that wait apart, the one that runs
     assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 1
+
+
+def test_many_arrays_are_taken_apart_over_several_looks(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes=1)
+    arrays = [slurm.submit_array(range(40), 4) for _ in range(3)]
+    bench = Bench(tmp_path, slurm)
+    for most in (MOST_A_LOOK, 120 - MOST_A_LOOK, 0):
+        before = len(held_for_itself(slurm))
+        bench.turns()
+        assert len(held_for_itself(slurm)) - before == most
+    assert set(held_for_itself(slurm)) == {f"{array}_{task}" for array in arrays for task in range(40)}
+
+
+def test_tasks_that_slurm_refuses_to_hold_keep_no_others_back(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes=1)
+    refused = [slurm.submit_array(range(40), 4) for _ in range(2)]
+    good = slurm.submit_array(range(2), 2)
+
+    def refuse(command: tuple[str, ...]) -> None:
+        if command[1] == "uhold" and int(command[2].partition("_")[0]) in refused:
+            raise SlurmRefusalError(f"{command[2]}: Access/permission denied")
+
+    slurm.before = refuse
+    Bench(tmp_path, slurm).turns(3)
+    assert {job.task: job.state for job in slurm.jobs.values() if job.array == good} == {0: "RUNNING", 1: "RUNNING"}
+
+
+def test_an_arrays_limit_that_is_changed_holds_from_the_next_look(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes=2)
+    array = slurm.submit_array(range(100), 1, limit=1)
+    bench = Bench(tmp_path, slurm)
+    running = []
+    for limit in (1, 3, 0):
+        slurm.jobs[array].array_limit = limit
+        bench.turns(2)
+        running.append(sum(job.state == "RUNNING" for job in slurm.jobs.values()))
+    assert running == [1, 3, 8]
 
 
 def test_a_kill_while_an_array_is_taken_apart_loses_no_task(tmp_path: Path) -> None:

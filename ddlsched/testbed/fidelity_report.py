@@ -28,6 +28,8 @@ __all__ = ["WITH", "WITHOUT", "FidelityReport", "report_of"]
 WITHOUT, WITH = "- ", "+ "
 """How the names of models begin that leave something out of another, or add to it; in the tables, and not drawn."""
 
+_ELSEWHERE = "; exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s"
+
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
 _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}
 
@@ -49,7 +51,8 @@ class FidelityReport:
     def text(self) -> str:
         """Return the tables for a terminal, shares in percent."""
         lines = [f"  {name:22}  {model}" for name, model in self.models.items()]
-        parts = ["models, fitted to jobs alone and pairs:", *lines, "", "error of simulated times (%):"]
+        elsewhere = _ELSEWHERE if "connection-shares" in self.models else ""
+        parts = [f"models, fitted to jobs alone and pairs{elsewhere}:", *lines, "", "error of simulated times (%):"]
         parts += [_percent(self.errors, ("model", "policy", "mixes", "jobs"), _ERROR_ENDS), ""]
         if len(self.spreads):
             title = "what repeats of a run differ by, longest less shortest JCT of a job (%):"

@@ -99,9 +99,10 @@ class _Agent:
 def _reduced_bytes(transfer: TransferView) -> float:
     """Return what a transfer reduces: the largest message of its job that its ring can carry with the bytes it moves.
 
-    A contention model may move more, for what steps cost.
+    A contention model may move more, for what steps cost. Of a job without collectives,
+    whose state moves, it is all that moves.
     """
     servers = len(transfer.servers)
     most_bytes = transfer.message_bytes * servers / (2 * max(servers - 1, 1)) * (1 + 1e-9)
     sizes = sorted(task.message_bytes for task in transfer.job.dag.tasks if isinstance(task, CollectiveTask))
-    return max([size for size in sizes if size <= most_bytes], default=sizes[0])
+    return max([size for size in sizes if size <= most_bytes] or sizes[:1], default=transfer.message_bytes)

@@ -16,7 +16,8 @@ from ddlsched.testbed.simulated import RunModel
 __all__ = ["run_models"]
 
 _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
-"""On the training mixes of experiments/fidelity: neither jobs alone nor pairs on the same servers tell them."""
+"""On the training mixes of experiments/fidelity, at 100 Mbit/s: neither jobs alone nor pairs on the same servers tell
+them. Its ``choosing.py`` prints how others do."""
 
 
 def run_models(rows: Measurements, shares: ShareRows | None) -> dict[str, RunModel]:

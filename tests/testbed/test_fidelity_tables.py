@@ -195,6 +195,17 @@ def test_the_report_has_every_table_and_draws_both_charts(
     assert pd.read_csv(tmp_path / "gains.csv").policy.tolist() == ["one", "two"]
 
 
+def test_the_report_says_which_constants_were_not_fitted_to_what_it_measured(
+    measured: pd.DataFrame, simulated: pd.DataFrame
+) -> None:
+    fitted = {"max-min": "max-min"}
+    plain = report_of(measured, simulated, fitted, "free").text().splitlines()
+    assert plain[0] == "models, fitted to jobs alone and pairs:"
+    more = report_of(measured, simulated, fitted | {"connection-shares": "loss=0.03"}, "free").text().splitlines()
+    chosen = "exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s"
+    assert more[0] == f"models, fitted to jobs alone and pairs; {chosen}:"
+
+
 def test_several_mixes_are_told_together_with_intervals(
     measured: pd.DataFrame, simulated: pd.DataFrame, tmp_path: Path
 ) -> None:

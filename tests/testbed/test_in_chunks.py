@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,23 @@ def test_a_policy_that_selects_is_asked_too() -> None:
     assert finishes(chunked) == pytest.approx([2.2, 1.6], abs=2e-4)
     agent = chunked.begin(ddlsched.Cluster(num_servers=2), np.random.default_rng(0))
     assert agent.wake_s(0.0) == 7.0
+
+
+def test_a_paused_transfer_of_a_job_without_collectives_is_in_chunks_of_what_it_moves() -> None:
+    """Of 1e9 bytes 2.5 chunks are sent: the third and fourth are under way, so 1.5e8 bytes go on beside the other's."""
+    dag = ddlsched.IterationDag(tasks=(ddlsched.ComputeTask(name="compute", duration_ns=1),))
+    shared = {"job": types.SimpleNamespace(dag=dag), "servers": (0, 1)}
+    views: Any = [
+        types.SimpleNamespace(
+            **shared, number=number, is_active=sent > 0, bytes_sent=sent, bytes_left=size - sent, message_bytes=size
+        )
+        for number, (size, sent) in enumerate([(1e9, 2.5e8), (2e8, 0.0)])
+    ]
+    network: Any = types.SimpleNamespace(per_byte_s=1e-9, now_s=1.25)
+    chunked = InChunks(policy=SmallestOnly(), chunk_bytes=1e8)
+    agent = chunked.begin(ddlsched.Cluster(num_servers=2), np.random.default_rng(0))
+    assert [view.number for view in agent.select(views, network)] == [1, 0]
+    assert agent.wake_s(1.25) == pytest.approx(1.25 + 0.15)
 
 
 def test_a_policy_that_never_pauses_is_refused() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import legend_below
-from ddlsched.comparisons.charts.style import DASHES, INK, PALETTE, in_style, new_figure
+from ddlsched.comparisons.charts.style import DASHES, INK, PALETTE, colours, in_style, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["error_distribution", "measured_against_simulated"]
 
-_COLOURS = ("blue", "orange", "green", "vermillion", "purple", "wine")
+_COLOURS = {
+    "max-min": PALETTE["blue"],
+    "equal-share": PALETTE["green"],
+    "linear without penalty": PALETTE["sky"],
+    "linear": PALETTE["vermillion"],
+    "size-shares": PALETTE["purple"],
+    "connection-shares": PALETTE["orange"],
+}
+"""Of contention models, in every chart."""
 _MARKERS = "os^DvP"
 
 
@@ -23,10 +31,10 @@ _MARKERS = "os^DvP"
 def measured_against_simulated(errors: pd.DataFrame) -> Figure:
     """Return each job's JCT, simulated over measured, a marker a model; on the line both are the same."""
     figure, axes = new_figure(3.0)
+    shade = colours(errors.model.unique().tolist(), _COLOURS)
     for number, (model, part) in enumerate(errors.groupby("model", sort=False)):
-        colour = PALETTE[_COLOURS[number % len(_COLOURS)]]
-        marker = _MARKERS[number % len(_MARKERS)]
-        axes.plot(part.measured_jct_s, part.simulated_jct_s, marker, color=colour, markersize=2.6, label=str(model))
+        marker, label = _MARKERS[number % len(_MARKERS)], str(model)
+        axes.plot(part.measured_jct_s, part.simulated_jct_s, marker, color=shade[label], markersize=2.6, label=label)
     ends = [0.0, 1.1 * errors[["measured_jct_s", "simulated_jct_s"]].to_numpy().max()]
     axes.plot(ends, ends, color=INK, linewidth=0.6)
     axes.set(xlabel="JCT measured (s)", ylabel="JCT simulated (s)", xlim=ends, ylim=ends)
@@ -39,12 +47,13 @@ def measured_against_simulated(errors: pd.DataFrame) -> Figure:
 def error_distribution(errors: pd.DataFrame) -> Figure:
     """Return for each model which part of the jobs is at most so far off."""
     figure, axes = new_figure(2.4)
+    shade = colours(errors.model.unique().tolist(), _COLOURS)
     for number, (model, part) in enumerate(errors.groupby("model", sort=False)):
         off = np.sort(part.jct_error.abs().to_numpy()) * 100
         shares = np.arange(1, len(off) + 1) / len(off) * 100
-        colour, dashes = PALETTE[_COLOURS[number % len(_COLOURS)]], DASHES[number % len(DASHES)]
+        dashes, label = DASHES[number % len(DASHES)], str(model)
         axes.step(
-            [0, *off], [0, *shares], where="post", color=colour, linestyle=dashes, linewidth=1.0, label=str(model)
+            [0, *off], [0, *shares], where="post", color=shade[label], linestyle=dashes, linewidth=1.0, label=label
         )
     axes.set(xlabel="Error of a job's JCT, at most (%)", ylabel="Jobs (%)", ylim=(0, 100))
     axes.set_xlim(left=0)

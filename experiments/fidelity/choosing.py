@@ -1,0 +1,99 @@
+"""Which exponent, window and loss of ``connection-shares`` simulate the training mixes best: every point of a grid.
+
+    python experiments/fidelity/choosing.py [--measured experiments/fidelity/measured]
+
+A point's error is the mean absolute error of JCTs against runs that were measured before. Held-out mixes are not looked
+at; latency, time of a byte and of a step are those that jobs alone and pairs gave. It prints the best point, the chosen
+one, and how flat it is around them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import mixes
+import pandas as pd
+import run
+
+from ddlsched.cli.reporting import interrupted, reported
+from ddlsched.network.connection_shares import ConnectionShares
+from ddlsched.testbed.fidelity import Mix
+from ddlsched.testbed.fidelity_tables import job_errors, judged
+from ddlsched.testbed.simulated import RunModel, simulated_runs
+
+EXPONENTS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75)
+WINDOWS_BYTES = (1e5, 2e5, 3e5, 4e5, inf)
+LOSSES = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06)
+CONSTANTS = ("exponent", "window_bytes", "loss")
+ALIKE = 0.005
+"""Points whose errors are closer to the best's are called as good."""
+
+
+def grid() -> list[tuple[float, float, float]]:
+    """Return the points, (exponent, window, loss); with exponent 0 all windows are the same."""
+    points = itertools.product(EXPONENTS, WINDOWS_BYTES, LOSSES)
+    return [point for point in points if point[0] > 0 or point[1] == inf]
+
+
+def training_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
+    """Return the measured runs of the training mixes, and these mixes."""
+    measured, ran = run.measured_runs(folder)
+    training = [mix for mix in ran if not mixes.held_out(mixes.seed_of(mix.name))]
+    return judged(measured[measured.mix.isin([mix.name for mix in training])]), training
+
+
+def searched(folder: Path, points: Sequence[tuple[float, float, float]]) -> pd.DataFrame:
+    """Return a row a point, the best first: its constants and ``error``, a share."""
+    measured, training = training_runs(folder)
+    whole = run.fitted(folder)["connection-shares"].contention
+    rows = []
+    for point in points:
+        constants = dict(zip(CONSTANTS, point, strict=True))
+        models = {"of the grid": RunModel(contention=replace(whole, **constants))}
+        error = job_errors(measured, simulated_runs(training, models)).jct_error.abs().mean()
+        rows.append(constants | {"error": error})
+    return pd.DataFrame(rows).sort_values("error", kind="stable", ignore_index=True)
+
+
+def told(row: pd.Series) -> str:
+    """Return a point as text."""
+    return (
+        f"exponent {row.exponent:g}, window {row.window_bytes / 1e3:g} kB, loss {row.loss:g}: {100 * row.error:.2f} %"
+    )
+
+
+def text(found: pd.DataFrame, chosen: ConnectionShares) -> str:
+    """Return what is printed of the points, the best first."""
+    best = found.iloc[0]
+    lines = [f"mean error of a JCT, of {len(found)} points", f"  best: {told(best)}"]
+    own = (found[list(CONSTANTS)] == [getattr(chosen, name) for name in CONSTANTS]).all(axis=1)
+    lines += [f"  chosen, number {place + 1}: {told(found.loc[place])}" for place in found.index[own]]
+    alike = found[found.error - best.error <= ALIKE]
+    lines.append(f"  within {100 * ALIKE:g} points of the best: {len(alike)}")
+    for name in CONSTANTS:
+        least = found.groupby(name).error.min() * 100
+        each = ", ".join(f"{value:g}: {error:.2f}" for value, error in least.items())
+        lines.append(f"least error by {name}, whatever the others (%): {each}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Search, print."""
+    parser = argparse.ArgumentParser(description="Which constants of connection-shares simulate training mixes best.")
+    parser.add_argument("--measured", type=Path, default=Path(__file__).parent / "measured")
+    folder = parser.parse_args(arguments).measured
+    print(text(searched(folder, grid()), run.fitted(folder)["connection-shares"].contention))
+
+
+if __name__ == "__main__":
+    with reported():
+        try:
+            main(sys.argv[1:])
+        except KeyboardInterrupt:
+            sys.exit(interrupted())

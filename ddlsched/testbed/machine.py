@@ -11,6 +11,9 @@ from typing import Any
 
 __all__ = ["MOST_BUSY", "MOST_LATE", "MachineWatch", "ahead_of_others", "behind_this_thread"]
 
+_AHEAD_IN_TURNS = -20
+"""The niceness that gets most of a processor's time."""
+
 MOST_LATE = 0.02
 """Part of the compute time that waits may end late in all; beyond, the machine was the limit and not the network."""
 MOST_BUSY = 0.9
@@ -34,20 +37,25 @@ def ahead_of_others(wanted: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def behind_this_thread() -> Iterator[None]:
-    """Let threads that are started meanwhile give way to this one and those started otherwise, if it runs ahead.
+    """Let threads that are started meanwhile share the processors, if this one runs ahead: ahead of others, in turns.
 
-    gloo's event loop spins while another thread of its process holds a connection's lock. Of the same priority under
-    SCHED_FIFO it would never let that thread run: one such loop a processor, and the machine stands still.
+    gloo's event loop spins while another thread of its process holds a connection's lock, which may wait for another
+    process's loop. Under SCHED_FIFO nobody of the same priority would ever run: one such loop a processor, and the
+    machine stands still.
     """
-    if os.sched_getscheduler(0) != os.SCHED_FIFO:
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    if policy != os.SCHED_FIFO:
         yield
         return
-    before = os.sched_getparam(0)
-    os.sched_setparam(0, os.sched_param(before.sched_priority - 1))
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     try:
+        with contextlib.suppress(PermissionError):  # Who may run ahead of others need not be root.
+            os.setpriority(os.PRIO_PROCESS, 0, _AHEAD_IN_TURNS)
         yield
     finally:
-        os.sched_setparam(0, before)
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+        os.sched_setscheduler(0, policy, priority)
 
 
 @dataclass

@@ -24,14 +24,16 @@ def scheduling_of_a_new_thread() -> tuple[int, int]:
     return found[0]
 
 
-def test_threads_started_behind_give_way_to_the_others() -> None:
-    """A loop that spins for a lock would otherwise keep who holds it from ever running."""
+def test_threads_started_behind_share_the_processors_in_turns() -> None:
+    """Loops that spin for a lock would otherwise keep who holds it, or waits for another loop, from ever running."""
     with ahead_of_others(True):
         own = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
         if own[0] != os.SCHED_FIFO:
             pytest.skip("this user may not run ahead of others")
         with behind_this_thread():
-            assert scheduling_of_a_new_thread() == (os.SCHED_FIFO, own[1] - 1)
+            assert scheduling_of_a_new_thread() == (os.SCHED_OTHER, 0)
+            assert os.getpriority(os.PRIO_PROCESS, 0) == -20
+        assert os.getpriority(os.PRIO_PROCESS, 0) == 0
         assert scheduling_of_a_new_thread() == own == (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
 
 
@@ -48,8 +50,9 @@ def test_the_loop_of_gloo_gives_way() -> None:
         names = {int(task.name): (task / "comm").read_text(encoding="utf-8").strip() for task in tasks.iterdir()}
         own = os.sched_getparam(0).sched_priority
         priorities = {name: os.sched_getparam(number).sched_priority for number, name in names.items()}
+        niceness = {name: os.getpriority(os.PRIO_PROCESS, number) for number, name in names.items()}
         reducer.leave()
-    assert priorities["gloo_tcp_loop"] == own - 1
+    assert (priorities["gloo_tcp_loop"], niceness["gloo_tcp_loop"]) == (0, -20)
     assert priorities["pt_gloo_runloop"] == own
 
 

@@ -35,6 +35,7 @@ def cloud(inputs: Inputs, workers: Workers, seeds: int) -> pd.DataFrame:
 def _instances(kind: str, seed: int, lives_s: np.ndarray) -> IdleTrace:
     lives = {"mean_life_s": float(lives_s.mean())} if kind == "exponential" else {"lifetimes": tuple(lives_s.tolist())}
     rented = CloudInstances(**lives, mean_wait_s=MEAN_WAIT_S, until_s=UNTIL_S, seed=seed)  # type: ignore[arg-type]
-    stays = [(stay.server, stay.join_s, min(stay.leave_s, UNTIL_S)) for stay in rented.trace(INSTANCES).presences]
+    there = (stay for stay in rented.trace(INSTANCES).presences if stay.join_s < UNTIL_S)
+    stays = [(stay.server, stay.join_s, min(stay.leave_s, UNTIL_S)) for stay in there]
     nodes, joins_s, leaves_s = np.array(stays).T
     return IdleTrace(nodes.astype(np.int64), joins_s, leaves_s)

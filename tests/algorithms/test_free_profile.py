@@ -92,7 +92,7 @@ class Counted(conservative_backfill._Conservative):
 
 
 @given(planned_settings())
-@hypothesis_settings(max_examples=examples(30))
+@hypothesis_settings(max_examples=examples(60))
 def _same_either_way(setting: Setting) -> None:
     found = []
     for kind in (Counted, Anew):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ddlsched.reconfiguration.content import DIGESTS
 from ddlsched.reconfiguration.gathering import NewArray
 
 __all__ = ["ReadBack", "Written", "WrittenRange"]
@@ -38,7 +39,7 @@ class Written:
         """Note parts that are to be written ``offset`` bytes behind the begin of an array, to each of its targets."""
         if array.tensor not in self._tensors:
             return
-        digest = _xxh3()
+        digest = DIGESTS["xxh3"]()
         for part in parts:
             digest.update(part)
         num_bytes, found = sum(map(len, parts)), digest.digest()
@@ -53,12 +54,6 @@ class Written:
     def taken(self, tensor: str) -> list[WrittenRange]:
         """Return a tensor's ranges in the order of their places, and keep them no longer."""
         return sorted(self._ranges.pop(tensor, []))
-
-
-def _xxh3() -> Any:
-    import xxhash  # Only what checks needs it.
-
-    return xxhash.xxh3_128()
 
 
 class ReadBack:
@@ -98,7 +93,7 @@ class ReadBack:
 
 
 def _digest(data: memoryview) -> bytes:
-    digest = _xxh3()
+    digest = DIGESTS["xxh3"]()
     digest.update(data)
     found: bytes = digest.digest()
     return found
@@ -112,7 +107,7 @@ class _File:
         self.differs = False
         self._next = 0
         self._seen_bytes = 0
-        self._digest = _xxh3()
+        self._digest = DIGESTS["xxh3"]()
 
     def see(self, low: int, data: memoryview) -> None:
         high = low + len(data)
@@ -128,7 +123,7 @@ class _File:
 
     def _end(self, wanted: WrittenRange) -> None:
         self.differs |= self._digest.digest() != wanted.digest
-        self._next, self._seen_bytes, self._digest = self._next + 1, 0, _xxh3()
+        self._next, self._seen_bytes, self._digest = self._next + 1, 0, DIGESTS["xxh3"]()
 
     def left(self) -> Iterator[WrittenRange]:
         return iter(self.ranges[self._next :])

@@ -49,11 +49,11 @@ class GlooReducer:
         if self._store is None:
             self._store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_GROUP_S))
         options = ProcessGroupGloo._Options()
-        with behind_this_thread():
-            options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._threads = max(threads, 2)
         options._timeout = timedelta(seconds=_GROUP_S)
-        self._group = ProcessGroupGloo(self._store, rank, size, options)
+        with behind_this_thread():
+            options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+            self._group = ProcessGroupGloo(self._store, rank, size, options)
         self._group._set_default_timeout(timedelta(seconds=_TRANSFER_S))
         self._rank, self._size = rank, size
 

@@ -134,6 +134,8 @@ class Simulation:
         self._forms.write(run)
         run.elastic = bool(self._resizing.jobs)
         run.rerouting = self._routes.chosen_anew
+        if self._routes.chosen:  # by the transfers in the lists of all links
+            run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
         run.grouping = self._may_group(window)

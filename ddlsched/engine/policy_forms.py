@@ -18,7 +18,7 @@ from ddlsched.engine.loop.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
-from ddlsched.policies.promises import BYTES, CLOCK, PROGRESS, WIDE, promises
+from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, promises
 
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
@@ -190,6 +190,7 @@ class PolicyForms:
             run.communication = Communication.ADMITS if admits else Communication.KEYS
             run.communication_address, run.communication_fields = method.address, policy.fields_address
             run.refusal_lasts = policy.promises("refusal_lasts")
+            run.refused_by_link = run.refusal_lasts and policy.reads <= FULLEST and not policy.has_memory
             run.transfer_key_words = method.words
             run.transfer_key_is_periodic = admits or not policy.reads & (PROGRESS | CLOCK)
 

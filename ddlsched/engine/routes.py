@@ -25,6 +25,11 @@ class Routes:
         self._candidates: dict[int, None] = {}
 
     @property
+    def chosen(self) -> bool:
+        """Whether a policy chooses paths."""
+        return self._asker.path is not None
+
+    @property
     def chosen_anew(self) -> bool:
         """Whether each transfer gets its paths when it becomes ready."""
         return self._asker.path is not None and self._asker.paths_are_chosen_anew

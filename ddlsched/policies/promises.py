@@ -25,7 +25,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-__all__ = ["BYTES", "CLOCK", "PROGRESS", "PROMISES", "WIDE", "promises"]
+__all__ = ["BYTES", "CLOCK", "FULLEST", "PROGRESS", "PROMISES", "WIDE", "promises"]
 
 PROMISES = ("refusal_lasts", "key_falls_while_sending", "key_is_linear")
 
@@ -49,6 +49,13 @@ CLOCK = frozenset({"now_s", "now_ns"})
 
 WIDE = frozenset({"active", "waiting", "num_on", "transfers_on"})
 """What shows transfers that a transfer does not meet."""
+
+
+FULLEST = frozenset({"most_on_links_of", "message_bytes", "per_byte_s", "penalty_per_byte_s"})
+"""Of all transfers that a transfer meets, how many there are on the fullest of its links; and what never changes.
+
+An ``admit`` that reads no more, and whose refusals last, refuses at least as long as that link stays as full.
+"""
 
 
 def promises(policy: Any, name: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ddlsched.gate.channel import Channel, ChannelEndedError
 from ddlsched.testbed.iteration import Compute, Iterated, Progress, Reduce
+from ddlsched.testbed.machine import behind_this_thread
 from ddlsched.testbed.reducer import Reducer
 from ddlsched.torch.training_job import TrainingJob
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
@@ -112,7 +113,8 @@ class Worker:
         if self._training is None:
             self._channel.send({"say": "grouped"})
         else:  # which takes seconds, in which the gate is to hear from this rank
-            self._training.prepare(message["host"], message["port"], order["rank"], order["size"])
+            with behind_this_thread():  # what it starts waits by spinning, too
+                self._training.prepare(message["host"], message["port"], order["rank"], order["size"])
 
     def _say(self, message: dict[str, Any]) -> None:
         """Say something for a job that trains, in its own thread; the gate's end is this worker's as well."""

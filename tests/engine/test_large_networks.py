@@ -1,6 +1,9 @@
-"""Max-min shares on networks of many links, where most links sleep, against the reference simulator."""
+"""Networks of many links, where most links sleep and refused transfers wait on one, against the reference simulator."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,10 +15,11 @@ from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.sglb import Sglb
 from ddlsched.engine.loop.sharing_small import MOST_LINKS
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.strict_levels import StrictLevels
 from topologies.clos import Clos
+from topologies.star import Star
 
 MODELS = (MaxMin(), MaxMin(latency_s=1e-4), Mltcp(message_parts=2), StrictLevels(by="gpus", first=4.0))
 PATHS = (None, Ecmp(), LeastCongested(), Sglb())
@@ -59,3 +63,30 @@ def test_the_engine_agrees_with_the_reference(seed: int) -> None:
     result = ddlsched.simulate(jobs(seed), cluster, seed=seed, **policies)
     assert len(result.links) > MOST_LINKS
     assert_agrees(result, reference_simulate(jobs(seed), cluster, topology=topology, seed=seed, **policies))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeOnesAlone:
+    """Lets a transfer of more than ``most_bytes`` start on free links only, others beside two more."""
+
+    refusal_lasts: ClassVar[bool] = True
+    most_bytes: float = 9e7
+
+    def admit(self, transfer: Any, network: Any) -> bool:
+        return network.most_on_links_of(transfer) < (1 if transfer.message_bytes > self.most_bytes else 3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("communication", ["bounded-overlap:limit=1", "bounded-overlap:limit=2", LargeOnesAlone()])
+def test_refused_transfers_start_when_they_do_in_the_reference(seed: int, communication: Any) -> None:
+    cluster = ddlsched.Cluster(num_servers=16, gpus_per_server=3, exclusive=seed % 4 < 2)
+    policies = {
+        "placement": ("first-fit", "lwf:kappa=1")[seed % 2],
+        "order": ("srsf", "fifo")[seed // 2 % 2],
+        "communication": communication,
+        "contention": Linear(),
+    }
+    result = ddlsched.simulate(jobs(seed), cluster, seed=seed, **policies)
+    assert result.finished.state.run[0].refused_by_link
+    assert result.jobs.network_wait_s.sum() > 0
+    assert_agrees(result, reference_simulate(jobs(seed), cluster, topology=Star(), seed=seed, **policies))

@@ -6,7 +6,8 @@ from ddlsched.engine.loop.codes import ZERO, Communication, Door, TransferState
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items, write_key
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.transfers import pause_transfer, start_transfer
+from ddlsched.engine.loop.state import call_address
+from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, wait_on_fullest
 
 
 @njit
@@ -37,7 +38,8 @@ def gather_transfers(s):
 def gather_candidates(s):
     """Sort into ``items`` the waiting transfers that a policy whose refusals last may start now; return how many.
 
-    Those are the ones that have just become ready, and those on a link that a transfer has left.
+    Of those that have just become ready and those on a link that a transfer has left, they are the ones that it does
+    not refuse before any other starts: no start takes back a refusal, so the others need no place in the order.
     """
     run = s.run[0]
     run.stamp += 1
@@ -58,8 +60,28 @@ def gather_candidates(s):
                 transfer.stamp = run.stamp
                 count = add_candidate(s, count, s.entries[e].transfer)
             e = s.entries[e].next
+    if count > 1:
+        count = keep_admissible(s, count)
     sort_transfers(s, count)
     return count
+
+
+@njit
+def keep_admissible(s, count):
+    """Drop from ``items`` what is refused as it is; return how many are left.
+
+    What a policy fails at stays: it may never be asked about it once others have started.
+    """
+    run = s.run[0]
+    kept = ZERO
+    for place in range(count):
+        number = s.items[place]
+        if call_address(run.communication_address, s, number, ZERO, run.communication_fields) != 0:
+            s.items[kept] = number
+            kept += 1
+        elif run.refused_by_link == 1:
+            wait_on_fullest(s, s.transfers[number])
+    return kept
 
 
 @njit
@@ -93,6 +115,8 @@ def admit_transfers(s):
             return
         if admitted == 1:
             start_transfer(s, number)
+        elif run.refused_by_link == 1:
+            wait_on_fullest(s, s.transfers[number])
 
 
 @njit

@@ -40,6 +40,7 @@ _INTEGERS = {
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
+        "refused_by_link "
         "transfer_key_is_periodic contention rate_address level_address contention_fields weights_are_fixed "
         "message_parts "
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
@@ -102,6 +103,8 @@ _INTEGERS = {
         "level step seen "
         # whether its links carry different bytes
         "uneven "
+        # the entry by which alone it is in the list of a link while it waits, or -1 if it is in those of all its links
+        "waits_on "
         # parts of its message that it has sent, and whether what is to come next is the end of one
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries

@@ -13,7 +13,7 @@ from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed
 from ddlsched.engine.loop.sharing_forecast import count_units
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
-from ddlsched.engine.loop.transfers import bytes_left_now, link_waiting, unlink_waiting
+from ddlsched.engine.loop.transfers import bytes_left_now, leave_waiting_lists, link_waiting
 
 
 @njit
@@ -243,8 +243,7 @@ def reroute_transfer(s, number, links, shares, latency_ns):
     """Give a transfer that waits, and has sent nothing, other links, as :func:`place_job` gave it its first."""
     run = s.run[0]
     transfer = s.transfers[number]
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        unlink_waiting(s, e)
+    leave_waiting_lists(s, transfer)
     book_bytes(s, transfer)
     leave_placed(s, number)
     if len(links) > transfer.entry_room:

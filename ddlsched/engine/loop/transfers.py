@@ -26,6 +26,7 @@ def join_waiting(s, number):
     s.waiting[run.num_waiting] = number
     run.num_waiting += 1
     run.rerate = 1
+    transfer.waits_on = -1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link_waiting(s, e)
     if transfer.fresh == 0:
@@ -57,6 +58,30 @@ def unlink_waiting(s, e):
 
 
 @njit
+def leave_waiting_lists(s, transfer):
+    """Take a waiting transfer out of the lists of its links, or of the one whose list it is in."""
+    if transfer.waits_on >= 0:
+        unlink_waiting(s, transfer.waits_on)
+        transfer.waits_on = -1
+        return
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        unlink_waiting(s, e)
+
+
+@njit
+def wait_on_fullest(s, transfer):
+    """Keep a refused transfer in the list of its fullest link only: until one leaves that link it stays refused."""
+    fullest = transfer.first_entry if transfer.waits_on < 0 else transfer.waits_on
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        if s.links[s.entries[e].link].count > s.links[s.entries[fullest].link].count:
+            fullest = e
+    if transfer.waits_on != fullest:
+        leave_waiting_lists(s, transfer)
+        link_waiting(s, fullest)
+        transfer.waits_on = fullest
+
+
+@njit
 def leave_list(transfers, members, count, position):
     """Take the member at a position out of a list of ``count`` and return its new length."""
     last = members[count - 1]
@@ -84,8 +109,7 @@ def leave_waiting(s, number):
     count_time(job, run.now_ns)
     job.waiting_transfers -= 1
     run.num_waiting = leave_list(s.transfers, s.waiting, run.num_waiting, transfer.position)
-    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
-        unlink_waiting(s, e)
+    leave_waiting_lists(s, transfer)
     transfer.state = TransferState.IDLE
 
 

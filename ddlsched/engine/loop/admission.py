@@ -5,8 +5,7 @@ from __future__ import annotations
 from ddlsched.engine.loop.codes import ZERO, Communication, Door, TransferState
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items, write_key
-from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.state import call_address
+from ddlsched.engine.loop.policy_calls import call_policy, refuses
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, wait_on_fullest
 
 
@@ -76,7 +75,7 @@ def keep_admissible(s, count):
     kept = ZERO
     for place in range(count):
         number = s.items[place]
-        if call_address(run.communication_address, s, number, ZERO, run.communication_fields) != 0:
+        if not refuses(s, number):
             s.items[kept] = number
             kept += 1
         elif run.refused_by_link == 1:

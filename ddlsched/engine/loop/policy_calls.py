@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import FAILED
+from ddlsched.engine.loop.codes import FAILED, ZERO
 from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.state import call_address
 
-__all__ = ["call_policy"]
+__all__ = ["call_policy", "refuses"]
 
 
 @njit
@@ -19,3 +19,10 @@ def call_policy(s, door, address, number, place, fields):
             run.failed_door, run.failed_number = door, number
         return 0
     return answer
+
+
+@njit
+def refuses(s, number):
+    """Whether the communication policy refuses a transfer; where it fails it does not, and nothing is noted."""
+    run = s.run[0]
+    return call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 0

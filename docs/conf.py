@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
+    "bars_from",
     "from_tables",
 ]
 exclude_patterns = ["_build", "examples/*.py", "examples/README.rst", "sg_execution_times.rst"]

@@ -17,6 +17,7 @@ import ddlsched
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PICTURE = re.compile(r"^(:::\{bars-from\}|```\{image\}) ", re.MULTILINE)
 EXAMPLES = sorted((DOCS / "examples").glob("plot_*.py"))
 
 
@@ -133,6 +134,51 @@ def test_every_experiment_has_an_answer_on_the_site(from_tables, folder: str) ->
     assert len(question.astext()) > 50
     assert len(answer.astext()) > 50
     assert f"{{answer-of}} {folder}\n" in (DOCS / "results.md").read_text(encoding="utf-8")
+
+
+def test_every_experiment_has_a_picture_on_the_site() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    parts = re.split(r"^:::\{answer-of\} (\w+)\n", text, flags=re.MULTILINE)[1:]
+    without = [name for name, part in zip(parts[::2], parts[1::2], strict=True) if not PICTURE.search(part)]
+    assert (len(parts) > 30, without) == (True, [])
+    assert all((DOCS / path).is_file() for path in re.findall(r"\{image\} (\S+)", text))
+
+
+@pytest.fixture
+def bars_from(tmp_path: Path):
+    pytest.importorskip("docutils")
+    spec = importlib.util.spec_from_file_location("bars_from", DOCS / "bars_from.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.DRAWN = str(tmp_path)
+    return module
+
+
+COMMUNICATION = "experiments/contention_64gpu/expected/communication.csv"
+
+
+def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None:
+    with (ROOT / COMMUNICATION).open(encoding="utf-8", newline="") as file:
+        row = next(
+            row for row in csv.DictReader(file) if row["policy"] == "SRSF(2)" and row["metric"] == "average_jct_s"
+        )
+    options = {
+        "label": "policy",
+        "value": "change",
+        "ends": "change_low, change_high",
+        "percent": None,
+        "axis": "Change (%)",
+    }
+    (image,) = directive(bars_from, "BarsFrom", COMMUNICATION, where="metric=average_jct_s", rows=2, **options)
+    assert image["alt"] == f"Change (%). SRSF(1): 0; SRSF(2): {100 * float(row['change']):.3g}"
+    assert Path(image["uri"]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("wrong", [{"value": "speed"}, {"where": "metric=speed"}, {"label": "x"}, {"value": "policy"}])
+def test_bars_that_are_not_there_stop_the_build(bars_from, wrong: dict[str, str]) -> None:
+    options = {"label": "policy", "value": "change", "axis": "Change", "where": "metric=average_jct_s"} | wrong
+    with pytest.raises(ValueError, match=r"KeyError|no row has metric=speed|could not convert"):
+        directive(bars_from, "BarsFrom", COMMUNICATION, **options)
 
 
 @pytest.mark.slow

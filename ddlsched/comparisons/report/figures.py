@@ -211,7 +211,7 @@ def _utilisation(found: Mapping[str, Band], number: Mapping[str, int]) -> Intera
         traces.append(_trace(policy, number, type="scatter", mode="lines", line=line, **group, **mean))
     layout = {
         "xaxis": {"title": {"text": "Time (s)"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "GPUs computing (%)"}, "rangemode": "tozero", "zeroline": True},
+        "yaxis": {"title": {"text": "GPUs computing (%)"}, "rangemode": "tozero"},
     }
     note = "Mean over seeds, with its 95 % interval as a band. A run that is over counts as 0."
     return InteractiveChart("Utilisation over time", note, 360, traces, layout)

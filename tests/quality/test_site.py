@@ -18,6 +18,7 @@ import ddlsched
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PICTURE = re.compile(r"^(:::\{bars-from\}|```\{image\}) ", re.MULTILINE)
+COMMUNICATION = "experiments/contention_64gpu/expected/communication.csv"
 EXAMPLES = sorted((DOCS / "examples").glob("plot_*.py"))
 
 
@@ -115,6 +116,13 @@ def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     assert cells == ["policy", "change", *expected]
 
 
+def test_a_table_names_units_and_the_baseline(from_tables) -> None:
+    options = {"columns": "policy, mean, verdict", "where": "metric=average_jct_s", "rows": 2}
+    (table,) = directive(from_tables, "FromTable", COMMUNICATION, **options)
+    cells = [entry.astext() for entry in table.findall(lambda node: node.tagname == "entry")]
+    assert cells == ["policy", "average JCT (s)", "verdict", "SRSF(1)", "1603", "baseline", "SRSF(2)", "1711", "worse"]
+
+
 @pytest.mark.parametrize(
     ("argument", "options"),
     [
@@ -130,10 +138,17 @@ def test_a_table_that_is_not_there_stops_the_build(from_tables, argument: str, o
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "experiments").glob("*/README.md")))
 def test_every_experiment_has_an_answer_on_the_site(from_tables, folder: str) -> None:
-    question, answer = directive(from_tables, "AnswerOf", folder)
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    (begins,) = re.findall(rf"\{{answer-of\}} {folder}\n(?::begins: (.*)\n)?", text)
+    question, answer = directive(from_tables, "AnswerOf", folder, **({"begins": begins} if begins else {}))
     assert len(question.astext()) > 50
     assert len(answer.astext()) > 50
-    assert f"{{answer-of}} {folder}\n" in (DOCS / "results.md").read_text(encoding="utf-8")
+    assert answer.astext().startswith(begins)
+
+
+def test_an_answer_that_is_no_longer_there_stops_the_build(from_tables) -> None:
+    with pytest.raises(ValueError, match="no paragraph that begins with 'Forty-two'"):
+        directive(from_tables, "AnswerOf", "arena", begins="Forty-two")
 
 
 def test_every_experiment_has_a_picture_on_the_site() -> None:
@@ -152,9 +167,6 @@ def bars_from(tmp_path: Path):
     spec.loader.exec_module(module)
     module.DRAWN = str(tmp_path)
     return module
-
-
-COMMUNICATION = "experiments/contention_64gpu/expected/communication.csv"
 
 
 def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None:

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 __all__ = ["axis_note", "say_where_axes_begin"]
 
-_NOTE = re.compile(r"(^|, )(log scale|from -?\d\S*)$")
+_NOTE = re.compile(r"(^|\n)(log scale|axis from -?\d\S*)$")
 _TICK = re.compile(r"^[-\N{MINUS SIGN}]?[\d.,]+( ?%)?$|\^")
 """A number, or a power such as ``$\\mathdefault{10^{1}}$``."""
 
 
 def say_where_axes_begin(figure: Figure) -> None:
-    """End the label of each axis of numbers with its :func:`axis_note`; panels that share an axis say it once."""
+    """Put its :func:`axis_note` under the label of each axis of numbers; panels that share an axis say it once."""
     for axes in figure.axes:
         for axis, limits, sharing in _axes_of(axes):
             label = _NOTE.sub("", axis.get_label_text())
             if label or not any(other.get_label_text() for other in sharing):
                 note = axis_note(axis, limits)
-                axis.set_label_text(", ".join(filter(None, (label, note))))
+                axis.set_label_text("\n".join(filter(None, (label, note))))
 
 
 def axis_note(axis: Any, limits: tuple[float, float]) -> str:
-    """Return ``log scale``, or ``from 0.7`` for an axis whose limits leave 0 out; nothing for any other.
+    """Return ``log scale``, or ``axis from 0.7`` for an axis whose limits leave 0 out; nothing for any other.
 
     An axis without numbers, such as one of names, has no 0.
     """
@@ -38,7 +38,7 @@ def axis_note(axis: Any, limits: tuple[float, float]) -> str:
     if axis.get_scale() == "log":
         return "log scale"
     low, high = sorted(limits)
-    return "" if low <= 0 <= high else f"from {low if low > 0 else high:.3g}"
+    return "" if low <= 0 <= high else f"axis from {low if low > 0 else high:.3g}"
 
 
 def _axes_of(axes: Axes) -> Iterator[tuple[Any, tuple[float, float], list[Any]]]:

@@ -43,8 +43,8 @@ class Command(TyperCommand):
         if flag in dropped:
             raise InputError(f"{flag}: {dropped[flag]}")
         known = [name for parameter in self.params for name in parameter.opts]
-        longer = [name for name in known if name.startswith(f"{flag}-")]
-        if flag.startswith("--") and flag not in known and longer:
+        longer = [name for name in known if name.startswith(flag)]
+        if len(flag) > len("--") and flag.startswith("--") and flag not in known and longer:
             raise InputError(f"{flag}: no such flag; expected {' or '.join(longer)}")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

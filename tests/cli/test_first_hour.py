@@ -52,6 +52,7 @@ def test_the_result_says_which_policies_and_network_it_is_of() -> None:
 
 def test_half_a_flag_is_told_the_whole() -> None:
     refused(run("simulate", JOBS, "--gpus", 8), "--gpus", "--gpus-per-server")
+    refused(run("simulate", JOBS, "--server", 8), "--server:", "--servers or --server-table")
     refused(run("compare", JOBS, "--gpus=8"), "--gpus", "--gpus-per-server")
 
 

@@ -40,7 +40,7 @@ def behind_this_thread() -> Iterator[None]:
     """Let threads that are started meanwhile share the processors, if this one runs ahead: ahead of others, in turns.
 
     gloo's threads wait for each other by spinning: its event loop while another thread holds a connection's lock, and
-    the threads that reduce until the loop has let go of their buffers. Under SCHED_FIFO nobody of the same or of a lower
+    the threads that reduce until the loop has let go of their buffers. Under SCHED_FIFO nobody of the same or a lower
     priority would ever run: one such thread a processor, and the machine stands still. So all of them take turns.
     """
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)

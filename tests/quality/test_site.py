@@ -193,6 +193,16 @@ def test_bars_that_are_not_there_stop_the_build(bars_from, wrong: dict[str, str]
         directive(bars_from, "BarsFrom", COMMUNICATION, **options)
 
 
+def test_links_of_a_built_page_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.html").write_text('<h1 id="top">Two</h1> <a href="../one.html#end">')
+    page = '<a href="b/two.html#top"> <a href="b/two.html#none"> <img src="images/gone.png"> <a href="https://a.b/c">'
+    (tmp_path / "one.html").write_text(page + '<a href="#end"> <p id="end"> <a href="b/two.html?q=1">')
+    done = subprocess.run([sys.executable, DOCS / "links.py", tmp_path], capture_output=True, text=True)
+    expected = ["one.html: b/two.html#none: leads nowhere", "one.html: images/gone.png: leads nowhere"]
+    assert (done.returncode, done.stderr.splitlines()) == (1, expected)
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx_gallery")

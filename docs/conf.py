@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
+    "bars_from",
     "from_tables",
 ]
 exclude_patterns = ["_build", "examples/*.py", "examples/README.rst", "sg_execution_times.rst"]
@@ -80,7 +81,9 @@ sphinx_gallery_conf = {
 
 
 def _outside(app: object, docname: str, source: list[str]) -> None:  # noqa: ARG001 (Sphinx's)
-    """Turn links to files outside of the site into names, and those to the examples into the gallery."""
+    """Turn links to files outside of the site into names, those to examples into the gallery, and take pictures in."""
+    picture = r"<img src=\"(images/[^\"]+)\" width=\"(\d+)\" alt=\"([^\"]*)\">"
+    source[0] = re.sub(picture, r"```{image} \1\n:alt: \3\n:width: \2px\n```", source[0])
     source[0] = source[0].replace("](examples/README.rst)", "](gallery/index.rst)")
     source[0] = re.sub(r"\]\(examples/(plot_\w+)\.py\)", r"](gallery/\1.rst)", source[0])
     source[0] = re.sub(r"\[([^\]]+)\]\((?:\.\./|\.\./\.\./)[^)\s]*\)", r"\1", source[0])

@@ -8,7 +8,8 @@
     :rows: 5
     :::
 
-``answer-of`` quotes the question of an experiment and the first paragraph of its answer from its README.
+``answer-of`` quotes the question of an experiment and a paragraph of its answer from its README: the one that
+``:begins:`` with some words, by default the first.
 """
 
 from __future__ import annotations
@@ -51,31 +52,47 @@ class FromTable(Directive):
         chosen = [row for row in rows if not name or row[name.strip()] == value.strip()]
         shares = {name.strip() for name in self.options.get("percent", "").split(",")}
         shown = [
-            [_percent(row[name]) if name in shares else _short(row[name]) for name in columns]
+            [_percent(row[name]) if name in shares else _short(name, row) for name in columns]
             for row in chosen[: self.options.get("rows")]
         ]
         if not shown:
             raise self.error(f"{self.arguments[0]}: no row has {self.options.get('where')}")
-        return [_table(columns, shown)]
+        heads = _HEADS | ({"mean": _HEADS["average_jct_s"]} if value.strip() == "average_jct_s" else {})
+        return [_table([heads.get(name, name) for name in columns], shown)]
 
 
 class AnswerOf(Directive):
-    """An experiment's question, and the beginning of its answer."""
+    """An experiment's question, and a paragraph of its answer."""
 
     required_arguments = 1
+    option_spec: ClassVar = {"begins": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the paragraphs; a README without a question or an answer stops the build."""
         path = ROOT / "experiments" / self.arguments[0] / "README.md"
         text = _LINK.sub(r"\1", path.read_text(encoding="utf-8"))
         question = re.search(r"\*\*Question\.\*\* (.*?)\n\n", text, re.DOTALL)
-        answers = [part for part in text.partition("\n## ")[2].split("\n\n")[1:] if _is_prose(part)]
-        if question is None or not answers:
-            raise self.error(f"{path}: has no '**Question.**' or no paragraph under its first heading")
+        parts = [part for part in text.partition("\n## ")[2].split("\n\n")[1:] if _is_prose(part)]
+        answers = [_plain(each) for part in parts for each in part.removeprefix("- ").split("\n- ")]
+        begins = self.options.get("begins", "")
+        answer = next((each for each in answers if each.startswith(begins)), None)
+        if question is None or answer is None:
+            raise self.error(f"{path}: has no '**Question.**', or no paragraph that begins with {begins!r} after it")
         found: list[nodes.Node] = [nodes.paragraph("", "", nodes.strong(text=_plain(question[1])))]
-        return [*found, nodes.paragraph(text=_plain(answers[0].removeprefix("- ").split("\n- ")[0]))]
+        return [*found, nodes.paragraph(text=answer)]
 
 
+_HEADS = {
+    "average_jct_s": "average JCT (s)",
+    "p99_jct_s": "99th percentile JCT (s)",
+    "jct_change": "change",
+    "change_low": "from",
+    "change_high": "to",
+    "average_change": "change (%)",
+    "average_change_low": "from",
+    "average_change_high": "to",
+    "over_bound": "times the bound",
+}
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
@@ -93,8 +110,11 @@ def _percent(cell: str) -> str:
     return f"{100 * float(cell):+.1f} %" if cell else ""
 
 
-def _short(cell: str) -> str:
-    """Return a number in four figures, and any other text as it is."""
+def _short(name: str, row: dict[str, str]) -> str:
+    """Return a number in four figures, and any other text as it is; who is compared with has no verdict."""
+    cell = row[name]
+    if name == "verdict" and row.get("difference_low") == row.get("difference_high") == "0":
+        return "baseline"
     try:
         return cell if cell.lstrip("-").isdecimal() else f"{float(cell):.4g}"
     except ValueError:

@@ -31,14 +31,21 @@ class Command(TyperCommand):
         Raises
         ------
         InputError
-            A flag of an earlier version; the message has what replaces it.
+            A flag of an earlier version, or the beginning of other flags; the message has what to write.
         """
-        dropped = DROPPED.get(str(self.name), {})
-        for arg in args[: args.index("--") if "--" in args else None]:
-            flag = arg.partition("=")[0]
-            if flag in dropped and not ctx.resilient_parsing:
-                raise InputError(f"{flag}: {dropped[flag]}")
+        if not ctx.resilient_parsing:
+            for arg in args[: args.index("--") if "--" in args else None]:
+                self._refuse_near(arg.partition("=")[0])
         return super().parse_args(ctx, args)
+
+    def _refuse_near(self, flag: str) -> None:
+        dropped = DROPPED.get(str(self.name), {})
+        if flag in dropped:
+            raise InputError(f"{flag}: {dropped[flag]}")
+        known = [name for parameter in self.params for name in parameter.opts]
+        longer = [name for name in known if name.startswith(flag)]
+        if len(flag) > len("--") and flag.startswith("--") and flag not in known and longer:
+            raise InputError(f"{flag}: no such flag; expected {' or '.join(longer)}")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, for which alone the registered names are looked up."""

@@ -20,7 +20,7 @@ from ddlsched.cli.run_options import (
     PolicyOptions,
     SpanOptions,
 )
-from ddlsched.cli.simulate_output import metrics_json, metrics_table, remarks, write_files, write_run
+from ddlsched.cli.simulate_output import metrics_json, metrics_table, remarks, setting, write_files, write_run
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable
@@ -32,8 +32,12 @@ __all__ = ["simulate"]
 def simulate(
     context: typer.Context,
     jobs: Annotated[
-        Path,
-        typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False),
+        str,
+        typer.Argument(
+            metavar="JOBS",
+            help="Workload file: .csv, .parquet or .json; or a generator, whose jobs --seed makes, e.g. "
+            "microsoft-160:scale=0.01 or gen.py:function:parameter=1.",
+        ),
     ],
     cluster: Annotated[Given[ClusterOptions], Panel("Cluster")],
     kinds: Annotated[Given[KindOptions], Panel("Cluster")],
@@ -46,7 +50,7 @@ def simulate(
     span: Annotated[Given[SpanOptions], Panel("Run and results")],
     output: Annotated[Given[OutputOptions], Panel("Run and results")],
 ) -> None:
-    """Simulate the jobs of a workload file to the end and print the metrics.
+    """Simulate the jobs of a workload to the end and print the metrics.
 
     The defaults are those of the 64-GPU experiment.
 
@@ -59,23 +63,23 @@ def simulate(
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run
-    from ddlsched.workload.workload_files import read_workload
+    from ddlsched.workload.workload_specs import workload_of
 
-    workload = read_workload(jobs)
     options: dict[str, Any] = {
         "cluster": kinds.made().applied_to(cluster.made().cluster()),
         "disturbances": disturbances.made(),
     }
     options |= policies.values | elastic.values | network.values | span.values
     seed = options.pop("seed")
+    workload = workload_of(jobs, seed)
     if remark := long_run_remark(workload.task_ends):
         notice(remark)
     with run_status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs") as watch:
         result = run(workload, seed=seed, timeline=window, watch=watch, **options)
     if out.run_out is not None:
-        write_run(result, Run(labels={}, workload=str(jobs), seed=seed, options=options), out.run_out)
+        write_run(result, Run(labels={}, workload=jobs, seed=seed, options=options), out.run_out)
     write_files(result, out.jobs_out, out.timeline)
-    emit(metrics_json(result) if out.as_json else metrics_table(result))
+    emit(metrics_json(result) if out.as_json else metrics_table(result, setting(options)))
     for line in remarks(result) if out.as_json else ():
         notice(line)
 
@@ -95,7 +99,7 @@ def _window(timeline: Path | None, text: str | None) -> bool | tuple[float, floa
     return from_s, to_s
 
 
-def _refuse_outputs(jobs: Path, outputs: dict[str, Path | None]) -> None:
+def _refuse_outputs(jobs: str, outputs: dict[str, Path | None]) -> None:
     """Refuse, before the run, a file that cannot be written or that would destroy another."""
     taken = {os.path.realpath(jobs): "JOBS"}
     for flag, path in outputs.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.cli.output import notice, without_nan
 from ddlsched.io.files import replacing
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.results.result import Result
 
-__all__ = ["metrics_json", "metrics_table", "remarks", "write_files", "write_run"]
+__all__ = ["metrics_json", "metrics_table", "remarks", "setting", "write_files", "write_run"]
+
+
+_POLICIES = ("placement", "order", "communication", "allocation", "path", "interference")
 
 
 def metrics_json(result: Result) -> str:
@@ -78,8 +82,18 @@ def _exact_s(time_ns: int) -> str:
     return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
 
 
-def metrics_table(result: Result) -> str:
-    """Return the metrics for a reader, plain text where stdout is no terminal."""
+def setting(options: Mapping[str, Any]) -> str:
+    """Return by which policies and over which network jobs ran, of the arguments of ``ddlsched.simulate``."""
+    from ddlsched.plugins.names import resolve_bundle
+
+    doors = resolve_bundle(options["scheduler"])
+    further = {name: options[name] for name in _POLICIES if options.get(name) is not None}
+    policies = " + ".join((doors | further).values())
+    return f"Policies: {policies}. Network: {options['cluster'].topology}, {options['contention']} contention."
+
+
+def metrics_table(result: Result, ran: str) -> str:
+    """Return the metrics for a reader, plain text where stdout is no terminal; ``ran`` is a line under them."""
     from rich.console import Console
     from rich.table import Table
 
@@ -98,7 +112,7 @@ def metrics_table(result: Result) -> str:
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
-    return "".join(f"{line}\n" for line in [*lines, *remarks(result)])
+    return "".join(f"{line}\n" for line in [*lines, ran, *remarks(result)])
 
 
 def remarks(result: Result) -> list[str]:

@@ -112,7 +112,7 @@ class Cluster:
             self._refuse_unknown_kinds(self.throughputs)
         if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):
             raise InputError(
-                f"cluster: {self.num_servers} servers of {self.gpus_per_server} GPUs; expected at least 1 of each"
+                f"cluster: {self.num_servers!r} servers of {self.gpus_per_server!r} GPUs; expected whole numbers from 1"
             )
         if self.num_gpus > MAX_GPUS:
             raise InputError(f"cluster: {self.num_gpus} GPUs; expected at most {MAX_GPUS}")

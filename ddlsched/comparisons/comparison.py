@@ -54,7 +54,9 @@ class Comparison:
         self._tables: dict[str, pd.DataFrame] = {}
 
     def __repr__(self) -> str:
-        return f"<comparison: {len(self.runs)} runs of {len(self.asked['policies'])} policies in {self.folder}>"
+        runs, policies = len(self.runs), len(self.asked["policies"])
+        of = "1 policy" if policies == 1 else f"{policies} policies"
+        return f"<comparison: {'1 run' if runs == 1 else f'{runs} runs'} of {of} in {self.folder}>"
 
     def _repr_html_(self) -> str:
         table = self.table()

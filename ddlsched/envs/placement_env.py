@@ -14,7 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision
-from ddlsched.policies.queue_features import JOB_FEATURES, log_share, queue_features
+from ddlsched.policies.queue_features import JOB_FEATURES, log_shares, queue_features
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload
@@ -54,57 +54,52 @@ class PlacementEnv(SchedulingEnv):
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a placement policy that asks where."""
-        return {"placement": _AskedPlacement(ask, seconds)}
+        most = int(np.diff(self.cluster.first_gpus).max())
+        return {"placement": _AskedPlacement(ask, seconds, most)}
 
 
 @dataclass(frozen=True)
 class _AskedPlacement:
     ask: Ask
     seconds: JobSeconds
+    most_on_a_server: int
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return GPUs of the servers that were chosen one after the other."""
-        eligible = cluster.eligible(job)
-        by_server = _by_server(eligible, cluster)
-        features, _ = queue_features([job], cluster, 1)
+        by_server, servers = self._servers(cluster.eligible(job), cluster)
+        (features,), _ = queue_features([job], cluster, 1)
         taken: list[GpuId] = []
         while len(taken) < job.num_gpus:
-            server = self._chosen(features[0], by_server, taken, cluster)
+            server = self._chosen({"job": features, "servers": servers}, by_server, bool(taken), cluster)
             if server == cluster.num_servers:
                 return None
-            taken += by_server.pop(server)[: job.num_gpus - len(taken)]
+            chosen = by_server.pop(server)[: job.num_gpus - len(taken)]
+            servers[server] = 0, len(chosen) / self.most_on_a_server, 0
+            taken += chosen
         self.seconds.started(job)
         return taken
 
     def _chosen(
-        self, job: np.ndarray, by_server: Mapping[int, list[GpuId]], taken: Sequence[GpuId], cluster: ClusterView
+        self, seen: dict[str, np.ndarray], by_server: Mapping[int, list[GpuId]], has_some: bool, cluster: ClusterView
     ) -> int:
         """Return the next server, or one more than there are: the job waits."""
         mask = np.zeros(cluster.num_servers + 1, bool)
         mask[list(by_server)] = True
-        mask[-1] = not taken and not cluster.is_idle
+        mask[-1] = not has_some and not cluster.is_idle
         if mask.sum() == 1:
             return int(np.argmax(mask))
-        servers = _server_features(by_server, taken, cluster)
-        return self.ask(Decision(cluster.now_s, {"job": job, "servers": servers}, mask))
+        return self.ask(Decision(cluster.now_s, seen | {"servers": seen["servers"].copy()}, mask))
 
-
-def _by_server(eligible: np.ndarray, cluster: ClusterView) -> dict[int, list[GpuId]]:
-    """Return the eligible GPUs of each server that has some, the least-loaded first."""
-    loads_ns = cluster.loads_of(eligible)
-    found: dict[int, list[GpuId]] = {}
-    for place in np.argsort(loads_ns, kind="stable").tolist():
-        gpu = eligible.item(place)
-        found.setdefault(cluster.server_of(gpu), []).append(gpu)
-    return found
-
-
-def _server_features(by_server: Mapping[int, list[GpuId]], taken: Sequence[GpuId], cluster: ClusterView) -> np.ndarray:
-    most = max(len(cluster.gpus_of(server)) for server in range(cluster.num_servers))
-    features = np.zeros((cluster.num_servers, len(_SERVER_FEATURES)), np.float32)
-    for server, gpus in by_server.items():
-        features[server, 0] = len(gpus) / most
-        features[server, 2] = log_share(cluster.load_ns(gpus[0]) / NS_PER_S)
-    for gpu in taken:
-        features[cluster.server_of(gpu), 1] += 1 / most
-    return np.minimum(features, 1)
+    def _servers(self, eligible: np.ndarray, cluster: ClusterView) -> tuple[dict[int, list[GpuId]], np.ndarray]:
+        """Return the eligible GPUs of each server that has some, the least-loaded first, and the servers' features."""
+        loads_ns = cluster.loads_of(eligible)
+        order = np.argsort(loads_ns, kind="stable")
+        servers = cluster.servers_of(eligible)[order]
+        found: dict[int, list[GpuId]] = {}
+        for server, gpu in zip(servers.tolist(), eligible[order].tolist(), strict=True):
+            found.setdefault(server, []).append(gpu)
+        features = np.zeros((cluster.num_servers, len(_SERVER_FEATURES)), np.float32)
+        present, first = np.unique(servers, return_index=True)
+        features[present, 0] = np.bincount(servers)[present] / self.most_on_a_server
+        features[present, 2] = log_shares(loads_ns[order][first] / NS_PER_S)
+        return found, features

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
+
+import numpy as np
 
 from ddlsched.policies.view_parts import Columns, GpuId, refuse_attribute
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
 
-__all__ = ["JobView"]
+__all__ = ["IterationsLeft", "JobView"]
 
 
 class JobView:
@@ -172,3 +175,17 @@ class JobView:
     def remaining_communication_ns(self) -> int:
         """Iterations left x :attr:`communication_ns` x GPUs, nanoseconds."""
         return self.iterations_left * self.communication_ns * self.num_gpus
+
+
+class IterationsLeft:
+    """Reads at once how many iterations some jobs of a run have left; at least one job."""
+
+    def __init__(self, jobs: Iterable[JobView]) -> None:
+        views = list(jobs)
+        self._columns = views[0]._columns
+        self._places = np.array([view._place for view in views], np.int64)
+
+    def now(self) -> np.ndarray:
+        """Return what each has left, in the jobs' order; 0 once it has ended."""
+        left: np.ndarray = self._columns.iterations_left[self._places]
+        return left

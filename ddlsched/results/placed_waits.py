@@ -7,6 +7,7 @@ these spans at once it is found what the job did, how many held what it waited f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocker", "placed_waits"]
 
+_MOST_SLICES = 1 << 17
 _POLICY_HELD = "the communication policy held it back, though no transfer ran on its links"
 
 
@@ -43,7 +45,7 @@ class _Held(NamedTuple):
 
 
 def placed_waits(result: Result, number: int) -> Iterator[tuple[Blocker, float]]:
-    """Yield what job ``number`` waited for while it was placed, and how long, nanoseconds."""
+    """Yield what job ``number`` waited for while it was placed, and how long, nanoseconds; a blocker may come again."""
     slices = result.finished.slices
     # They are recorded when they end, so that those that meet a stay lie together.
     longest_ns = (slices["end_ns"] - slices["start_ns"]).max(initial=0)
@@ -53,12 +55,18 @@ def placed_waits(result: Result, number: int) -> Iterator[tuple[Blocker, float]]
         first = np.searchsorted(slices["end_ns"], stay.from_ns, side="right")
         end = np.searchsorted(slices["end_ns"], stay.to_ns + longest_ns, side="right")
         near = slices[first:end]
-        near = near[(near["start_ns"] < stay.to_ns) & (near["end_ns"] > near["start_ns"])]
         state_ns = _state_until_ns(result, stay, near)
-        if stay.from_ns < state_ns:
-            yield from _Span(result, stay, near, stay.state_links, (stay.from_ns, state_ns)).waits()
-        if state_ns + stay.hold_ns < stay.to_ns:
-            yield from _Span(result, stay, near, stay.links, (state_ns + stay.hold_ns, stay.to_ns)).waits()
+        for span_ns in _pieces(near, stay.from_ns, state_ns):
+            yield from _Span(result, stay, near, stay.state_links, span_ns).waits()
+        for span_ns in _pieces(near, state_ns + stay.hold_ns, stay.to_ns):
+            yield from _Span(result, stay, near, stay.links, span_ns).waits()
+
+
+def _pieces(slices: Records, from_ns: int, to_ns: int) -> Iterator[tuple[int, int]]:
+    """Yield a span of time in pieces in which few slices end, so that a long stay takes little memory."""
+    if from_ns < to_ns:
+        cuts_ns = np.unique(np.clip(slices["end_ns"][_MOST_SLICES::_MOST_SLICES], from_ns, to_ns)).tolist()
+        yield from pairwise(sorted({from_ns, *cuts_ns, to_ns}))
 
 
 def _state_until_ns(result: Result, stay: Residency, slices: Records) -> int:
@@ -77,7 +85,8 @@ class _Span:
         self, result: Result, stay: Residency, slices: Records, links: Sequence[int], span_ns: tuple[int, int]
     ) -> None:
         from_ns, to_ns = span_ns
-        slices = slices[(slices["start_ns"] < to_ns) & (slices["end_ns"] > from_ns)]
+        took_time = slices["end_ns"] > np.maximum(slices["start_ns"], from_ns)
+        slices = slices[took_time & (slices["start_ns"] < to_ns)]
         self._result, self._stay, self._slices, self._kind = result, stay, slices, slices["kind"]
         self._links = frozenset(links)
         self._numbers, self._nth = np.unique(slices["stay"], return_inverse=True)

@@ -11,6 +11,7 @@ A generator returns a :class:`~ddlsched.workload.job.Workload`. If it has a para
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
@@ -58,6 +59,8 @@ def is_generator(text: str) -> bool:
     try:
         refuse_suffix(Path(text))
     except InputError:
+        if os.path.exists(text):  # noqa: PTH110 (which raises if it is too long); what reads it says what is wrong
+            return False
         hint = did_you_mean(text.partition(":")[0], names("workload"))
         yours = "A file: jobs.csv, .parquet or .json. A function of your own: path/to/file.py:function"
         raise UnknownNameError(f"no workload is named {text!r}.{hint} {yours}") from None

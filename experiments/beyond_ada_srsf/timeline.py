@@ -15,7 +15,7 @@ import pandas as pd
 from run import BASELINES, BLOCKS, NEW
 
 import ddlsched
-from ddlsched.comparisons.charts.style import IDLE, INK, JOB_COLOURS, in_style, save
+from ddlsched.comparisons.charts.style import IDLE, INK, JOB_COLOURS, in_style, save, shown_figure
 from ddlsched.results.paired_comparison import markdown
 from ddlsched.results.result import Result
 from ddlsched.results.slices import compute_slices, transfer_slices
@@ -88,9 +88,7 @@ def _idle(result: Result, compute: pd.DataFrame) -> set[int]:
 @in_style()
 def picture(results: dict[str, Result]) -> Figure:
     """Return a column a policy: of each of the first servers a row a GPU and, under them, one for its link."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 7.4), layout="constrained")
+    figure = shown_figure(7.2, 7.4)
     panels = figure.subplots(1, len(results), sharey=True)
     height = next(iter(results.values())).cluster.gpus_per_server + LINK_HEIGHT + GAP
     for axes, (policy, result) in zip(panels, results.items(), strict=True):

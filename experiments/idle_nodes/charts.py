@@ -45,7 +45,7 @@ def timeline(table: pd.DataFrame) -> Figure:
 def sweep(table: pd.DataFrame) -> Figure:
     """Return U over the look-ahead, a panel a set of trainers, a line a set of rules."""
     kinds = list(dict.fromkeys(table["trainers"]))
-    figure, panels = new_panels(2.6, len(kinds), width_inches=5.6)
+    figure, panels = new_panels(2.9, len(kinds), width_inches=7.2)
     for axes, kind in zip(panels, kinds, strict=True):
         for rules, colour, marker in (("live", "blue", "o"), ("published", "vermillion", "s")):
             own = table[(table["trainers"] == kind) & (table["rules"] == rules)]

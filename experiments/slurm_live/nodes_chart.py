@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, shown_figure
 
 _SHADES = {"main": MUTED, "idle": PALETTE["blue"]}
 _NAMES = {"main": "main queue", "idle": "training"}
@@ -19,7 +19,7 @@ def nodes_chart(path: Path) -> Figure:
     """Return the chart of a table with the columns time_s, node, partition, job, a row a node that somebody has."""
     seen = pd.read_csv(path)
     names = sorted(seen["node"].unique(), key=lambda name: int(name.removeprefix("n")))
-    figure = Figure(figsize=(6.0, 2.4), layout="constrained")
+    figure = shown_figure(6.0, 2.4)
     axes = figure.subplots()
     times_s = sorted(seen["time_s"].unique())
     ends_s = dict(zip(times_s, [*times_s[1:], times_s[-1]], strict=True))

@@ -17,6 +17,8 @@ import ddlsched
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PICTURE = re.compile(r"^(:::\{bars-from\}|```\{image\}) ", re.MULTILINE)
+COMMUNICATION = "experiments/contention_64gpu/expected/communication.csv"
 EXAMPLES = sorted((DOCS / "examples").glob("plot_*.py"))
 
 
@@ -114,6 +116,13 @@ def test_a_table_of_a_page_is_that_of_the_file(from_tables) -> None:
     assert cells == ["policy", "change", *expected]
 
 
+def test_a_table_names_units_and_the_baseline(from_tables) -> None:
+    options = {"columns": "policy, mean, verdict", "where": "metric=average_jct_s", "rows": 2}
+    (table,) = directive(from_tables, "FromTable", COMMUNICATION, **options)
+    cells = [entry.astext() for entry in table.findall(lambda node: node.tagname == "entry")]
+    assert cells == ["policy", "average JCT (s)", "verdict", "SRSF(1)", "1603", "baseline", "SRSF(2)", "1711", "worse"]
+
+
 @pytest.mark.parametrize(
     ("argument", "options"),
     [
@@ -129,10 +138,69 @@ def test_a_table_that_is_not_there_stops_the_build(from_tables, argument: str, o
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "experiments").glob("*/README.md")))
 def test_every_experiment_has_an_answer_on_the_site(from_tables, folder: str) -> None:
-    question, answer = directive(from_tables, "AnswerOf", folder)
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    (begins,) = re.findall(rf"\{{answer-of\}} {folder}\n(?::begins: (.*)\n)?", text)
+    question, answer = directive(from_tables, "AnswerOf", folder, **({"begins": begins} if begins else {}))
     assert len(question.astext()) > 50
     assert len(answer.astext()) > 50
-    assert f"{{answer-of}} {folder}\n" in (DOCS / "results.md").read_text(encoding="utf-8")
+    assert answer.astext().startswith(begins)
+
+
+def test_an_answer_that_is_no_longer_there_stops_the_build(from_tables) -> None:
+    with pytest.raises(ValueError, match="no paragraph that begins with 'Forty-two'"):
+        directive(from_tables, "AnswerOf", "arena", begins="Forty-two")
+
+
+def test_every_experiment_has_a_picture_on_the_site() -> None:
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    parts = re.split(r"^:::\{answer-of\} (\w+)\n", text, flags=re.MULTILINE)[1:]
+    without = [name for name, part in zip(parts[::2], parts[1::2], strict=True) if not PICTURE.search(part)]
+    assert (len(parts) > 30, without) == (True, [])
+    assert all((DOCS / path).is_file() for path in re.findall(r"\{image\} (\S+)", text))
+
+
+@pytest.fixture
+def bars_from(tmp_path: Path):
+    pytest.importorskip("docutils")
+    spec = importlib.util.spec_from_file_location("bars_from", DOCS / "bars_from.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.DRAWN = str(tmp_path)
+    return module
+
+
+def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None:
+    with (ROOT / COMMUNICATION).open(encoding="utf-8", newline="") as file:
+        row = next(
+            row for row in csv.DictReader(file) if row["policy"] == "SRSF(2)" and row["metric"] == "average_jct_s"
+        )
+    options = {
+        "label": "policy",
+        "value": "change",
+        "ends": "change_low, change_high",
+        "percent": None,
+        "axis": "Change (%)",
+    }
+    (image,) = directive(bars_from, "BarsFrom", COMMUNICATION, where="metric=average_jct_s", rows=2, **options)
+    assert image["alt"] == f"Change (%). SRSF(1): 0; SRSF(2): {100 * float(row['change']):.3g}"
+    assert Path(image["uri"]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("wrong", [{"value": "speed"}, {"where": "metric=speed"}, {"label": "x"}, {"value": "policy"}])
+def test_bars_that_are_not_there_stop_the_build(bars_from, wrong: dict[str, str]) -> None:
+    options = {"label": "policy", "value": "change", "axis": "Change", "where": "metric=average_jct_s"} | wrong
+    with pytest.raises(ValueError, match=r"KeyError|no row has metric=speed|could not convert"):
+        directive(bars_from, "BarsFrom", COMMUNICATION, **options)
+
+
+def test_links_of_a_built_page_that_lead_nowhere_are_told(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.html").write_text('<h1 id="top">Two</h1> <a href="../one.html#end">')
+    page = '<a href="b/two.html#top"> <a href="b/two.html#none"> <img src="images/gone.png"> <a href="https://a.b/c">'
+    (tmp_path / "one.html").write_text(page + '<a href="#end"> <p id="end"> <a href="b/two.html?q=1">')
+    done = subprocess.run([sys.executable, DOCS / "links.py", tmp_path], capture_output=True, text=True)
+    expected = ["one.html: b/two.html#none: leads nowhere", "one.html: images/gone.png: leads nowhere"]
+    assert (done.returncode, done.stderr.splitlines()) == (1, expected)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from strategies import Setting, examples, settings
 import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.engine.outcome import Window
+from ddlsched.results import placed_waits
 from ddlsched.results.explanation import explain
 from ddlsched.results.result import Result
 
@@ -38,6 +39,21 @@ def test_the_blockers_of_a_phase_add_up_to_the_phase(setting: Setting) -> None:
         seconds = explain(result, row.job_id).groupby("phase")["seconds"].sum()
         for phase in PHASES:
             assert seconds.get(phase, 0.0) == pytest.approx(getattr(row, f"{phase}_s"), abs=1e-8)
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(10))
+def test_blockers_are_the_same_however_few_slices_are_looked_at_at_once(setting: Setting) -> None:
+    result = ddlsched.simulate(setting.workload, setting.cluster, communication=setting.communication, timeline=True)
+    for row in result.jobs.itertuples():
+        whole = seconds_of_blockers(result, row.job_id)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(placed_waits, "_MOST_SLICES", 3)
+            assert seconds_of_blockers(result, row.job_id) == pytest.approx(whole, rel=1e-9)
+
+
+def seconds_of_blockers(result: Result, job_id: str) -> dict[tuple[str, ...], float]:
+    return {tuple(map(str, row[:3])): row[3] for row in explain(result, job_id).itertuples(index=False)}
 
 
 job = functools.partial(data_parallel_job, forward_s=1.0, message_bytes=1e9, memory_mb=600.0)

@@ -144,3 +144,14 @@ def test_a_chart_of_what_is_not_there_is_refused(comparison: ddlsched.Comparison
     unfinished = ddlsched.simulate(SMALL, seed=1, until_s=1e-3)
     with pytest.raises(ddlsched.InputError, match="no counted job finished"):
         unfinished.plot.jct()
+
+
+def test_a_comparison_of_one_policy_says_so(tmp_path: Path, comparison: ddlsched.Comparison) -> None:
+    one = ddlsched.compare(SMALL, "srsf-1", seeds=[1], folder=tmp_path / "one", processes=1)
+    assert repr(one) == f"<comparison: 1 run of 1 policy in {tmp_path / 'one'}>"
+    assert repr(comparison).startswith("<comparison: 4 runs of 2 policies in ")
+
+
+def test_a_number_of_servers_that_is_a_text_is_told_from_a_number() -> None:
+    with pytest.raises(ddlsched.InputError, match="'16' servers of 4 GPUs; expected whole numbers"):
+        ddlsched.simulate(SMALL, servers="16")  # type: ignore[arg-type]

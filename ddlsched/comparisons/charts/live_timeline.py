@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddlsched.comparisons.charts.style import INK, colours, in_style
+from ddlsched.comparisons.charts.style import INK, colours, in_style, shown_figure
 from ddlsched.io.tables import csv_rows, readable
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ def live_timeline(path: Path) -> Figure:
     InputError
         It is no such file.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FormatStrFormatter, MaxNLocator, NullFormatter
 
     rows = [row for _, row in readable(path, "a timeline of ddlsched live", lambda p: list(csv_rows(p, _COLUMNS, ())))]
     jobs = sorted({row["job"] for row in rows if row["job"]})
     shade = colours(jobs)
-    figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+    figure = shown_figure(6.0, 3.6)
     sizes, losses = figure.subplots(2, 1, sharex=True)
     times_s, nodes = _sizes(rows, jobs)
     if jobs:

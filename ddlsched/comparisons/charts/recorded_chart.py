@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style
+from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, shown_figure
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.recorded.alone import AloneIteration
 from ddlsched.workload.recorded.rank_steps import RankStep
@@ -41,12 +41,10 @@ def recorded_chart(alone: AloneIteration, measured: RankStep | None = None) -> F
     Thin lines are what a task waits for; those of the critical path are dark. ``measured`` is a step of a rank as its
     trace has it, for a second pair of axes on the same scale.
     """
-    from matplotlib.figure import Figure
-
     rows = _rows(alone)
     has_measured = measured is not None and measured.wall_ns is not None
     heights = [2.0, max(2, len(rows))] if has_measured else [max(2, len(rows))]
-    figure = Figure(figsize=(7.0, 0.9 + 0.32 * sum(heights)), layout="constrained")
+    figure = shown_figure(7.0, 0.9 + 0.32 * sum(heights))
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     if measured is not None and has_measured:
         _draw_measured(panels[0], measured)

@@ -263,11 +263,18 @@ def in_style() -> Iterator[None]:
 
 
 def shown_figure(width_inches: float, height_inches: float) -> Figure:
-    """Return an empty figure that notebooks show without pyplot."""
+    """Return an empty figure that notebooks show without pyplot, and whose axes say where they begin."""
     from matplotlib.figure import Figure
+
+    from ddlsched.comparisons.charts.axis_notes import say_where_axes_begin
 
     class Shown(Figure):
         """A figure that is a picture where HTML is shown."""
+
+        def draw(self, renderer: Any) -> None:
+            """Draw all of it."""
+            say_where_axes_begin(self)
+            super().draw(renderer)
 
         def _repr_html_(self) -> str:
             with in_style():

@@ -97,7 +97,7 @@ def _changes(
         traces.append(trace | {"hovertemplate": hover, "customdata": ends} | _estimates(found.values(), "x"))
     layout = {
         "scattermode": "group",
-        "xaxis": {"title": {"text": f"Change against {_text(baseline)} (%)"}, "zeroline": True},
+        "xaxis": {"title": {"text": f"Change against {_text(baseline)} (%)"}, "rangemode": "tozero", "zeroline": True},
         "yaxis": _categories([METRICS[metric].replace(" (s)", "") for metric in CHANGED if metric in changed]),
     }
     note = (
@@ -169,7 +169,7 @@ def _distributions(samples: Mapping[str, np.ndarray], number: Mapping[str, int])
         trace = _trace(policy, number, type="scatter", mode="lines", line=line, x=_compact(x), y=_compact(share))
         traces.append(trace | {"hovertemplate": "%{y:.1%} of jobs within %{x:.4g} s"})
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "JCT (s)"}, "tickformat": "~g", "dtick": "D2"},
+        "xaxis": {"type": "log", "title": {"text": "JCT (s), log scale"}, "tickformat": "~g", "dtick": "D2"},
         "yaxis": {"title": {"text": "Share of jobs"}, "range": [0, 1.01], "tickformat": ".0%"},
     }
     note = "Share of all jobs of all seeds that took at most so long. Further left is better."

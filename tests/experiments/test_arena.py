@@ -154,6 +154,27 @@ def test_growth_halves_and_doubles_one_thing_at_a_time():
     assert len(sizes) == 7
 
 
+def test_the_power_of_growth_is_that_from_half_to_twice():
+    """Seconds go with the square of jobs, with GPUs, and not with core switches."""
+    sizes = [(4, 4, 4), (2, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 4), (4, 4, 2), (4, 4, 8)]
+    rows = [
+        {"rival": "r", "jobs": jobs, "GPUs": gpus, "cores": cores, "decisions s": jobs**2 * gpus}
+        for jobs, gpus, cores in sizes
+    ]
+    assert scale.powers(pd.DataFrame(rows)).loc["r"].tolist() == pytest.approx([2.0, 1.0, 0.0])
+
+
+def test_the_readme_shows_the_expected_growth():
+    readme = (EXPERIMENTS / "arena" / "README.md").read_text()
+    rows = pd.read_csv(EXPECTED / "growth.csv")
+    assert (rows["ended"] == rows["jobs"]).all()
+    assert len(rows) == 7 * len(rivals.RIVALS)
+    for rival, power in scale.powers(rows).iterrows():
+        shown = [line for line in readme.splitlines() if line.startswith(f"| {rival} |")]
+        ending = "| {:.1f} | {:.1f} | {:.1f} |".format(*(power.round(1) + 0.0))
+        assert any(line.endswith(ending) for line in shown), rival
+
+
 def test_gavels_trace_takes_steps_over_the_measured_rate(tmp_path):
     """2,000 steps at 10 a second on a V100 are 200 s: ten iterations; on a P100 at 5 a second twice that."""
     table = {kind: {"('A', 2)": {"null": rate}} for kind, rate in (("v100", 10.0), ("p100", 5.0), ("k80", 0.0))}

@@ -100,10 +100,15 @@ def compared(data: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA / "traces" / "gavel-osdi20", metavar="DIR")
-    print(compared(parser.parse_args().data).to_string(index=False, float_format="{:,.0f}".format))
+    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/gavel_trace.csv"), metavar="FILE")
+    given = parser.parse_args()
+    table = compared(given.data)
+    print(table.to_string(index=False, float_format="{:,.0f}".format))
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(given.out, index=False, float_format="%.6g", lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -154,6 +154,14 @@ def test_growth_halves_and_doubles_one_thing_at_a_time():
     assert len(sizes) == 7
 
 
+@pytest.mark.parametrize("name", ["gavel_trace", "muri_trace"])
+def test_the_readme_shows_what_was_found_on_their_own_traces(name):
+    readme = (EXPERIMENTS / "arena" / "README.md").read_text()
+    for row in pd.read_csv(EXPECTED / f"{name}.csv").itertuples():
+        for value_s in (row.average_jct_s, row.its_average_jct_s):
+            assert f"{value_s:,.0f}" in readme
+
+
 def test_the_power_of_growth_is_that_from_half_to_twice():
     """Seconds go with the square of jobs, with GPUs, and not with core switches."""
     sizes = [(4, 4, 4), (2, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 4), (4, 4, 2), (4, 4, 8)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from grounds import DATA
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
@@ -21,8 +22,6 @@ from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import LinearCurve
 
-HERE = Path(__file__).parent
-DATA = next((path for parent in HERE.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 GPUS = {"v100": 12, "p100": 12, "k80": 24}
 REFERENCE = "v100"
 ITERATION_S = 20.0

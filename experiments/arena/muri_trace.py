@@ -18,11 +18,10 @@ from itertools import permutations
 from pathlib import Path
 
 import pandas as pd
+from grounds import DATA
 
 from algorithms.placement.muri import grouped
 
-HERE = Path(__file__).parent
-DATA = next((path for parent in HERE.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 SERVERS, GPUS_PER_SERVER = 8, 8
 MOST = 4
 SLOWER = {1: 1.015, 2: 1.33 / 1.015, 3: 1.5 / 1.015, 4: 1.37 / 1.015}

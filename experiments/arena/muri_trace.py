@@ -1,6 +1,7 @@
 """Muri on its own traces, beside what its authors' simulator prints for them.
 
     python experiments/arena/muri_trace.py               trace 3: 992 jobs on 8 servers of 8 GPUs
+    python experiments/arena/muri_trace.py --traces 1 2 3 4 --policies SRTF SRSF
 
 Its ground is no network: a job has times on storage and CPU, on the GPU and on the network, and those of a group all
 take the group's period. ``ddlsched`` knows the last two alone, so that the jobs are replayed here as Muri's paper says:
@@ -26,17 +27,36 @@ SERVERS, GPUS_PER_SERVER = 8, 8
 MOST = 4
 SLOWER = {1: 1.015, 2: 1.33 / 1.015, 3: 1.5 / 1.015, 4: 1.37 / 1.015}
 """An iteration's time over what profiles say, by how many jobs share GPUs: measured by Muri's authors."""
-START_S = {"bert": 10, "gpt2": 10, "a2c": 38, "dqn": 5, "vgg16": 7, "vgg19": 7, "resnet18": 4, "shufflenet_v2_x1_0": 4}
-"""What a job that runs loses at each arrival or end, on one GPU; their simulator adds 0 to 8 s on several."""
+START_S = {
+    "bert": (10, 10, 10, 10, 10, 10),
+    "gpt2": (10, 10, 10, 10, 10, 10),
+    "a2c": (38, 39, 39, 46, 46, 46),
+    "dqn": (5, 5, 6, 6, 8, 8),
+    "vgg16": (7, 7, 8, 9, 9, 10),
+    "vgg19": (7, 7, 8, 9, 10, 10),
+    "resnet18": (4, 5, 5, 7, 7, 7),
+    "shufflenet_v2_x1_0": (4, 4, 5, 5, 7, 8),
+}
+"""What a job that runs loses at each arrival or end, seconds, on 1, 2, 4, 8, 16 and 32 GPUs: measured by them, too."""
 SAME_S = 1e-4
 """Events no farther apart are one."""
+POLICIES = ("SRTF", "SRSF", "Muri-S")
 MEASURES = ("average_jct_s", "makespan_s", "p99_jct_s")
 THEIRS_S = {
-    "SRTF": (193_081.796, 8_174_135.28, 4_538_890.607),
-    "SRSF": (185_021.8802, 8_174_135.28, 4_189_699.177),
-    "Muri-S": (85_502.55387, 8_174_135.28, 992_405.062),
+    (1, "SRTF"): (1_370_603, 26_045_466, 16_647_148),
+    (1, "SRSF"): (980_141, 26_065_759, 15_529_913),
+    (1, "Muri-S"): (867_706, 18_446_535, 10_618_148),
+    (2, "SRTF"): (2_665_607, 48_847_005, 33_128_484),
+    (2, "SRSF"): (2_213_950, 49_026_465, 31_241_251),
+    (2, "Muri-S"): (1_342_400, 34_163_947, 19_994_294),
+    (3, "SRTF"): (193_082, 8_174_135, 4_538_891),
+    (3, "SRSF"): (185_022, 8_174_135, 4_189_699),
+    (3, "Muri-S"): (85_503, 8_174_135, 992_405),
+    (4, "SRTF"): (581_983, 14_787_991, 7_768_533),
+    (4, "SRSF"): (487_167, 14_887_909, 7_372_568),
+    (4, "Muri-S"): (365_468, 11_029_124, 3_734_841),
 }
-"""Average JCT, makespan and 99th percentile on trace 3: Rivendile/Muri @ 4e69a78, simulator/draw_fig9-10.py."""
+"""By trace and policy average JCT, makespan and 99th percentile: Rivendile/Muri @ 4e69a78, draw_fig9-10.py."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -71,7 +91,7 @@ def jobs_of(file: Path) -> list[Traced]:
                 iterations_left=float(row.iterations),
                 iteration_s=row.iteration_time / 1e3 * SLOWER[1],
                 times=(first_s / 2, first_s / 2, *rest_s),
-                start_s=START_S.get(row.model_name, 10),
+                start_s=START_S[row.model_name][min(row.num_gpu, 32).bit_length() - 1],
             )
         )
     return sorted(made, key=lambda job: job.arrival_s)
@@ -184,20 +204,14 @@ def _turn_s(order: Sequence[tuple[float, float, float]]) -> float:
     return ends_s[8] - ends_s[4]
 
 
-def compared(file: Path) -> pd.DataFrame:
+def compared(file: Path, policy: str, theirs_s: Sequence[float]) -> dict[str, object]:
     """Return average JCT, makespan and 99th percentile of the JCT, seconds, here and of its simulator."""
-    rows = []
-    for policy, theirs_s in THEIRS_S.items():
-        jobs = jobs_of(file)
-        replay(jobs, policy)
-        jct_s = sorted(job.finish_s - job.arrival_s for job in jobs)
-        here_s = (sum(jct_s) / len(jct_s), max(job.finish_s for job in jobs), jct_s[int(len(jct_s) * 0.99)])
-        rows.append(
-            {"policy": policy}
-            | dict(zip(MEASURES, here_s, strict=True))
-            | {f"its_{name}": value for name, value in zip(MEASURES, theirs_s, strict=True)}
-        )
-    return pd.DataFrame(rows)
+    jobs = jobs_of(file)
+    replay(jobs, policy)
+    jct_s = sorted(job.finish_s - job.arrival_s for job in jobs)
+    here_s = (sum(jct_s) / len(jct_s), max(job.finish_s for job in jobs), jct_s[int(len(jct_s) * 0.99)])
+    theirs = {f"its_{name}": value for name, value in zip(MEASURES, theirs_s, strict=True)}
+    return {"trace": file.stem, "policy": policy, **dict(zip(MEASURES, here_s, strict=True)), **theirs}
 
 
 def main() -> None:
@@ -205,8 +219,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA / "traces" / "muri-sigcomm22", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/muri_trace.csv"), metavar="FILE")
+    parser.add_argument("--traces", type=int, nargs="*", choices=(1, 2, 3, 4), default=[3])
+    parser.add_argument("--policies", nargs="*", choices=POLICIES, default=POLICIES)
     given = parser.parse_args()
-    table = compared(given.data / "trace3.csv")
+    table = pd.DataFrame(
+        compared(given.data / f"trace{trace}.csv", policy, THEIRS_S[trace, policy])
+        for trace in given.traces
+        for policy in given.policies
+    )
     print(table.to_string(index=False, float_format="{:,.0f}".format))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(given.out, index=False, float_format="%.6g", lineterminator="\n")

@@ -162,6 +162,13 @@ def test_the_readme_shows_what_was_found_on_their_own_traces(name):
             assert f"{value_s:,.0f}" in readme
 
 
+def test_muris_baselines_are_those_of_its_simulator():
+    table = pd.read_csv(EXPECTED / "muri_baselines.csv")
+    assert len(table) == 8
+    for name in muri_trace.MEASURES:
+        np.testing.assert_allclose(table[name], table[f"its_{name}"], rtol=1e-5)
+
+
 def test_the_power_of_growth_is_that_from_half_to_twice():
     """Seconds go with the square of jobs, with GPUs, and not with core switches."""
     sizes = [(4, 4, 4), (2, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 4), (4, 4, 2), (4, 4, 8)]
@@ -208,14 +215,14 @@ def muris_jobs(folder, *rows):
 @pytest.mark.parametrize(("policy", "ends_s"), [("SRTF", [131.8, 30.3]), ("SRSF", [111.5, 131.8])])
 def test_muris_baselines_sort_by_time_or_by_gpu_time(tmp_path, policy, ends_s):
     """After 10 s, which starting took, 64 GPUs are wanted for 20 iterations of 1.015 s, and 8 are held for 100."""
-    jobs = muris_jobs(tmp_path, "8,0,100,any,1000,400,300,300", "64,10000,20,any,1000,400,300,300")
+    jobs = muris_jobs(tmp_path, "8,0,100,bert,1000,400,300,300", "64,10000,20,bert,1000,400,300,300")
     muri_trace.replay(jobs, policy)
     assert [job.finish_s for job in jobs] == pytest.approx(ends_s)
 
 
 def test_four_jobs_of_muri_that_fit_into_each_other_run_at_once(tmp_path):
     """Stages of 2, 1 and 1 s: four jobs keep all resources busy, so that an iteration takes 4 s, times 1.37 / 1.015."""
-    jobs = muris_jobs(tmp_path, *["64,0,10,any,4000,2000,1000,1000"] * 4)
+    jobs = muris_jobs(tmp_path, *["64,0,10,bert,4000,2000,1000,1000"] * 4)
     assert muri_trace.pipelined_s(tuple(job.times for job in jobs)) == pytest.approx(4.0)
     muri_trace.replay(jobs, "Muri-S")
     assert [job.finish_s for job in jobs] == pytest.approx([40 * 1.37 / 1.015] * 4)
@@ -223,6 +230,6 @@ def test_four_jobs_of_muri_that_fit_into_each_other_run_at_once(tmp_path):
 
 def test_jobs_of_muri_that_are_slower_together_take_turns(tmp_path):
     """Both need the GPU and nothing else."""
-    jobs = muris_jobs(tmp_path, *["64,0,10,any,4000,0,4000,0"] * 2)
+    jobs = muris_jobs(tmp_path, *["64,0,10,bert,4000,0,4000,0"] * 2)
     muri_trace.replay(jobs, "Muri-S")
     assert [job.finish_s for job in jobs] == pytest.approx([40.6, 81.2])

@@ -23,6 +23,7 @@ VARIANTS = {
     "ecmp": ("ecmp", False, "1.606 / 3.743"),
     "crux:paths-only": ("crux", False, "1.259 / 2.114"),
     "crux:paths-only, intensity=sum": ("crux:intensity=sum", False, "1.259 / 2.114"),
+    "crux:paths-only, intensity=sum, anew": ("crux:intensity=sum,anew=True", False, "1.259 / 2.114"),
     "perfect": ("perfect", False, "1.202 / 1.911"),
     "sglb": ("sglb", False, "1.148 / 1.654"),
     "monkeytree": ("perfect", True, "1.004 / 1.044"),

@@ -16,11 +16,17 @@ __all__ = ["StoppingTiresias"]
 class StoppingTiresias(Tiresias, StopsByKey):
     """Tiresias as published: a job that waits takes the GPUs of running jobs of lower queues, or that came later.
 
+    Left out: the promotion of jobs that have waited long, and the choice of GPUs by how skewed a model's tensors are.
+
     Parameters
     ----------
     interval_s
         While jobs wait they are compared with those that run at least this often, seconds: one that runs may have
         gone down a queue.
+
+    References
+    ----------
+    Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.3.
     """
 
     interval_s: float = 60.0

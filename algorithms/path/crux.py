@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.network.collectives import ring_share
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
 from ddlsched.units import NS_PER_S
+from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["CruxPaths"]
 
@@ -25,15 +29,18 @@ class CruxPaths:
 
     Deviations: the paper does not say how it measures congestion; this is the measure of the re-implementation in
     MonkeyTree's code, in flows for the link's bandwidth. The paper chooses the paths of all jobs anew whenever one
-    arrives or ends; here one that arrives goes round those of higher or equal intensity as the rule says, those of
-    lower intensity count only between paths that are equal otherwise, and stay where they are. Intensity is taken of
-    the message, before the ring is known.
+    arrives or ends. Without ``anew`` one that arrives goes round those of higher or equal intensity as the rule says,
+    those of lower intensity count only between paths that are equal otherwise, and stay where they are. With it a job
+    is gone round from its first transfer on, and a transfer that runs keeps its path. The ratio is taken of the
+    messages of all rings together, before these are known.
 
     Parameters
     ----------
     intensity
         ``ratio``, compute x GPUs over the time of the traffic, as in the paper; or ``sum``, compute plus time of the
-        traffic, as in MonkeyTree's code.
+        traffic of all workers, as in MonkeyTree's code.
+    anew
+        Whether the paths of all jobs are chosen anew for their next transfers whenever a job came or left.
 
     References
     ----------
@@ -41,14 +48,17 @@ class CruxPaths:
     """
 
     intensity: str = "ratio"
+    anew: bool = False
 
     def __post_init__(self) -> None:
         if self.intensity not in _INTENSITIES:
             raise InputError(f"crux: intensity is {self.intensity!r}; expected one of {', '.join(_INTENSITIES)}")
+        if not isinstance(self.anew, bool):
+            raise InputError(f"crux: anew is {self.anew!r}; expected True or False")
 
-    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chosen:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chosen | _ChosenAnew:
         """Return what remembers the paths of the jobs that run."""
-        return _Chosen(self.intensity)
+        return _ChosenAnew(self.intensity) if self.anew else _Chosen(self.intensity)
 
 
 @dataclass
@@ -84,18 +94,111 @@ class _Chosen:
             if not other.view.servers or other.view.iterations_left == 0:
                 del self._jobs[number]
         self._jobs.pop(job.number, None)
-        mine = _Job(job, self._intensity_of(job, network))
+        mine = _Job(job, _intensity_of(self._intensity, job, network))
         self._ahead, self._behind = Counter(), Counter()
         for other in self._jobs.values():
             (self._ahead if other.intensity >= mine.intensity else self._behind).update(other.flows)
         self._jobs[job.number] = mine
 
-    def _intensity_of(self, job: JobView, network: LinkLoads) -> float:
-        compute_s = job.compute_ns / NS_PER_S
-        network_s = job.message_bytes / max(link.bandwidth_bytes_per_s for link in network.links)
-        if self._intensity == "sum":
-            return compute_s + network_s
-        return compute_s * job.num_gpus / network_s if network_s else float("inf")
+
+@dataclass
+class _Known:
+    """A running job, and of each of its flows, as they were first asked for, the paths and the one chosen."""
+
+    view: JobView
+    gpus: tuple[int, ...]
+    intensity: float
+    offered: dict[Hashable, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    places: dict[Hashable, int] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Ascending: who chooses before whom."""
+        return -self.intensity, self.view.number
+
+
+class _ChosenAnew:
+    chosen: ClassVar[str] = "transfer"
+
+    def __init__(self, intensity: str) -> None:
+        self._intensity = intensity
+        self._jobs: dict[int, _Known] = {}
+        self._ahead, self._newest = Counter[int](), -1
+        self._is_stale = False
+        self._looked_ns = -1
+
+    def __repr__(self) -> str:
+        return repr(CruxPaths(intensity=self._intensity, anew=True))
+
+    def path(self, flow: FlowView, network: LinkLoads) -> int:
+        """Return the flow's path, of all jobs' anew if a job came or left since."""
+        if network.now_ns != self._looked_ns:
+            self._looked_ns = network.now_ns
+            self._forget()
+        job = self._jobs.get(flow.job.number)
+        if job is None:
+            job = _Known(flow.job, flow.job.gpus, _intensity_of(self._intensity, flow.job, network))
+            self._jobs[flow.job.number] = job
+        name = flow.source, flow.target, flow.cards
+        if name not in job.offered:
+            self._add(job, name, flow.paths, network)
+        elif self._is_stale:
+            self._choose_all(network)
+        return job.places[name]
+
+    def _forget(self) -> None:
+        """Forget jobs that have ended or are no longer where they were."""
+        gone = [n for n, job in self._jobs.items() if job.view.gpus != job.gpus or job.view.iterations_left == 0]
+        for number in gone:
+            del self._jobs[number]
+        self._is_stale |= bool(gone)
+
+    def _add(self, job: _Known, name: Hashable, paths: Sequence[tuple[int, ...]], network: LinkLoads) -> None:
+        """Give a job's new flow its path; those that choose after it are to choose again."""
+        if self._newest != job.view.number:
+            if self._is_stale:
+                self._choose_all(network)
+            before = [other for other in self._jobs.values() if other.rank <= job.rank]
+            chosen = (other.offered[each][place] for other in before for each, place in other.places.items())
+            self._ahead = Counter(link for path in chosen for link in path)
+            self._newest = job.view.number
+        job.offered[name], job.places[name] = paths, _least_busy(paths, self._ahead, network)
+        self._ahead.update(paths[job.places[name]])
+        self._is_stale = True
+
+    def _choose_all(self, network: LinkLoads) -> None:
+        """Let all flows choose, those of the highest intensity first."""
+        taken = Counter[int]()
+        for job in sorted(self._jobs.values(), key=lambda job: job.rank):
+            for name, paths in job.offered.items():
+                job.places[name] = _least_busy(paths, taken, network)
+                taken.update(paths[job.places[name]])
+        self._is_stale, self._newest = False, -1
+
+
+def _intensity_of(kind: str, job: JobView, network: LinkLoads) -> float:
+    bytes_per_s = max(link.bandwidth_bytes_per_s for link in network.links)
+    compute_s = job.compute_ns / NS_PER_S * job.num_gpus
+    if kind == "sum":
+        return compute_s + _sent_bytes(job) / bytes_per_s
+    network_s = job.message_bytes / bytes_per_s
+    return compute_s / network_s if network_s else float("inf")
+
+
+def _sent_bytes(job: JobView) -> float:
+    """Return what all workers together send in an iteration, bytes."""
+    sent_bytes = 0.0
+    for task in job.dag.tasks:
+        if isinstance(task, CollectiveTask):
+            members = [job.num_gpus] if task.group is None else map(len, job.dag.groups[task.group])
+            hops = sum(2 * (ring_share(task.kind) or 0.5) * (count - 1) for count in members)
+            sent_bytes += hops * task.message_bytes
+    return sent_bytes
+
+
+def _least_busy(paths: Sequence[tuple[int, ...]], flows: Counter[int], network: LinkLoads) -> int:
+    """Return the place of the path whose busiest link has the fewest flows, of equal ones the first."""
+    return min(range(len(paths)), key=lambda place: _busiest(paths[place], flows, network))
 
 
 def _busiest(links: tuple[int, ...], flows: Counter[int], network: LinkLoads) -> float:

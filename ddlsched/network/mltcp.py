@@ -20,6 +20,9 @@ class Mltcp(MaxMin):
     The fluid form of a congestion control whose window grows by F. F stays as it is from one time that it is asked to
     the next, so that more parts come nearer to the law. With buckets, each all-reduce is a message of its own.
 
+    Assumed, as only part is published: shares are those of F at once, where windows take round trips to get there; an
+    iteration's bytes are known, where hosts tell iterations apart by idle gaps.
+
     Parameters
     ----------
     slope, intercept

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from grounds import DATA
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
@@ -21,8 +22,6 @@ from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import LinearCurve
 
-HERE = Path(__file__).parent
-DATA = next((path for parent in HERE.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 GPUS = {"v100": 12, "p100": 12, "k80": 24}
 REFERENCE = "v100"
 ITERATION_S = 20.0
@@ -100,10 +99,15 @@ def compared(data: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA / "traces" / "gavel-osdi20", metavar="DIR")
-    print(compared(parser.parse_args().data).to_string(index=False, float_format="{:,.0f}".format))
+    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/gavel_trace.csv"), metavar="FILE")
+    given = parser.parse_args()
+    table = compared(given.data)
+    print(table.to_string(index=False, float_format="{:,.0f}".format))
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(given.out, index=False, float_format="%.6g", lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,10 @@ from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.traces.trace_output import write_jobs
 from ddlsched.workload.workload_files import read_workload
 
+DATA = next(
+    (path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")
+)
+"""Where public traces are, unless another folder is given."""
 TRACES = {
     "philly": ("philly-csv", Path("traces/pollux-osdi21/philly.csv.gz"), 25.0, 0.0005),
     "alibaba": ("alibaba-openb", Path("traces/alibaba-clusterdata/openb_pod_list_default.csv"), 0.0, 0.02),

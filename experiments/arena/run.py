@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from bounds import bounds_of
 from decisions import clocked
-from grounds import GROUNDS, TRACES, Ground, imported, jobs_of
+from grounds import DATA, GROUNDS, TRACES, Ground, imported, jobs_of
 from league import chart, league
 from rivals import RIVALS, Rival
 
@@ -28,7 +28,6 @@ from ddlsched.comparisons.sweeps.sweep import Run, sweep
 from ddlsched.io.progress import progress_bar
 
 HERE = Path(__file__).parent
-DATA = next((path for parent in HERE.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 QUICK = ("64 GPUs, 10G", "MonkeyTree's mix, 256 GPUs", "Philly, 10G", "Alibaba, 10G")
 
 

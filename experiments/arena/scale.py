@@ -4,7 +4,8 @@
     python experiments/arena/scale.py --growth           half and twice as many jobs, GPUs and core switches, too
 
 A job is fifty long iterations, so that simulating the network is next to nothing: the seconds are those of decisions.
-Printed, and written to OUT, are a rival's CPU seconds in all, its decisions in Python and the milliseconds of each.
+Printed, and written to OUT, are a rival's CPU seconds in all, its decisions in Python and the milliseconds of each,
+with ``--growth`` also by which power they grow.
 """
 
 from __future__ import annotations
@@ -107,6 +108,23 @@ def sizes(size: Size, growth: bool) -> list[Size]:
     return [size, *(others if growth else [])]
 
 
+def powers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the power of jobs, of GPUs and of core switches by which the seconds of decisions grow, a row a rival.
+
+    From half to twice of one, the others as in the first row.
+    """
+    names = ["jobs", "GPUs", "cores"]
+    first = rows.iloc[0]
+    found = {}
+    for name in names:
+        others = [other for other in names if other != name]
+        varied = rows[(rows[others] == first[others]).all(axis=1) & (rows[name] != first[name])]
+        least, most = (varied[varied[name] == size].set_index("rival") for size in sorted(varied[name].unique()))
+        ratio = most["decisions s"] / least["decisions s"]
+        found[name] = np.log(ratio) / np.log(most[name] / least[name])
+    return pd.DataFrame(found)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row as each run ends, and write them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -124,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(cost(rival, size))
             print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in rows[-1].items()))
             sys.stdout.flush()
+    if given.growth:
+        print(powers(pd.DataFrame(rows)).to_string(float_format="{:.2f}".format))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(given.out, index=False, float_format="%.4g", lineterminator="\n")
 

@@ -116,6 +116,44 @@ def test_flows_of_one_job_go_round_each_other() -> None:
     assert [policy.path(flow, link_loads()) for flow in (flow_view(job, [(0,), (1,)]), second)] == [0, 1]
 
 
+def test_paths_of_all_jobs_are_chosen_anew_when_one_came_or_left() -> None:
+    """Two jobs on paths 0 and 1; the third is of a higher intensity, takes path 0 and drives them on until it ends."""
+    policy = CruxPaths(anew=True).begin(ddlsched.Cluster(), np.random.default_rng(0))
+    paths = [(0,), (1,), (2,)]
+    first, second, third = (
+        job_view(number=number, num_gpus=2, compute_s=compute_s, servers=(0, 1), gpus=(number, 9))
+        for number, compute_s in enumerate((2.0, 1.0, 3.0))
+    )
+
+    def chosen(*jobs: Any, now_s: float) -> list[int]:
+        return [policy.path(flow_view(each, paths), link_loads(now_s=now_s)) for each in jobs]
+
+    assert chosen(first, second, now_s=0.0) == [0, 1]
+    assert chosen(third, first, second, now_s=1.0) == [0, 1, 2]
+    third._placed((), ())
+    assert chosen(first, second, now_s=2.0) == [0, 1]
+
+
+def test_a_job_that_moved_is_known_by_its_new_flows_alone() -> None:
+    policy = CruxPaths(anew=True).begin(ddlsched.Cluster(), np.random.default_rng(0))
+    moves = job_view(number=0, num_gpus=2, compute_s=2.0, servers=(0, 1), gpus=(0, 1))
+    stays = job_view(number=1, num_gpus=2, compute_s=1.0, servers=(0, 1), gpus=(2, 3))
+    assert policy.path(flow_view(moves, [(0,), (1,)]), link_loads()) == 0
+    assert policy.path(flow_view(stays, [(0,), (1,)]), link_loads()) == 1
+    moves._placed((4, 5), (2, 3))
+    assert policy.path(flow_view(moves, [(2,), (3,)]), link_loads(now_s=1.0)) == 0
+    assert policy.path(flow_view(stays, [(0,), (1,)]), link_loads(now_s=1.0)) == 0
+
+
+def test_the_sum_is_of_all_workers() -> None:
+    """8 GPUs x 1 s are 8; 2 GPUs x 1 s and, of 5 x 1.25e9 bytes, 2 x 1/2 x 2 x 5 s of traffic are 12."""
+    policy = CruxPaths(intensity="sum", anew=True).begin(ddlsched.Cluster(), np.random.default_rng(0))
+    large = job_view(number=0, num_gpus=8, compute_s=1.0, message_bytes=0.0, servers=(0, 1), gpus=(0, 1))
+    small = job_view(number=1, num_gpus=2, compute_s=1.0, message_bytes=5 * 1.25e9, servers=(0, 1), gpus=(2, 3))
+    assert policy.path(flow_view(large, [(0,), (1,)]), link_loads()) == 0
+    assert policy.path(flow_view(small, [(0,), (1,)]), link_loads()) == 0
+
+
 # --- runs
 
 
@@ -177,3 +215,8 @@ def test_bad_parameters_are_refused(given: Any, said: str) -> None:
 def test_an_unknown_intensity_is_refused() -> None:
     with pytest.raises(InputError, match="crux: intensity is 'flops'; expected one of ratio, sum"):
         CruxPaths(intensity="flops")
+
+
+def test_anew_is_true_or_false() -> None:
+    with pytest.raises(InputError, match="crux: anew is 1; expected True or False"):
+        CruxPaths(anew=1)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import distributed
 import numpy as np
 import pandas as pd
 import pytest
@@ -213,3 +214,17 @@ def test_the_quick_form_runs_and_resumes(tmp_path):
     command = [sys.executable, FOLDER / "run.py", "--seeds", "1", "--minutes", "0.01", "--out", tmp_path]
     outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.slow
+def test_workers_of_dask_find_the_rows_that_this_machine_finds(tmp_path):
+    """A scheduler and a worker in processes of their own; every policy of a point, from the text that makes its jobs."""
+    point = replace(POINT, gbps=400.0)
+    rows = {}
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        for where, address in (("here", None), ("there", cluster.scheduler_address)):
+            simulated = run.Simulated(folder=tmp_path / where, seeds=1, processes=1, dask=address, files={})
+            ((_, rows[where]),) = simulated.rows([point])
+    assert len(rows["there"]) == len(doors.PLACEMENTS) + len(doors.TRIALS)
+    assert rows["there"]["change"].notna().all()
+    pd.testing.assert_frame_equal(rows["here"], rows["there"])

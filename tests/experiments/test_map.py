@@ -218,7 +218,7 @@ def test_the_quick_form_runs_and_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_workers_of_dask_find_the_rows_that_this_machine_finds(tmp_path):
-    """A scheduler and a worker in processes of their own; every policy of a point, from the text that makes its jobs."""
+    """A scheduler and a worker in processes of their own; every policy of a point, its jobs made there."""
     point = replace(POINT, gbps=400.0)
     rows = {}
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:

@@ -138,6 +138,15 @@ def test_a_door_earns_by_more_than_5_percent_on_top_of_the_best_placement():
     assert answers.earning(rows_at(best | base | {"least congested": 0.5 * 0.94})) == {"placement", "paths"}
 
 
+def test_what_a_door_takes_off_is_that_of_its_best_policy_that_counts():
+    best = {"HiveD": 0.5, "LWF-1": 0.8, "least congested": 0.47, "Crux's paths": 0.48}
+    base = dict.fromkeys([trial.name for trial in doors.TRIALS if not trial.scattered], 0.5)
+    changes = answers.best_changes(rows_at(base | best | {"least congested, on first-fit": 0.1}))
+    assert changes["placement"] == pytest.approx(-0.5)
+    assert changes["paths"] == pytest.approx(0.47 / 0.5 - 1)
+    assert changes["sending"] == pytest.approx(0.0)
+
+
 def test_neither_stops_without_their_price_nor_what_is_tried_on_first_fit_nor_a_bundle_earns():
     free = {"SRTF that stops at no cost": 0.1, "least congested, on first-fit": 0.1, "Block-SRTF": 0.1}
     assert answers.earning(rows_at({"HiveD": 0.99} | free)) == frozenset()

@@ -13,16 +13,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from grounds import GROUNDS, Ground, jobs_of, prepare
 from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options, plays_on
-from tables import chart, compared, shown
+from tables import chart, compared, shown, standings
 
 from algorithms.optimal.bound import average_jct_bound_s
-from ddlsched import Workload
+from ddlsched import DataParallelIteration, Job, Workload
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.comparisons.sweeps.sweep import Run, sweep
 from ddlsched.io.progress import progress_bar
@@ -84,9 +85,31 @@ def bounds_s(ground: Ground, seeds: Iterable[int], folder: Path) -> dict[int, fl
     contention = resolve("contention", ground.contention)
     intervals = max(10, min(200, 100_000 // ground.num_jobs))
     return {
-        seed: average_jct_bound_s(_jobs(ground, seed, folder), ground.cluster, contention, intervals=intervals)
+        seed: average_jct_bound_s(
+            held_alone(_jobs(ground, seed, folder), ground), ground.cluster, contention, intervals=intervals
+        )
         for seed in seeds
     }
+
+
+def held_alone(workload: Workload, ground: Ground) -> Workload:
+    """Return the jobs with iterations that the bound knows: of others it would count the compute only.
+
+    In their place a job computes for as long as it takes alone: with one job a GPU it holds its GPUs for no less. That
+    is so where no placement or path lets a job send faster than it does alone, as on racks that hold every job: all of
+    its cards send at their full speed there.
+    """
+    seconds = alone_s(workload, ground.cluster, ground.contention).tolist()
+    return Workload.of(
+        [
+            job if isinstance(job.iteration, DataParallelIteration) else _computing(job, job_s)
+            for job, job_s in zip(workload, seconds, strict=True)
+        ]
+    )
+
+
+def _computing(job: Job, job_s: float) -> Job:
+    return replace(job, iterations=1, iteration=DataParallelIteration(forward_s=job_s, backward_s=0.0, message_bytes=0))
 
 
 def main() -> int:
@@ -122,6 +145,7 @@ def main() -> int:
     table.to_csv(given.out / "tables" / f"{name}.csv", index=False, float_format="%.5g", lineterminator="\n")
     print(shown(table), f"Table: {given.out / 'tables' / name}.csv", sep="\n")
     if not given.ablation:
+        print(standings(table, NEW, RIVALS, KNOWING))
         print("Chart:", chart(table, [*RIVALS, *KNOWING], given.out / "charts"))
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,38 @@ def _change(row: Mapping[str, Any], name: str) -> str:
         return ""
     interval = f" [{values[1]:+.1f}, {values[2]:+.1f}]" if row["seeds"] > 1 else ""
     return f"{values[0]:+.1f}{interval}"
+
+
+def standings(table: pd.DataFrame, new: str, rivals: Collection[str], knowing: Collection[str]) -> str:
+    """Return as Markdown how far the new policy, the best rival and the best that knows lengths are from the bound.
+
+    A row a ground; the best are those of least average JCT of the policies that ran on all of the new policy's seeds.
+    The change is that of the average that the new policy makes against the best rival, %; what is left is by how much,
+    %, any schedule could be below the better of these two at most.
+    """
+    columns = "ground | policy / bound | best rival | its / bound | policy against it, % | best that knows lengths"
+    lines = [f"| {columns} | its / bound | left, % |", "|" + "---|" * 8]
+    for ground, rows in table.groupby("ground", sort=False):
+        (ours,) = rows[rows["policy"] == new].to_dict("records")
+        same = rows[rows["seeds"] == ours["seeds"]]
+        rival, best = (_nearest(same, names) for names in (rivals, knowing))
+        left = 100 * (1 - 1 / min(ours["over_bound"], rival["over_bound"]))
+        cells = [
+            ground,
+            f"{ours['over_bound']:.2f}",
+            rival["policy"],
+            f"{rival['over_bound']:.2f}",
+            _change(rival, "average"),
+        ]
+        cells += [best["policy"], f"{best['over_bound']:.2f}", f"{left:.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _nearest(rows: pd.DataFrame, names: Collection[str]) -> dict[str, Any]:
+    """Return the row of the policy of these that is nearest to the bound."""
+    found: dict[str, Any] = rows[rows["policy"].isin(names)].sort_values("over_bound").iloc[0].to_dict()
+    return found
 
 
 def chart(table: pd.DataFrame, policies: Sequence[str], folder: Path) -> Path:

@@ -72,6 +72,12 @@ def counting(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[placed & of_a_door]
 
 
+def best_changes(rows: pd.DataFrame) -> dict[str, float]:
+    """Return of each door of a point the least change by any of its policies that count."""
+    least: dict[str, float] = counting(rows).groupby("door")["change"].min().to_dict()
+    return least
+
+
 def earning(rows: pd.DataFrame) -> frozenset[str]:
     """Return the doors of a point of which some policy takes more than ``WORTH`` off, whole interval."""
     chosen = counting(rows)

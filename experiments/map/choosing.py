@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 from points import BURST, LEVELS, SIZES, Point
 
-START = {"load": ("0.8", "0.5", BURST), "gbps": (400.0, 25.0, 1.0), "oversubscription": (4.0,)}
+START = {"load": ("0.8", BURST, "0.5"), "gbps": (400.0, 25.0, 1.0), "oversubscription": (4.0,)}
 PUBLISHED = {"load": (BURST,), "gbps": (10.0,), "oversubscription": (1.0,)}
 """The 64-GPU experiment of the Ada-SRSF paper, but for its star and its model of contention."""
 NOT_OVERSUBSCRIBED = {"load": ("0.8",), "gbps": (25.0,), "oversubscription": (1.0,)}

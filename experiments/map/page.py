@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from answers import counting
+from answers import best_changes
 from doors import DOORS
 from points import LEVELS, Point
 
@@ -40,7 +40,7 @@ def _points(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for place, of_point in table.fillna({"trace": ""}).groupby(list(Point.__dataclass_fields__), sort=False):
         point = Point(**dict(zip(Point.__dataclass_fields__, place, strict=True)))
-        best = counting(of_point).groupby("door")["change"].min()
+        best = best_changes(of_point)
         rows.append({"point": point, "text": _text(point, of_point), **{door: best.get(door) for door in DOORS}})
     return pd.DataFrame(rows)
 

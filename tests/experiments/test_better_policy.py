@@ -10,9 +10,12 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 from jobs_by_hand import data_parallel_job
 
 import ddlsched
+from algorithms.optimal.bound import average_jct_bound_s
 from algorithms.ordering.narrow_first import NarrowFirst
 from ddlsched.errors import InputError
+from ddlsched.network.contention import MaxMin
 from ddlsched.testing import cluster_view, job_view
+from ddlsched.workload.generators import monkeytree_mix
 
 FOLDER = EXPERIMENTS / "better_policy"
 grounds, policies, run, tables, variants = scripts_of(
@@ -148,8 +151,43 @@ def test_the_bound_is_below_every_policy(tmp_path):
         assert result.jobs["jct_s"].mean() >= bound_s
 
 
+def test_the_bound_counts_all_reduces_over_groups_as_time_on_gpus(tmp_path):
+    """On racks that hold every job; it stays below runs, and the time of a job alone is what MonkeyTree's mix says."""
+    small = replace(RACKS, num_jobs=12)
+    jobs = grounds.jobs_of(seed=7, jobs=RACKS.jobs, num_jobs=12, folder=str(tmp_path))
+    held = run.held_alone(jobs, RACKS)
+    models = {model.name: model for model in monkeytree_mix.MODELS}
+    assert [job.compute_ns / 1e9 for job in held] == pytest.approx(
+        [job.iterations * models[job.model].alone_s(job.num_gpus) for job in jobs], rel=1e-6
+    )
+    compute_only_s = average_jct_bound_s(jobs, RACKS.cluster, MaxMin())
+    bound_s = run.bounds_s(small, [7], tmp_path)[7]
+    assert bound_s > 1.5 * compute_only_s
+    for name in ("MonkeyTree", "SRTF, whole servers"):
+        result = ddlsched.simulate(jobs, seed=1, **policies.options(EVERY[name], RACKS, 8.0))
+        assert result.jobs["jct_s"].mean() >= bound_s
+
+
+def test_the_best_of_a_ground_ran_on_all_its_seeds():
+    rows = [
+        {"ground": "g", "policy": name, "seeds": seeds, "over_bound": over, "average_change": -10.0}
+        | {"average_change_low": -20.0, "average_change_high": -5.0}
+        for name, seeds, over in (
+            ("new", 9, 1.25),
+            ("far", 9, 1.6),
+            ("near", 9, 1.5),
+            ("few", 1, 1.1),
+            ("srtf", 9, 1.2),
+        )
+    ]
+    text = tables.standings(pd.DataFrame(rows), "new", ["far", "near", "few"], ["srtf"])
+    assert text.splitlines()[2] == "| g | 1.25 | near | 1.50 | -10.0 [-20.0, -5.0] | srtf | 1.20 | 20 |"
+
+
 def test_the_readme_holds_the_committed_tables():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    table = pd.read_csv(FOLDER / "expected" / "comparison.csv")
+    assert tables.standings(table, policies.NEW, policies.RIVALS, policies.KNOWING) in readme
     for name in ("comparison", "ablation"):
         for line in tables.shown(pd.read_csv(FOLDER / "expected" / f"{name}.csv")).splitlines()[2:]:
             assert line in readme

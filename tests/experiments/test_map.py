@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import distributed
 import numpy as np
 import pandas as pd
 import pytest
@@ -137,6 +138,15 @@ def test_a_door_earns_by_more_than_5_percent_on_top_of_the_best_placement():
     assert answers.earning(rows_at(best | base | {"least congested": 0.5 * 0.94})) == {"placement", "paths"}
 
 
+def test_what_a_door_takes_off_is_that_of_its_best_policy_that_counts():
+    best = {"HiveD": 0.5, "LWF-1": 0.8, "least congested": 0.47, "Crux's paths": 0.48}
+    base = dict.fromkeys([trial.name for trial in doors.TRIALS if not trial.scattered], 0.5)
+    changes = answers.best_changes(rows_at(base | best | {"least congested, on first-fit": 0.1}))
+    assert changes["placement"] == pytest.approx(-0.5)
+    assert changes["paths"] == pytest.approx(0.47 / 0.5 - 1)
+    assert changes["sending"] == pytest.approx(0.0)
+
+
 def test_neither_stops_without_their_price_nor_what_is_tried_on_first_fit_nor_a_bundle_earns():
     free = {"SRTF that stops at no cost": 0.1, "least congested, on first-fit": 0.1, "Block-SRTF": 0.1}
     assert answers.earning(rows_at({"HiveD": 0.99} | free)) == frozenset()
@@ -213,3 +223,17 @@ def test_the_quick_form_runs_and_resumes(tmp_path):
     command = [sys.executable, FOLDER / "run.py", "--seeds", "1", "--minutes", "0.01", "--out", tmp_path]
     outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.slow
+def test_workers_of_dask_find_the_rows_that_this_machine_finds(tmp_path):
+    """A scheduler and a worker in processes of their own; every policy of a point, its jobs made there."""
+    point = replace(POINT, gbps=400.0)
+    rows = {}
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        for where, address in (("here", None), ("there", cluster.scheduler_address)):
+            simulated = run.Simulated(folder=tmp_path / where, seeds=1, processes=1, dask=address, files={})
+            ((_, rows[where]),) = simulated.rows([point])
+    assert len(rows["there"]) == len(doors.PLACEMENTS) + len(doors.TRIALS)
+    assert rows["there"]["change"].notna().all()
+    pd.testing.assert_frame_equal(rows["here"], rows["there"])

@@ -28,6 +28,15 @@ def test_jobs_of_a_user_are_alike_and_those_of_others_are_not():
     assert work_s / 64 / max(job.arrival_s for job in workload) == pytest.approx(0.95, rel=0.1)
 
 
+def test_jobs_like_helios_have_its_published_mean_and_median():
+    """206 and 6,652 s of a GPU job; 1 and 3.716 GPUs."""
+    sigma_squared = jobs.BETWEEN_SIGMA**2 + jobs.WITHIN_SIGMA**2
+    assert np.exp(sigma_squared / 2) == pytest.approx(6651.681 / 206, rel=0.05)
+    sizes = np.array([job.num_gpus for seed in range(4) for job in jobs.helios_like(seed=seed)])
+    assert np.median(sizes) == 1
+    assert sizes.mean() == pytest.approx(3.716, rel=0.05)
+
+
 def test_hidden_communication_takes_as_long_as_the_longer_of_the_two():
     plain, hidden = (ddlsched.Workload.of(jobs.hidden(seed=1, hides=hides).jobs[:1]) for hides in (False, True))
     cluster = ddlsched.Cluster(num_servers=64, gpus_per_server=1)

@@ -3,8 +3,8 @@
 256 servers of 8 GPUs and 3.2 Tbit/s, three tiers, 2:1 at the racks and at the pods; LWF-1 placement, one job a GPU.
 Jobs of 1 to 512 GPUs in the proportions of large clusters (most are small, most GPU time is in large ones) and of two
 minutes to four hours of computing. They arrive so fast that the GPU time which they take alone, their communication
-counted, is ``--load`` of the GPUs' time; at 0.6 of it they hold 80 % of the GPUs, as they slow each other down, and the
-queue does not grow. ``--counts compute --load 0.8`` counts computing only: more than network and GPUs can carry.
+counted, is ``--load`` of the GPUs' time; at 0.6 they hold three quarters of the GPUs, as they slow each other down, and
+the queue does not grow. ``--counts compute --load 0.8`` counts computing only: more than network and GPUs can carry.
 """
 
 from __future__ import annotations

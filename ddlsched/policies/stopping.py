@@ -14,8 +14,8 @@ class StopsByKey:
     """Gives an order the method ``stops``: a job that waits takes the GPUs of running jobs that go after it.
 
     In the order of the queue, running jobs with larger keys than its own (:meth:`stopping_key`) stop for each job that
-    waits, those with the largest keys first, until it has enough GPUs. One that has too few even so stops nobody. GPUs are counted; those that a job needs
-    are not given to one behind it in the queue.
+    waits, those with the largest keys first, until it has enough GPUs. One that has too few even so stops nobody. GPUs
+    are counted; those that a job needs are not given to one behind it in the queue.
     """
 
     def key(self, job: JobView, now_s: float) -> Any:

@@ -94,8 +94,9 @@ def test_a_job_stops_only_where_that_gains_more_than_is_asked_for(least_gain_s: 
 
 def test_with_what_going_on_costs_as_the_least_gain_jobs_end_sooner_on_average():
     jobs = job("a", 4, 10), job("b", 4, 9, arrival_s=0.5)
-    prices = run(*jobs, order=SRTF, restart_s=3.0), run(
-        *jobs, order=StoppingShortestRemainingTimeFirst(least_gain_s=3.0), restart_s=3.0
+    prices = (
+        run(*jobs, order=SRTF, restart_s=3.0),
+        run(*jobs, order=StoppingShortestRemainingTimeFirst(least_gain_s=3.0), restart_s=3.0),
     )
     # Stopped at 0.5 s, "a" loses that, waits for 9 s and restarts for 3 s; "b" gains 10 s on it.
     assert [column(result, "finish_s") for result in prices] == [{"a": 22.5, "b": 9.5}, {"a": 10, "b": 19}]

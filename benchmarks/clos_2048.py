@@ -26,7 +26,10 @@ CONTENTION = "max-min"
 TOPOLOGY = "clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2"
 
 
-NOTE = "Held: GPUs with a job on them, means; queued: jobs when the last arrives, and the most; transfers: mean, most."
+NOTE = (
+    "Until the last job arrives, at up to 257 times: GPUs held by jobs, mean; jobs queued, last and most; transfers that "
+    "run, mean and most."
+)
 
 
 def jobs(count: int, load: float, counts: str, seed: int) -> ddlsched.Workload:

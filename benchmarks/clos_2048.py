@@ -27,8 +27,8 @@ TOPOLOGY = "clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_
 
 
 NOTE = (
-    "Until the last job arrives, at up to 257 times: GPUs held by jobs, mean; jobs queued, last and most; transfers that "
-    "run, mean and most."
+    "Until the last job arrives, at up to 257 times: GPUs held by jobs, mean; jobs queued, last and most; "
+    "transfers that run, mean and most."
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmark_tables import Table
+from clos_2048 import cluster as clos_cluster
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
@@ -20,6 +22,7 @@ from monkeytree_paths import slowdowns
 from philly_first_fit import Rows, Watch
 
 import ddlsched
+from ddlsched.comparisons.alone import alone_s
 from ddlsched.engine import run_progress
 from ddlsched.engine.run_progress import RunProgress
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
@@ -132,11 +135,23 @@ def test_ecmp_collides_as_often_as_computed() -> None:
 
 
 def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
-    workload = clos_jobs(40, 0.8, seed=1)
+    workload = clos_jobs(40, 0.6, "alone", seed=1)
     results = {path: run_on_clos(workload, path)[0] for path in (None, "least-congested")}
     contended = {path: result.finished.state.run[0].contended_iterations for path, result in results.items()}
     assert contended["least-congested"] <= contended[None]
     assert all((result.jobs["state"] == "finished").all() for result in results.values())
+
+
+def test_the_load_of_the_clos_benchmark_counts_jobs_alone_with_their_communication() -> None:
+    alone, compute = (clos_jobs(40, 0.6, counts, seed=1) for counts in ("alone", "compute"))
+    at_once = [[replace(job, arrival_s=0.0) for job in workload] for workload in (alone, compute)]
+    assert at_once[0] == at_once[1]
+    gpus = np.array([job.num_gpus for job in alone])
+    computing_s = np.array([job.iterations * job.compute_ns / 1e9 for job in alone])
+    with_communication_s = alone_s(alone, clos_cluster(), "max-min")
+    later = np.array([a.arrival_s / c.arrival_s for a, c in zip(alone, compute, strict=True)])
+    assert later == pytest.approx((gpus * with_communication_s).sum() / (gpus * computing_s).sum(), rel=0.01)
+    assert later.min() > 1.05
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

@@ -85,6 +85,30 @@ def test_a_job_with_as_much_left_is_not_stopped_for_one_that_comes_later():
     assert column(run(job("a", 4, 5), job("b", 4, 3, arrival_s=2.0), order=SRTF), "finish_s") == {"a": 5, "b": 8}
 
 
+@pytest.mark.parametrize(("least_gain_s", "stops"), [(4.999, 1), (5.0, 0), (100.0, 0)])
+def test_a_job_stops_only_where_that_gains_more_than_is_asked_for(least_gain_s: float, stops: int):
+    # At 2.5 s "long" has 8 s of iterations left that have not ended, "short" 3 s.
+    order = StoppingShortestRemainingTimeFirst(least_gain_s=least_gain_s)
+    assert column(run(LONG, SHORT, order=order), "restarts") == {"long": stops, "short": 0}
+
+
+def test_with_what_going_on_costs_as_the_least_gain_jobs_end_sooner_on_average():
+    jobs = job("a", 4, 10), job("b", 4, 9, arrival_s=0.5)
+    prices = (
+        run(*jobs, order=SRTF, restart_s=3.0),
+        run(*jobs, order=StoppingShortestRemainingTimeFirst(least_gain_s=3.0), restart_s=3.0),
+    )
+    # Stopped at 0.5 s, "a" loses that, waits for 9 s and restarts for 3 s; "b" gains 10 s on it.
+    assert [column(result, "finish_s") for result in prices] == [{"a": 22.5, "b": 9.5}, {"a": 10, "b": 19}]
+    assert sum(prices[1].jobs["jct_s"]) < sum(prices[0].jobs["jct_s"])
+
+
+@pytest.mark.parametrize("least_gain_s", [-1.0, float("nan"), 1e10])
+def test_a_least_gain_is_seconds(least_gain_s: float):
+    with pytest.raises(InputError, match=r"stopping-srtf: least_gain_s is .*; expected seconds from 0 to 1e9"):
+        StoppingShortestRemainingTimeFirst(least_gain_s=least_gain_s)
+
+
 def test_the_jobs_with_most_left_stop_first_and_no_more_than_are_needed():
     jobs = job("a", 1, 9), job("b", 2, 12), job("c", 1, 8), job("new", 2, 3, arrival_s=1.0)
     assert column(run(*jobs, order=SRTF), "restarts") == {"a": 0, "b": 1, "c": 0, "new": 0}

@@ -15,6 +15,7 @@ from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine
 from strategies import Setting, examples, settings
 
+from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
 from ddlsched.results.result import Result
 
 
@@ -33,7 +34,8 @@ def moving_settings(draw: st.DrawFn) -> MovingSetting:
     disturbances = replace(setting.disturbances, state_mb=draw(st.sampled_from((None, 0.0, 3.0, 12.3456789))))
     seed, until_s = st.integers(0, 99), st.sampled_from((0.2, 0.6))
     whims = draw(st.one_of(st.none(), st.builds(Whims, seed=seed, until_s=until_s)))
-    stopping = [st.just(StopsLongest()), st.builds(StopsOnAWhim, seed=seed, until_s=until_s)]
+    gains = st.builds(StoppingShortestRemainingTimeFirst, least_gain_s=st.sampled_from((0.0001, 0.05, 0.5)))
+    stopping = [st.just(StopsLongest()), gains, st.builds(StopsOnAWhim, seed=seed, until_s=until_s)]
     order = draw(st.one_of(*stopping, *([st.just(setting.order)] if whims else [])))
     return MovingSetting(setting=replace(setting, order=order, disturbances=disturbances), whims=whims)
 

@@ -62,7 +62,7 @@ def take_events(s):
         if item < run.num_gpus:
             end_compute(s, item)
         elif item < run.num_gpus + len(s.transfers):
-            if s.transfers[item - run.num_gpus].ends_part == 1:
+            if run.message_parts > 1 and s.transfers[item - run.num_gpus].ends_part == 1:
                 end_part(s, item - run.num_gpus)
             else:
                 end_transfer(s, item - run.num_gpus)

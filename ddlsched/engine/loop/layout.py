@@ -60,6 +60,8 @@ _INTEGERS = {
         # fixed at placement
         "num_servers communication_ns start_ns finish_ns stay uneven start_iterations_left first_link num_links "
         "num_linked "
+        # of a job that is to move: 1 until its iteration ends, then 2
+        "leaving "
         # an undisturbed iteration, and the job's skipping over such
         "shared_links profiled period_ns period_busy_ns period_load_ns period_events dormant dormant_since_ns "
         "dormant_since_round dormant_place "
@@ -74,9 +76,8 @@ _INTEGERS = {
         # what it does now, since when, and the time spent on each
         "active_transfers waiting_transfers running_workers since_ns "
         "queueing_ns computing_ns gpu_wait_ns communicating_ns network_wait_ns restarting_ns "
-        # of a job that is to move: 1 until its iteration ends, then 2; its state: transfers, those under way, and for
-        # how long the job then holds its GPUs
-        "leaving first_flow num_flows flows_left hold_ns "
+        # the state of a job that is to move: transfers, those under way, and for how long the job then holds its GPUs
+        "first_flow num_flows flows_left hold_ns "
         # its model among those of the throughputs
         "speed_row "
         # by how many iterations policies take it for longer than it is

@@ -20,13 +20,13 @@ def local_rate(s, number):
     """Rate of a transfer under a model that says how fast it goes on each link."""
     run = s.run[0]
     transfer = s.transfers[number]
-    least = np.inf
+    least, uneven = np.inf, transfer.uneven == 1
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         link = s.entries[e].link
         call_policy(s, Door.CONTENTION.value, run.rate_address, number, link, run.contention_fields)
         if run.failed_door >= 0:
             return 1.0
-        least = min(least, run.answer if transfer.uneven == 0 else run.answer / s.entries[e].share)
+        least = min(least, run.answer / s.entries[e].share if uneven else run.answer)
     return least
 
 

@@ -187,9 +187,10 @@ def end_compute(s, gpu):
         record_slice(s, kind, number, job, g.task, g.started_ns, ZERO, 0.0)
     stop_computing(run, g, worker, job, weight)
     touch_gpu(run, s.gpus, s.touched_gpus, gpu)
+    in_groups = task.compute_predecessors < 0
     for place in range(task.first_successor, task.first_successor + task.num_successors):
         successor = s.successors[place]
-        if task.compute_predecessors < 0 and needs(s, job, number, successor) < 0:
+        if in_groups and needs(s, job, number, successor) < 0:
             continue
         if s.tasks[job.first_task + successor].transfer < 0:
             predecessor_ended(s, number, successor)

@@ -268,9 +268,10 @@ def schedule_transfer(s, number):
     run = s.run[0]
     transfer = s.transfers[number]
     to_send = transfer.bytes_left
-    transfer.ends_part = 1 if transfer.parts_sent + 1 < run.message_parts else 0
-    if transfer.ends_part == 1:
-        to_send = max(to_send - left_after(run, transfer, transfer.parts_sent + 1), 0.0)
+    if run.message_parts > 1:
+        transfer.ends_part = 1 if transfer.parts_sent + 1 < run.message_parts else 0
+        if transfer.ends_part == 1:
+            to_send = max(to_send - left_after(run, transfer, transfer.parts_sent + 1), 0.0)
     after_ns = np.ceil(transfer.latency_left_ns + to_send * transfer.ns_per_byte - 0.001)
     if after_ns > 9.2e18 - transfer.since_ns:
         run.clock_overflow = 1

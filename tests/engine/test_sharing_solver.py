@@ -329,6 +329,23 @@ def test_they_are_so_while_rings_come_and_go(topology, bandwidths, num_levels):
             assert solver.rates() == solver.full()
 
 
+def test_a_link_that_has_come_to_be_covered_takes_no_step_again():
+    """Its last step was one of a batch whose first is taken back: it filled for ever what is not filled on it."""
+    rng = random.Random(157)
+    topology = rng.choice([star, leaf_spine, leaf_spine, crossing])(rng)
+    weights, num_levels = rng.choice([(1.0,), (1.0,), WEIGHTS]), rng.choice((1, 1, 1, 3))
+    rings = [Ring(links, rng.choice(weights), int(rng.random() ** 2 * num_levels)) for links in topology]
+    num_links = 1 + max(max(ring.links) for ring in rings)
+    bandwidths = rng.choice([EQUAL, EQUAL, (0.1, 0.3, 0.7), (1.25e9, 3.125e8)])
+    solver = Solver([rng.choice(bandwidths) for _ in range(num_links)], rings)
+    for _ in range(60):
+        if rng.random() < 0.5:
+            n = rng.randrange(len(rings))
+            (solver.remove if n in solver.placed else solver.place)(n)
+        change(solver, rng)
+        assert solver.rates() == solver.full()
+
+
 def covered(solver: Solver) -> list[int]:
     """Return the links that another covers."""
     solver.rates()

@@ -64,7 +64,7 @@ def wake(s, number):
     """Let a link take part in this filling, and note that its forecast is stale."""
     join(s, number)
     now, link = s.filling[0], s.links[number]
-    if link.stale == 0 and link.asleep == 0:
+    if link.stale == 0 and link.asleep == 0 and link.covered == 0:
         link.stale = 1
         s.stale_links[now.num_stale] = number
         now.num_stale += 1

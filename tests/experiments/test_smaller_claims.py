@@ -28,10 +28,12 @@ def test_jobs_of_a_user_are_alike_and_those_of_others_are_not():
     assert work_s / 64 / max(job.arrival_s for job in workload) == pytest.approx(0.95, rel=0.1)
 
 
-def test_jobs_like_helios_have_its_published_mean_and_median():
-    """206 and 6,652 s of a GPU job; 1 and 3.716 GPUs."""
+def test_jobs_like_helios_are_drawn_with_its_published_mean_and_median():
+    """206 and 6,652 s of a GPU job, but for the cut of the longest; 1 and 3.716 GPUs."""
     sigma_squared = jobs.BETWEEN_SIGMA**2 + jobs.WITHIN_SIGMA**2
     assert np.exp(sigma_squared / 2) == pytest.approx(6651.681 / 206, rel=0.05)
+    medians = [np.median([job.iterations for job in jobs.helios_like(seed=seed, jobs=100)]) for seed in range(20)]
+    assert np.exp(np.mean(np.log(medians))) == pytest.approx(jobs.MEDIAN_ITERATIONS, rel=0.2)
     sizes = np.array([job.num_gpus for seed in range(4) for job in jobs.helios_like(seed=seed)])
     assert np.median(sizes) == 1
     assert sizes.mean() == pytest.approx(3.716, rel=0.05)

@@ -186,6 +186,18 @@ def test_bars_of_a_page_are_those_of_the_file(bars_from, tmp_path: Path) -> None
     assert Path(image["uri"]).read_bytes().startswith(b"\x89PNG")
 
 
+def test_all_bars_of_the_results_are_in_their_files(bars_from, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars_from, "_draw", lambda *_: None)
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    found = re.findall(r"^:::\{bars-from\} (\S+)\n((?::.*\n)+?):::", text, re.MULTILINE)
+    assert len(found) == text.count("{bars-from}")
+    for path, lines in found:
+        options = dict(re.findall(r"^:(\w+): ?(.*)$", lines, re.MULTILINE))
+        options |= {"rows": int(options["rows"])} if "rows" in options else {}
+        (image,) = directive(bars_from, "BarsFrom", path, **options)
+        assert ": nan" not in image["alt"]
+
+
 @pytest.mark.parametrize("wrong", [{"value": "speed"}, {"where": "metric=speed"}, {"label": "x"}, {"value": "policy"}])
 def test_bars_that_are_not_there_stop_the_build(bars_from, wrong: dict[str, str]) -> None:
     options = {"label": "policy", "value": "change", "axis": "Change", "where": "metric=average_jct_s"} | wrong

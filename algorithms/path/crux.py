@@ -151,7 +151,8 @@ class _ChosenAnew:
         gone = [n for n, job in self._jobs.items() if job.view.gpus != job.gpus or job.view.iterations_left == 0]
         for number in gone:
             del self._jobs[number]
-        self._is_stale |= bool(gone)
+        if gone:
+            self._is_stale, self._newest = True, -1
 
     def _add(self, job: _Known, name: Hashable, paths: Sequence[tuple[int, ...]], network: LinkLoads) -> None:
         """Give a job's new flow its path; those that choose after it are to choose again."""
@@ -191,6 +192,7 @@ def _sent_bytes(job: JobView) -> float:
     for task in job.dag.tasks:
         if isinstance(task, CollectiveTask):
             members = [job.num_gpus] if task.group is None else map(len, job.dag.groups[task.group])
+            # Of a kind that goes round no ring, as many messages as there are others.
             hops = sum(2 * (ring_share(task.kind) or 0.5) * (count - 1) for count in members)
             sent_bytes += hops * task.message_bytes
     return sent_bytes

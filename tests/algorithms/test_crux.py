@@ -145,6 +145,15 @@ def test_a_job_that_moved_is_known_by_its_new_flows_alone() -> None:
     assert policy.path(flow_view(stays, [(0,), (1,)]), link_loads(now_s=1.0)) == 0
 
 
+def test_a_job_that_moved_does_not_go_round_the_flows_that_it_had() -> None:
+    """Nobody else asked in between, so that what it went round last is still known."""
+    policy = CruxPaths(anew=True).begin(ddlsched.Cluster(), np.random.default_rng(0))
+    moves = job_view(number=0, num_gpus=2, compute_s=2.0, servers=(0, 1), gpus=(0, 1))
+    assert policy.path(flow_view(moves, [(0,), (1,)]), link_loads()) == 0
+    moves._placed((4, 5), (2, 3))
+    assert policy.path(flow_view(moves, [(0,), (1,)]), link_loads(now_s=1.0)) == 0
+
+
 def test_the_sum_is_of_all_workers() -> None:
     """8 GPUs x 1 s are 8; 2 GPUs x 1 s and, of 5 x 1.25e9 bytes, 2 x 1/2 x 2 x 5 s of traffic are 12."""
     policy = CruxPaths(intensity="sum", anew=True).begin(ddlsched.Cluster(), np.random.default_rng(0))

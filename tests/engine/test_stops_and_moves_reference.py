@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from movers import FirstFitAndWhims, StopsLongest, StopsOnAWhim, Whims
+from policies_of_users import LateRush
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine
-from policies_of_users import LateRush
 from strategies import Setting, examples, settings
 
 from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst

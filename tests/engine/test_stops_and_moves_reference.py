@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from movers import FirstFitAndWhims, StopsLongest, StopsOnAWhim, Whims
+from policies_of_users import LateRush
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine
 from strategies import Setting, examples, settings
 
 from algorithms.ordering.stopping_srtf import StoppingShortestRemainingTimeFirst
+from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.results.result import Result
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job, Workload
+from topologies.star import Star
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +74,42 @@ def test_recorded_asked_in_python_or_compiled_a_run_is_the_same(moving: MovingSe
         for field in ("start_ns", "finish_ns", "lost_ns", "restarts", "network_wait_ns", "communicating_ns"):
             assert (result.finished.state.jobs[field] == results[0].finished.state.jobs[field]).all()
         np.testing.assert_allclose(result.links["bytes"], results[0].links["bytes"], rtol=1e-9)
+
+
+def test_state_that_is_sent_again_has_all_its_parts_to_send() -> None:
+    """A model that is asked anew at each part of a message, and jobs that move more than once."""
+    jobs = [
+        Job(
+            job_id=f"j{number}",
+            arrival_s=arrival_s,
+            num_gpus=1,
+            iterations=iterations,
+            iteration=DataParallelIteration(forward_s=forward_s, backward_s=backward_s, message_bytes=0.0),
+            gpu_memory_mb=0.0,
+        )
+        for number, (arrival_s, iterations, forward_s, backward_s) in enumerate(
+            [(0.0, 3, 0.0123456785, 0.03), (0.05, 5, 0.0, 0.01), (0.0, 14, 0.0, 0.0123456785)]
+        )
+    ]
+    setting = Setting(
+        workload=Workload.of(jobs),
+        cluster=Cluster(
+            servers=tuple(
+                Server(gpus=gpus, gpu_memory_mb=1000.0, relative_speed=speed)
+                for gpus, speed in ((3, 2.0), (1, 2.0), (1, 1.0), (1, 2.0))
+            )
+        ),
+        topology=Star(),
+        contention=LateRush(),
+        placement="first-fit",
+        order=StopsLongest(),
+        communication="bounded-overlap:limit=2",
+        load_per_byte_s=None,
+        disturbances=Disturbances(state_mb=12.3456789),
+        until_s=None,
+        seed=0,
+    )
+    moving = MovingSetting(setting=setting, whims=Whims(seed=4, until_s=0.2))
+    result = run_moving(moving)
+    assert result.jobs["restarts"].max() > 1
+    assert_agrees(result, run_reference(moving))

@@ -28,6 +28,7 @@ def send_state(s, number, hold_ns, links, ends, sizes_bytes, latency_ns):
         transfer.bytes = transfer.bytes_left = sizes_bytes[i]
         transfer.latency_ns = transfer.latency_left_ns = latency_ns[i]
         transfer.weight = 0.0  # not asked yet
+        transfer.parts_sent = 0
         transfer.first_entry, transfer.num_entries = run.num_entries, ends[i] - place
         while place < ends[i]:
             s.entries[run.num_entries].link = links[place]

@@ -189,8 +189,8 @@ class PolicyForms:
             (method,) = policy.methods.values()
             run.communication = Communication.ADMITS if admits else Communication.KEYS
             run.communication_address, run.communication_fields = method.address, policy.fields_address
-            run.refusal_lasts = policy.promises("refusal_lasts")
-            run.refused_by_link = run.refusal_lasts and policy.reads <= FULLEST and not policy.has_memory
+            run.refusal_lasts = policy.promises("refusal_lasts") and not policy.has_memory
+            run.refused_by_link = run.refusal_lasts and policy.reads <= FULLEST
             run.transfer_key_words = method.words
             run.transfer_key_is_periodic = admits or not policy.reads & (PROGRESS | CLOCK)
 

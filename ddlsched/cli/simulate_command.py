@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,8 +22,11 @@ from ddlsched.cli.run_options import (
 )
 from ddlsched.cli.simulate_output import metrics_json, metrics_table, remarks, setting, write_files, write_run
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import refuse_unwritable
+
+if TYPE_CHECKING:
+    from ddlsched.workload.job import Workload
 
 __all__ = ["simulate"]
 
@@ -63,7 +66,6 @@ def simulate(
     from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run
-    from ddlsched.workload.workload_specs import workload_of
 
     options: dict[str, Any] = {
         "cluster": kinds.made().applied_to(cluster.made().cluster()),
@@ -71,7 +73,7 @@ def simulate(
     }
     options |= policies.values | elastic.values | network.values | span.values
     seed = options.pop("seed")
-    workload = workload_of(jobs, seed)
+    workload = _made_or_read(jobs, seed)
     if remark := long_run_remark(workload.task_ends):
         notice(remark)
     with run_status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs") as watch:
@@ -109,3 +111,16 @@ def _refuse_outputs(jobs: str, outputs: dict[str, Path | None]) -> None:
         other = taken.setdefault(os.path.realpath(path), flag)
         if other != flag and not path.is_char_device():
             raise InputError(f"{flag} {path}: is the same file as {other}; expected another")
+
+
+def _made_or_read(jobs: str, seed: int) -> Workload:
+    """Return the jobs of a generator or a file; what is neither, nor nearly a generator's name, is taken for a file."""
+    from ddlsched.workload.workload_files import read_workload
+    from ddlsched.workload.workload_specs import workload_of
+
+    try:
+        return workload_of(jobs, seed)
+    except UnknownNameError as error:
+        if ":" in jobs or "Did you mean" in str(error):
+            raise
+        return read_workload(jobs)

@@ -69,7 +69,7 @@ def test_buckets_of_ddp_are_cut_out_of_backward_and_training_is_the_same_to_the_
     assert (phases[0], phases[-1], set(phases)) == ("forward", "optimizer", {"forward", "backward", "optimizer"})
     port = _free_port()
     command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "without.txt")]
-    plain = [subprocess.Popen(command, env=_environment(rank, 2, port)) for rank in range(2)]
+    plain = [subprocess.Popen(command, env=_environment(rank, 2, "127.0.0.1", port)) for rank in range(2)]
     assert [process.wait() for process in plain] == [0, 0]
     assert (tmp_path / "with.txt").read_text() == (tmp_path / "without.txt").read_text()
 

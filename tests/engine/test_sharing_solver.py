@@ -312,6 +312,16 @@ def change(solver: Solver, rng: random.Random) -> None:
             (solver.stop if n in solver.active else solver.start)(n)
 
 
+def assert_full_while_rings_come_and_go(solver: Solver, rng: random.Random, often: float) -> None:
+    """Change the transfers 60 times, and before that, in so many of the times, place or remove a ring."""
+    for _ in range(60):
+        if rng.random() < often:
+            n = rng.randrange(len(solver.rings))
+            (solver.remove if n in solver.placed else solver.place)(n)
+        change(solver, rng)
+        assert solver.rates() == solver.full()
+
+
 @pytest.mark.parametrize("topology", [star, leaf_spine, crossing])
 @pytest.mark.parametrize("bandwidths", [EQUAL, FEW], ids=["equal", "few"])
 @pytest.mark.parametrize("num_levels", [1, 3])
@@ -321,12 +331,7 @@ def test_they_are_so_while_rings_come_and_go(topology, bandwidths, num_levels):
         rings = [Ring(links, rng.choice(WEIGHTS), int(rng.random() ** 2 * num_levels)) for links in topology(rng)]
         num_links = 1 + max(max(ring.links) for ring in rings)
         solver = Solver([rng.choice(bandwidths) for _ in range(num_links)], rings)
-        for _ in range(60):
-            if rng.random() < 0.3:
-                n = rng.randrange(len(rings))
-                (solver.remove if n in solver.placed else solver.place)(n)
-            change(solver, rng)
-            assert solver.rates() == solver.full()
+        assert_full_while_rings_come_and_go(solver, rng, 0.3)
 
 
 def test_a_link_that_has_come_to_be_covered_takes_no_step_again():
@@ -338,12 +343,7 @@ def test_a_link_that_has_come_to_be_covered_takes_no_step_again():
     num_links = 1 + max(max(ring.links) for ring in rings)
     bandwidths = rng.choice([EQUAL, EQUAL, (0.1, 0.3, 0.7), (1.25e9, 3.125e8)])
     solver = Solver([rng.choice(bandwidths) for _ in range(num_links)], rings)
-    for _ in range(60):
-        if rng.random() < 0.5:
-            n = rng.randrange(len(rings))
-            (solver.remove if n in solver.placed else solver.place)(n)
-        change(solver, rng)
-        assert solver.rates() == solver.full()
+    assert_full_while_rings_come_and_go(solver, rng, 0.5)
 
 
 def covered(solver: Solver) -> list[int]:

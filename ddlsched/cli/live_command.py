@@ -108,7 +108,7 @@ def live(
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
-        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen, commits)
+        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen, commits, notice)
         if isinstance(launcher, SlurmLauncher):
             launcher.end_leftovers()
         for job in wanted:

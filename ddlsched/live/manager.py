@@ -16,8 +16,9 @@ from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
 from ddlsched.live.launchers import Launcher, LocalLauncher
 from ddlsched.live.ownership import Ownership
-from ddlsched.live.processes import JobProcesses, Worker, assignment_of
+from ddlsched.live.processes import JobProcesses, assignment_of
 from ddlsched.live.progress_socket import Ready, Report, ReportSocket
+from ddlsched.live.retries import Retries
 from ddlsched.live.store import JobStore, StoredJob
 
 __all__ = ["Event", "LiveManager", "Sharer"]
@@ -72,6 +73,8 @@ class LiveManager:
         On which address of this machine processes report, by TCP; None for those on this machine, by a Unix socket.
     commits
         A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
+    warn
+        Is told of what goes wrong and is tried again.
 
     Raises
     ------
@@ -88,6 +91,7 @@ class LiveManager:
     launcher: Launcher = field(default_factory=LocalLauncher)
     host: str | None = None
     commits: str | None = None
+    warn: Callable[[str], None] | None = None
     running: dict[str, JobProcesses] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,6 +111,7 @@ class LiveManager:
         self._failures: dict[str, int] = {}
         self._reported: dict[str, float] = {}
         self._known_steps: dict[str, int] = {}
+        self._reads = Retries()
         self._ask = True
 
     @property
@@ -115,7 +120,13 @@ class LiveManager:
         return time.monotonic() - self._begun_s
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Go on until no job is left, or until a time."""
+        """Go on until no job is left, or until a time.
+
+        Raises
+        ------
+        InputError
+            What a job has committed cannot be read for an hour, or the state of jobs not be kept.
+        """
         try:
             while self.now_s < until_s and self.turn():
                 pass
@@ -138,14 +149,14 @@ class LiveManager:
             self._take(said)
         self._look_at_nodes()
         self._look_at_processes()
-        waiting = [job for job in self.store.jobs() if job.state in ("queued", "running")] if self._ask else []
         wake_s = self.sharer.advisor.wake_s()
-        if self._ask or (wake_s is not None and self.now_s >= wake_s):
-            waiting = waiting or [job for job in self.store.jobs() if job.state in ("queued", "running")]
-            self._ask = False
-            self._share_out(waiting[: self.most_jobs])
-            return bool(waiting)
-        return True
+        is_due = self._reads.take_due(self.now_s) or (wake_s is not None and self.now_s >= wake_s)
+        if not self._ask and not is_due:
+            return True
+        waiting = [job for job in self.store.jobs() if job.state in ("queued", "running")]
+        self._ask = False
+        self._share_out([job for job in waiting if not self._reads.must_wait(job.job_id)][: self.most_jobs])
+        return bool(waiting)
 
     def _tell(self, event: Event) -> None:
         if self.watch is not None:
@@ -187,7 +198,10 @@ class LiveManager:
     def _look_at_processes(self) -> None:
         for job_id, job in list(self.running.items()):
             ended = job.take_ended()
-            if any(self._has_finished(job, worker) for worker in ended):
+            steps = self._committed_steps(job_id) if job.group and job.group[0] in ended else 0
+            if steps is None:
+                continue
+            if steps >= job.assignment.steps:
                 self._finish(job_id)
             elif ended and all(self.launcher.was_taken(worker.process.returncode) for worker in ended):
                 self._end(job_id, [], "lost a node")
@@ -200,10 +214,6 @@ class LiveManager:
                 self._fail(job_id, [], "a group broke")
             if job_id in self.running:
                 self._regroup(job_id, job)
-
-    def _has_finished(self, job: JobProcesses, ended: Worker) -> bool:
-        """Return whether a process was the one that commits, and has committed the last step."""
-        return job.group[:1] == (ended,) and len(self._committed(job.assignment.job)) >= job.assignment.steps
 
     def _regroup(self, job_id: str, job: JobProcesses) -> None:
         """Take a step towards a group of all processes, and begin it if it can begin."""
@@ -237,6 +247,29 @@ class LiveManager:
         if not job.workers:
             del self.running[job_id]
             self.store.stop(job_id)
+
+    def _committed_steps(self, job_id: str) -> int | None:
+        """Return how many steps a job has committed; None if that cannot be read now: it stops, and is tried again.
+
+        Raises
+        ------
+        InputError
+            It cannot be read for too long.
+        """
+        try:
+            steps = len(self._committed(job_id))
+        except InputError as error:
+            pause_s = self._reads.failed(job_id, self.now_s)
+            if pause_s is None:
+                raise
+            self._stop(job_id)
+            self._ask = True  # others may have its nodes
+            self._tell(Event(self.now_s, "commits unreadable", job_id))
+            if self.warn is not None:
+                self.warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
+            return None
+        self._reads.succeeded(job_id)
+        return steps
 
     def _committed(self, job_id: str) -> list[float]:
         return commits_at(self._place_of(job_id) or self.folder / job_id).losses()
@@ -292,7 +325,10 @@ class LiveManager:
         folder = self.folder / job.job_id
         folder.mkdir(exist_ok=True)
         if job.job_id not in self.running:
-            if len(self._committed(job.job_id)) >= job.steps:  # Stopped after its last step, before it could say so.
+            steps = self._committed_steps(job.job_id)
+            if steps is None:
+                return
+            if steps >= job.steps:  # Stopped after its last step, before it could say so.
                 self._finish(job.job_id)
                 return
             self.running[job.job_id] = self._new(job, folder)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ddlsched.errors import InputError
 from ddlsched.slurm.answers import SlurmJob, SlurmNode, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.slurm.arrays import MOST_A_LOOK, to_take_apart, within_limits
+from ddlsched.slurm.arrays import MOST_A_LOOK, limits_of, to_take_apart, within_limits
 from ddlsched.slurm.board import Board, BoardJob, Holder
 from ddlsched.slurm.commands import Run, SlurmBusyError, SlurmRefusalError
 from ddlsched.slurm.demands import Demand
@@ -59,7 +59,7 @@ class SlurmAgent:
         self._known = journal.jobs()
         self._board_jobs: dict[int, BoardJob] = {}
         self._slurm_jobs: dict[int, SlurmJob] = {}
-        self._array_limits: dict[int, int] = {}
+        self._array_limits = journal.array_limits()
         self._refused_tasks: set[str] = set()
         self._board: Board | None = None
         self._said: set[tuple[str, int, str]] = set()
@@ -139,8 +139,7 @@ class SlurmAgent:
     def _jobs(self) -> list[SlurmJob]:
         """Return all jobs, each task of an array for itself; those that wait together are taken apart first."""
         jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
-        # What stands for several tasks says its array's limit, also that there is none; other rows may leave it out.
-        self._array_limits |= {job.array_id: job.array_limit for job in jobs if job.array_limit or job.array_tasks}
+        self._note_limits(limits_of(jobs, self._array_limits))
         tasks = to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
         if self._settings.dry_run:
             for task in tasks:
@@ -149,6 +148,12 @@ class SlurmAgent:
             self._take_apart(tasks)
             jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
         return [job for job in jobs if not job.array_tasks]
+
+    def _note_limits(self, limits: dict[int, int]) -> None:
+        """Keep arrays' limits also for the next agent: once all tasks are apart, Slurm may say none of them."""
+        if limits != self._array_limits:
+            self._journal.keep_array_limits(limits)
+            self._array_limits = limits
 
     def _take_apart(self, tasks: Sequence[str]) -> None:
         """Hold tasks each for itself, so many at a look; those that Slurm has refused come last."""

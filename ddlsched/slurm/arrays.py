@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ddlsched.slurm.answers import SlurmJob
 
-__all__ = ["MOST_APART", "MOST_A_LOOK", "to_take_apart", "within_limits"]
+__all__ = ["MOST_APART", "MOST_A_LOOK", "limits_of", "to_take_apart", "within_limits"]
 
 MOST_APART = 64
 """So many tasks of an array wait for the policies at most, lest a large one fill Slurm's table of jobs."""
@@ -30,6 +30,17 @@ def to_take_apart(jobs: Sequence[SlurmJob]) -> list[str]:
     together = [job for job in jobs if job.array_tasks and job.is_held]
     chosen = ((job, job.array_tasks[: max(MOST_APART - apart[job.array_id], 0)]) for job in together)
     return [f"{job.array_id}_{task}" for job, tasks in chosen for task in tasks]
+
+
+def limits_of(jobs: Sequence[SlurmJob], before: Mapping[int, int]) -> dict[int, int]:
+    """Return how many tasks of each array in the queue may run at a time; 0 if its user set no limit.
+
+    What stands for several tasks says its array's limit, also that there is none; other rows may leave it out, so that
+    what was known before holds.
+    """
+    said = {job.array_id: job.array_limit for job in jobs if job.array_limit or job.array_tasks}
+    there = {job.array_id for job in jobs}
+    return {array: limit for array, limit in {**before, **said}.items() if array in there}
 
 
 def within_limits(

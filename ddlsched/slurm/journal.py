@@ -40,6 +40,10 @@ CREATE TABLE IF NOT EXISTS decisions (
     nodes TEXT NOT NULL,
     outcome TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS arrays (
+    array_id INTEGER PRIMARY KEY,
+    most_running INTEGER NOT NULL
+);
 """
 
 
@@ -130,6 +134,19 @@ class Journal:
             names = ", ".join(f"{name} = ?" for name in stored)
             self._db.execute(f"UPDATE jobs SET {names} WHERE number = ?", (*stored.values(), job.number))
         return changed
+
+    def array_limits(self) -> dict[int, int]:
+        """Return how many tasks of each array may run at a time, 0 for all, by Slurm's id of the array."""
+        with self._explained():
+            return dict(self._db.execute("SELECT array_id, most_running FROM arrays").fetchall())
+
+    def keep_array_limits(self, limits: Mapping[int, int]) -> None:
+        """Replace what is known of all arrays."""
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM arrays")
+            self._db.executemany("INSERT INTO arrays VALUES (?, ?)", limits.items())
+            self._db.execute("COMMIT")
 
     def decided(self, what: str, job_id: int, nodes: str, time_s: float) -> int:
         """Note what is about to be done, and return its number."""

@@ -11,6 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 from test_live_manager import AllToTheFirst, Nodes, manager
+from test_unreadable_commits import unreadable
 
 from ddlsched.errors import InputError
 from ddlsched.live.commit_places import CommitFolder, CommitStore, commits_at, note_place
@@ -187,9 +188,6 @@ def test_a_place_that_cannot_be_read_at_an_event_ends_no_job(tmp_path: Path, mon
     while not any(event.what == "step" and event.nodes == 2 for event in events):
         live.turn()
     known = events[-1].step
-
-    def unreadable(where: str) -> None:
-        raise InputError(f"{where}: cannot be used; expected a place for commits")
 
     with monkeypatch.context() as patch:
         patch.setattr("ddlsched.live.manager.commits_at", unreadable)

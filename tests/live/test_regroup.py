@@ -90,8 +90,9 @@ def test_processes_that_stay_keep_training_through_every_change(tmp_path: Path, 
     assert set(times[BATCH * STEPS :]) == {0}
 
 
-def test_a_group_grows_without_losing_a_step(tmp_path: Path) -> None:
-    run = Run(tmp_path, 1)
+def test_a_group_grows_without_losing_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAUSE_S", "0.05")
+    run = Run(tmp_path, 1, steps=2_000)  # a hundred seconds: the other process has started long before its end
     run.until_group_of(1)
     run.nodes.there = frozenset({"node0", "node1"})
     run.until_group_of(2)

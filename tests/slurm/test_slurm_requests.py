@@ -96,6 +96,24 @@ def test_an_arrays_limit_that_is_changed_holds_from_the_next_look(tmp_path: Path
     assert running == [1, 3, 8]
 
 
+def test_an_arrays_limit_outlives_its_agent(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes=2)
+    array = slurm.submit_array(range(4), 1, limit=2)
+    bench = Bench(tmp_path, slurm)
+    bench.turns(2)
+    assert not any(job.tasks for job in slurm.jobs.values())
+    slurm.jobs[array].array_limit = 0  # now that no tasks wait together, no row says it
+    bench.journal.close()
+    bench.again()
+    bench.turns(3)
+    assert sum(job.state == "RUNNING" for job in slurm.jobs.values()) == 2
+    assert bench.journal.array_limits() == {array: 2}
+    for job_id in list(slurm.jobs):
+        del slurm.jobs[job_id]
+    bench.turns()
+    assert bench.journal.array_limits() == {}  # Slurm has forgotten it
+
+
 def test_a_kill_while_an_array_is_taken_apart_loses_no_task(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.submit_array(range(6), 2)

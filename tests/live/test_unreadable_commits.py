@@ -1,0 +1,82 @@
+"""Places of commits that cannot be read for a while, or for good: jobs wait, and the manager goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_live_manager import AllToTheFirst, Nodes, manager
+
+from ddlsched.errors import InputError
+from ddlsched.live.commit_places import Commits, commits_at
+from ddlsched.live.manager import Event, LiveManager
+from ddlsched.live.retries import Retries
+from ddlsched.live.store import JobStore
+
+
+def unreadable(where: str) -> Commits:
+    raise InputError(f"{where}: cannot be used; expected a place for commits")
+
+
+def all_but_a(where: Path) -> Commits:
+    return unreadable(str(where)) if where.name == "a" else commits_at(where)
+
+
+def test_a_job_whose_commits_cannot_be_read_waits_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, warnings = list[Event](), list[str]()
+    live = LiveManager(tmp_path, Nodes(1), AllToTheFirst(), watch=events.append, warn=warnings.append)
+    for job in "ab":
+        live.store.submit(job, program="count", steps=10, max_nodes=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("ddlsched.live.manager.commits_at", all_but_a)
+        while "finished" not in [event.what for event in events]:  # the other one has its node meanwhile
+            live.turn()
+    assert [event.job for event in events if event.what == "finished"] == ["b"]
+    assert warnings[0] == f"job 'a': {tmp_path}/a: cannot be used; expected a place for commits; tried again in 1 s"
+    live.run(60)
+    assert [event.job for event in events if event.what == "finished"] == ["b", "a"]
+
+
+def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = list[Event]()
+    live = LiveManager(tmp_path, Nodes(1), AllToTheFirst(), watch=events.append)
+    live.store.submit("a", program="count", steps=10, max_nodes=1)
+    with monkeypatch.context() as patch:
+        while not live.running:
+            live.turn()
+        patch.setattr("ddlsched.live.manager.commits_at", unreadable)
+        while "commits unreadable" not in [event.what for event in events]:
+            live.turn()
+    live.run(60)
+    what = [event.what for event in events]
+    assert (what.count("started"), what[-1]) == (1, "finished")
+
+
+def test_commits_that_cannot_be_read_for_an_hour_end_the_manager(tmp_path: Path) -> None:
+    live, _ = manager(tmp_path, 1)
+    live.store.submit("a", program="count", steps=10, max_nodes=1)
+    live._reads = Retries(give_up_s=0.5)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "history.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        live.run(60)
+    assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["queued"]
+
+
+def test_pauses_between_tries_double_up_to_a_minute_for_an_hour() -> None:
+    retries, now_s, pauses_s = Retries(), 0.0, []
+    while (pause_s := retries.failed("a", now_s)) is not None:
+        assert retries.must_wait("a")
+        assert not retries.take_due(now_s)
+        now_s += pause_s
+        assert retries.take_due(now_s)
+        assert not retries.must_wait("a")
+        pauses_s.append(pause_s)
+    assert pauses_s[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert 3600 < sum(pauses_s) <= 3660
+    retries.succeeded("a")
+    assert retries.failed("a", now_s) == 1

@@ -1,6 +1,6 @@
 """A real Slurm and its simulated twin: the same jobs under the same policies, side by side.
 
-    python experiments/slurm_twin/run.py --out DIR [--jobs 500] [--seeds 1] [--quick] [--scenario NAME ...]
+    python experiments/slurm_twin/run.py --out DIR [--jobs 500] [--seeds 1] [--first-seed 0] [--quick] [--scenario NAME ...]
     python experiments/slurm_twin/run.py --measured experiments/slurm_twin/expected
 
 The first runs every scenario for real that DIR does not hold yet, on 32 nodes of this host, and compares; it needs
@@ -34,6 +34,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     where.add_argument("--measured", type=Path)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS])
     return parser.parse_args(given)
@@ -43,7 +44,7 @@ def measure(args: argparse.Namespace) -> None:
     """Make the runs that are missing."""
     args.out.mkdir(parents=True, exist_ok=True)
     num_jobs = QUICK_JOBS if args.quick else args.jobs
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         for scenario in SCENARIOS:
             path = args.out / f"{scenario.name}-{num_jobs}-{seed}.csv"
             if path.exists() or scenario.name not in (args.scenario or [scenario.name]):

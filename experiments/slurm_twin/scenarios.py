@@ -20,8 +20,9 @@ from ddlsched.workload.job import Job, Workload
 
 EVERY_S = 1.0
 """From one look of the agent to the next."""
-SELDOM_S = 5.0
-"""The same where it is to be long beside what Slurm takes to start a job, which is up to a second and a half."""
+SELDOM_S = 5.3
+"""The same where it is to be long beside what Slurm takes to start a job, which is up to a second and a half. It is no
+multiple of the second that a turn of Slurm's own loop takes, so that looks fall on all parts of a turn."""
 BACKFILL_S = 5.0
 """From one round of Slurm's own backfilling to the next (bf_interval)."""
 START_S = 0.5

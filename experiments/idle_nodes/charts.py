@@ -181,5 +181,6 @@ CHARTS: dict[str, Callable[[pd.DataFrame], Figure]] = {
     "topology": topology,
     "beyond": beyond,
     "main_queue": main_queue,
+    "logs": main_queue,
 }
 """Of some parts."""

@@ -4,9 +4,11 @@ python experiments/idle_nodes/run.py                        all parts
 python experiments/idle_nodes/run.py --reference --json     the reference rows alone, as JSON
 python experiments/idle_nodes/run.py --part sweep --data DIR
 python experiments/idle_nodes/run.py --part main_queue --log FILE.swf
+python experiments/idle_nodes/run.py --part logs --log FILE.swf --log OTHER.swf
 
 DIR holds the measured fragments and trainers; without it ../shared/data/idle_nodes is used if it is there, or else the
-generated trace in this folder. FILE.swf is a log of a main queue, beside jobs of Lublin's model.
+generated trace in this folder. FILE.swf is a log of a main queue, beside jobs of Lublin's model; --part logs has the
+logs alone, each on as many nodes as its header says.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ def main() -> int:
     """Compute, print, write."""
     given = arguments()
     computed = PARTS | {name: partial(part, seeds=given.seeds) for name, part in OVER_SEEDS.items()}
-    computed["main_queue"] = lambda _, workers: main_queue(workers, given.log, given.seeds)
+    logs = given.log or [LOG] * LOG.is_file()
+    computed["main_queue"] = lambda _, workers: main_queue(workers, [None, *logs], given.seeds)
     parts = (given.part or []) + ["reference"] * given.reference or list(computed)
+    computed["logs"] = lambda _, workers: main_queue(workers, logs, given.seeds)
     try:
         inputs = load(given.data)
         tables = {}
@@ -82,11 +86,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/idle_nodes"), metavar="DIR")
     parser.add_argument("--data", type=Path, default=MEASURED if MEASURED.is_dir() else None, metavar="DIR")
-    parser.add_argument("--log", type=Path, default=LOG if LOG.is_file() else None, metavar="FILE.swf")
+    parser.add_argument("--log", type=Path, action="append", metavar="FILE.swf", help="may be given several times")
     parser.add_argument(
         "--part",
         action="append",
-        choices=sorted([*PARTS, *OVER_SEEDS, "main_queue"]),
+        choices=sorted([*PARTS, *OVER_SEEDS, "main_queue", "logs"]),
         help="may be given several times",
     )
     parser.add_argument("--reference", action="store_true", help="the same as --part reference")
@@ -96,6 +100,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
     parser.add_argument("--json", action="store_true", help="print JSON, write nothing")
     given = parser.parse_args()
+    if "logs" in (given.part or []) and not given.log:
+        parser.error("--part logs: expected --log FILE.swf")
     if given.seeds < 2:
         parser.error(f"--seeds {given.seeds}: expected at least 2, since intervals are over seeds")
     return given

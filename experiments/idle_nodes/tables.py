@@ -210,6 +210,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], list[dict[str, str]]]] = {
     "topology": _topology,
     "beyond": _beyond,
     "main_queue": _main_queue,
+    "logs": _main_queue,
     "queue_training": lambda table: _gains(table, "queue"),
     "scale_up": _scale_up,
     "cloud": lambda table: _gains(table, "lifetimes"),

@@ -32,16 +32,16 @@ _SLACK_S = 240.0
 _STEPS = 1_000_000
 
 
-def main_jobs(num_jobs: int) -> pd.DataFrame:
+def main_jobs(num_jobs: int, seed: int) -> pd.DataFrame:
     """Return the main queue's jobs: job, arrival and run time in seconds, whole nodes; about half are busy."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     nodes = rng.choice([1, 2, 3, 6], p=[0.4, 0.3, 0.2, 0.1], size=num_jobs)
     run_s = np.round(rng.uniform(4.0, 16.0, size=num_jobs), 1)
     arrival_s = np.round(np.cumsum(rng.exponential(5.0, size=num_jobs)), 2)
     return pd.DataFrame({"job": range(num_jobs), "arrival_s": arrival_s, "run_s": run_s, "nodes": nodes})
 
 
-def run_beside(filler: str, num_jobs: int, log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def run_beside(filler: str, num_jobs: int, seed: int, log: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return when each job of the main queue was submitted and started, and who had which node when.
 
     Raises
@@ -49,7 +49,7 @@ def run_beside(filler: str, num_jobs: int, log: Path) -> tuple[pd.DataFrame, pd.
     SimulationError
         The jobs are not done four minutes after the last arrived.
     """
-    jobs = main_jobs(num_jobs)
+    jobs = main_jobs(num_jobs, seed)
     with LocalSlurm(NODES, 4) as slurm, _filled(slurm, filler, log):
         time.sleep(_BEGIN_S)
         stamps = slurm.folder / "stamps"

@@ -1,6 +1,6 @@
 """A real Slurm and its simulated twin: the same jobs under the same policies, side by side.
 
-    python experiments/slurm_twin/run.py --out DIR [--jobs 500] [--seeds 1] [--first-seed 0] [--quick] [--scenario NAME ...]
+    python experiments/slurm_twin/run.py --out DIR [--jobs 500] [--first-seed 0] [--seeds 1] [--quick] [--scenario NAME]
     python experiments/slurm_twin/run.py --measured experiments/slurm_twin/expected
 
 The first runs every scenario for real that DIR does not hold yet, on 32 nodes of this host, and compares; it needs

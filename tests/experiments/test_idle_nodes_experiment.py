@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 from measurements import DATA, needs_data
 
+from ddlsched.errors import InputError
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 
 FOLDER = EXPERIMENTS / "idle_nodes"
@@ -109,12 +111,25 @@ def test_jobs_of_the_model_are_like_those_of_a_log_that_its_authors_program_made
         assert np.log(np.quantile(run_s, share)) == pytest.approx(np.log(np.quantile(in_log[1], share)), abs=0.25)
 
 
+def test_windows_of_a_log_run_on_as_many_nodes_as_its_header_says(tmp_path: Path) -> None:
+    path = tmp_path / "small.swf"
+    rows = "".join(f"{n} {60 * n} -1 {100 + n} {1 + n % 4} -1 -1 4 1500 -1 1 1 1 -1 1 1 -1 -1\n" for n in range(2500))
+    path.write_text(f"; MaxNodes: 2\n; MaxProcs: 4\n{rows}")
+    assert (main_queue.nodes_of(path), main_queue.windows_of(path)) == (4, 2)
+    jobs = main_queue.log_jobs(path, 1, 0.5)
+    assert [job.run_s for job in jobs] == list(range(1100, 2100))
+    assert [job.limit_s for job in jobs] == [max(1500, run_s) for run_s in range(1100, 2100)]
+    assert sum(job.nodes * job.run_s for job in jobs) / jobs[-1].arrival_s / 4 == pytest.approx(0.5)
+    path.write_text(rows)
+    with pytest.raises(InputError, match="has no line '; MaxProcs: N'"):
+        main_queue.nodes_of(path)
+
+
 def test_what_is_idle_is_what_jobs_leave(monkeypatch) -> None:
-    monkeypatch.setattr(main_queue, "NODES", 10)
     monkeypatch.setattr(main_queue, "FIRST", 0.0)
     rows = {"job_id": ["a", "b", "c"], "arrival_s": [0.0, 5.0, 20.0], "start_s": [0.0, 10.0, 20.0]}
     table = pd.DataFrame({**rows, "finish_s": [10.0, 15.0, 25.0], "gpus": [6, 8, 1]})
-    shares = main_queue.idle_shares(table)  # 0 to 20 s: 4 nodes idle for 10 s, 2 for 5, all for 5; b waits for 5 s
+    shares = main_queue.idle_shares(table, 10)  # 0 to 20 s: 4 nodes idle for 10 s, 2 for 5, all for 5; b waits for 5 s
     assert shares == {"idle": pytest.approx((40 + 10 + 50) / 200), "idle_while_waiting": pytest.approx(20 / 200)}
 
 

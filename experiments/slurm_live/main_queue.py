@@ -47,7 +47,7 @@ def run_beside(filler: str, num_jobs: int, seed: int, log: Path) -> tuple[pd.Dat
     Raises
     ------
     SimulationError
-        The jobs are not done four minutes after the last arrived.
+        The jobs are not done four minutes after the last arrived, or training has ended.
     """
     jobs = main_jobs(num_jobs, seed)
     with LocalSlurm(NODES, 4) as slurm, _filled(slurm, filler, log):
@@ -111,6 +111,8 @@ def _filled(slurm: LocalSlurm, filler: str, log: Path) -> Iterator[None]:
         live = subprocess.Popen([*command, *options, "--hold-s", "3"], env=environment, stdout=events)
     try:
         yield
+        if live.poll() is not None:
+            raise SimulationError(f"{filler}: ddlsched live ended with {live.returncode}")
     finally:
         live.terminate()
         live.wait()

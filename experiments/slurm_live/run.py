@@ -1,6 +1,6 @@
 """What a main queue waits more because idle nodes are used, by whom: nobody, jobs that sleep, FreeTrain, MalleTrain.
 
-    python experiments/slurm_live/run.py --out DIR [--jobs 24] [--quick] [--only NAME]
+    python experiments/slurm_live/run.py --out DIR [--jobs 24] [--first-seed 0] [--seeds 1] [--quick] [--only NAME]
     python experiments/slurm_live/run.py --measured experiments/slurm_live/expected
 
 The first runs each of the four for real under the same main queue, unless DIR holds it, on eight nodes of this host; it
@@ -23,6 +23,8 @@ from ddlsched.cli.reporting import reported
 from ddlsched.comparisons.charts.style import save
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
+from ddlsched.results.paired_comparison import interval_text
+from ddlsched.results.statistics import mean_interval, paired_change
 
 QUICK_JOBS = 8
 
@@ -34,23 +36,44 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     where.add_argument("--out", type=Path)
     where.add_argument("--measured", type=Path)
     parser.add_argument("--jobs", type=int, default=24)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=FILLERS)
     return parser.parse_args(given)
 
 
-def measure(folder: Path, num_jobs: int, only: str | None) -> None:
-    """Make the runs that are missing."""
+def measure(folder: Path, num_jobs: int, seed: int, only: str | None) -> None:
+    """Make the runs of a seed that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     for filler in FILLERS if only is None else [only]:
         path = folder / f"{filler}-waits.csv"
         if path.exists():
             continue
-        notice(f"idle nodes have: {filler}")
-        waits, nodes = run_beside(filler, num_jobs, folder / f"{filler}-events")
+        notice(f"seed {seed}, idle nodes have: {filler}")
+        waits, nodes = run_beside(filler, num_jobs, seed, folder / f"{filler}-events")
         nodes.to_csv(folder / f"{filler}-nodes.csv", index=False)
         with replacing(path, "--out") as partial:
             waits.to_csv(partial, index=False)
+
+
+def seeds_of(folder: Path) -> list[Path]:
+    """Return the folders of the seeds that were run.
+
+    Raises
+    ------
+    InputError
+        There are none.
+    """
+    found = sorted(path.parent for path in folder.glob("seed*/nobody-waits.csv"))
+    if not found:
+        raise InputError(f"{folder}: holds no runs; expected files such as seed0/nobody-waits.csv")
+    return found
+
+
+def tables(folder: Path) -> pd.DataFrame:
+    """Return the tables of all seeds."""
+    return pd.concat([table(seed).assign(seed=int(seed.name.removeprefix("seed"))) for seed in seeds_of(folder)])
 
 
 def table(folder: Path) -> pd.DataFrame:
@@ -88,24 +111,46 @@ def more_than_slurms_own(folder: Path, training: str) -> pd.Series:
     return more
 
 
+def summary(folder: Path) -> pd.DataFrame:
+    """Return what training made of idle nodes and what the main queue paid for it, means over seeds with intervals."""
+    by_filler = tables(folder).set_index(["seed", "idle nodes have"])
+    rows = []
+    for training in TRAINING:
+        own = by_filler.xs(training, level="idle nodes have")
+        more_s = [more_than_slurms_own(seed, training) for seed in seeds_of(folder)]
+        rows.append(
+            {
+                "idle nodes have": training,
+                "seeds": len(own),
+                "samples": interval_text(mean_interval(own["samples"]), decimals=0),
+                "overhead, %": interval_text(mean_interval(own["overhead_%"]), decimals=1),
+                "wait beyond Slurm's own, s": interval_text(mean_interval([s.mean() for s in more_s]), decimals=2),
+                "at most 2 s, %": round(100 * float((pd.concat(more_s) <= 2).mean()), 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def gain(folder: Path) -> str:
+    """Return how many samples more MalleTrain trained than FreeTrain, by seed in pairs, per cent."""
+    found = tables(folder).pivot(index="seed", columns="idle nodes have", values="samples")
+    return interval_text(paired_change(found["MalleTrain"], found["FreeTrain"]).scaled(100), decimals=0, sign=True)
+
+
 def main() -> None:
     """Measure, print, draw."""
     args = arguments()
     with reported():
         folder = args.out or args.measured
         if args.out is not None:
-            measure(args.out, QUICK_JOBS if args.quick else args.jobs, args.only)
-        found = table(folder)
-        emit(found.to_string(index=False) + "\n")
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
+                measure(args.out / f"seed{seed}", QUICK_JOBS if args.quick else args.jobs, seed, args.only)
+        found = tables(folder)
+        emit(found.to_string(index=False) + "\n\n" + summary(folder).to_string(index=False) + "\n")
+        emit(f"MalleTrain trained {gain(folder)} % more samples than FreeTrain.\n")
         if args.out is not None:
             found.to_csv(args.out / "table.csv", index=False)
-        for training in TRAINING:
-            if all((folder / f"{name}-waits.csv").exists() for name in ("sleeping", training)):
-                more_s = more_than_slurms_own(folder, training)
-                share = f"{100 * float((more_s <= 2).mean()):.0f} % of jobs at most 2 s"
-                emit(f"{training}, beyond Slurm's own preemption: mean {more_s.mean():.2f} s, {share}\n")
-        if args.out is not None and (args.out / "MalleTrain-nodes.csv").exists():
-            save(nodes_chart(args.out / "MalleTrain-nodes.csv"), args.out / "nodes")
+            save(nodes_chart(seeds_of(args.out)[0] / "MalleTrain-nodes.csv"), args.out / "nodes")
 
 
 if __name__ == "__main__":

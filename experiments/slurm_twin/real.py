@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from scenarios import BACKFILL_S, END_S, START_S, Scenario
+from predictions import SPARED_S
+from scenarios import BACKFILL_S, Scenario
 from stream import CLUSTER
 
 from ddlsched.errors import SimulationError
@@ -33,7 +34,7 @@ _SLACK_S = 600.0
 
 
 def run_for_real(workload: Workload, scenario: Scenario, log: Path) -> pd.DataFrame:
-    """Return job, arrival, decision, start, end and when the end was seen, seconds, nodes, and load of the machine.
+    """Return job, arrival, first decision, start, end and when that was seen, seconds, nodes, and the machine's load.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def _submit(slurm: LocalSlurm, job: Job, stamps: Path, *, held: bool) -> int:
     """Submit a job and return Slurm's number for it."""
     run_s = job.service_ns / 1e9 / job.num_gpus
     facts = JobFacts(iterations=job.iterations, forward_s=run_s / job.iterations)
-    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - START_S - END_S:.3f}")
+    script = _SCRIPT.format(stamps=stamps, sleep_s=f"{run_s - SPARED_S:.3f}")
     assert job.time_limit_s is not None
     options = [f"--job-name={job.job_id}", f"--gpus={job.num_gpus}", f"--time={job.time_limit_s / 60:.0f}"]
     options += ["--output=/dev/null", *(["--hold", f"--comment={facts.comment()}"] if held else [])]
@@ -114,5 +115,7 @@ def _table(stamps: str, arrived_s: dict[str, float], began_s: float) -> pd.DataF
 
 
 def _told(log: Path, what: str, names: dict[int, str], began_s: float) -> dict[str, float]:
+    """Return when a log first tells so of each job."""
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return {names[event["job_id"]]: event["time_s"] - began_s for event in events if event["what"] == what}
+    told = [event for event in reversed(events) if event["what"] == what]
+    return {names[event["job_id"]]: event["time_s"] - began_s for event in told}

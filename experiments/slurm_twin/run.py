@@ -14,9 +14,10 @@ import argparse
 from pathlib import Path
 
 import pandas as pd
-from compare import comparison, floor
+from compare import comparison, repeated
+from predictions import USUAL, Taken, taken
 from real import run_for_real
-from scenarios import SCENARIOS
+from scenarios import SCENARIOS, Scenario
 
 from ddlsched.cli.output import emit, notice
 from ddlsched.cli.reporting import reported
@@ -55,29 +56,36 @@ def measure(args: argparse.Namespace) -> None:
                 table.to_csv(partial, index=False)
 
 
-def with_floors(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the order that the simulation has in common with itself if times vary as they did."""
-    by_name = {scenario.name: scenario for scenario in SCENARIOS}
-    shares = []
-    for row in table.to_dict("records"):
-        scenario = by_name[row["scenario"]]
-        jobs = scenario.jobs(row["jobs"], row["seed"])
-        varies = row["run_start_sd_s"] == row["run_start_sd_s"]  # not known of Slurm alone
-        shares.append(round(100 * floor(jobs, scenario, row["run_start_sd_s"]), 2) if varies else None)
-    return table.assign(**{"floor_%": shares})
-
-
 def compared(folder: Path) -> pd.DataFrame:
-    """Return a row a run that a folder holds."""
+    """Return a row a run that a folder holds, beside the runs of the same jobs in its subfolders ``again*``."""
     rows = []
     for path in sorted(folder.glob("*-*-*.csv")):
         name, num_jobs, seed = path.stem.rsplit("-", 2)
         [scenario] = [scenario for scenario in SCENARIOS if scenario.name == name]
-        row = comparison(scenario.jobs(int(num_jobs), int(seed)), scenario, pd.read_csv(path))
-        rows.append({"scenario": name, "jobs": int(num_jobs), "seed": int(seed)} | row)
+        real, jobs = pd.read_csv(path), scenario.jobs(int(num_jobs), int(seed))
+        row = {"scenario": name, "jobs": int(num_jobs), "seed": int(seed)}
+        rows.append(row | comparison(jobs, scenario, real, calibrated(folder, scenario)) | _again(path, real))
     if not rows:
         raise InputError(f"{folder}: holds no runs; expected files such as srsf-lwf-500-0.csv")
     return pd.DataFrame(rows)
+
+
+def calibrated(folder: Path, scenario: Scenario) -> Taken:
+    """Return what Slurm takes by the run in ``calibration`` whose agent looks as often; what is usual if there is none.
+
+    That run has jobs of another seed than those that are compared.
+    """
+    for path in sorted((folder / "calibration").glob("*-*-*.csv")):
+        [measured] = [each for each in SCENARIOS if each.name == path.stem.rsplit("-", 2)[0]]
+        if scenario.options is not None and measured.between_looks == scenario.between_looks:
+            return taken(pd.read_csv(path), measured)
+    return USUAL
+
+
+def _again(path: Path, real: pd.DataFrame) -> dict[str, float]:
+    """Return what a run has in common with others of the same jobs on average."""
+    rows = [repeated(real, pd.read_csv(other)) for other in sorted(path.parent.glob(f"again*/{path.name}"))]
+    return {} if not rows else pd.DataFrame(rows).abs().mean().round(2).to_dict() | {"again": len(rows)}
 
 
 def main() -> None:
@@ -86,7 +94,7 @@ def main() -> None:
     with reported():
         if args.out is not None:
             measure(args)
-        table = with_floors(compared(args.out or args.measured))
+        table = compared(args.out or args.measured)
         emit(table.to_string(index=False) + "\n")
         if args.out is not None:
             with replacing(args.out / "comparison.csv", "--out") as partial:

@@ -1,22 +1,19 @@
-"""What is run for real and simulated: who decides, and the times that Slurm itself takes."""
+"""What is run for real and simulated: who decides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
-from stream import CLUSTER, SIZES, WHOLE_NODES, stream
+from stream import SIZES, WHOLE_NODES, stream
 
 from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.rounds import Rounds
-from ddlsched.simulation import simulate
 from ddlsched.slurm.board import shaped
-from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import Workload
 
 EVERY_S = 1.0
 """From one look of the agent to the next."""
@@ -25,10 +22,6 @@ SELDOM_S = 5.3
 multiple of the second that a turn of Slurm's own loop takes, so that looks fall on all parts of a turn."""
 BACKFILL_S = 5.0
 """From one round of Slurm's own backfilling to the next (bf_interval)."""
-START_S = 0.5
-"""From a decision to the first line of a job's script."""
-END_S = 0.1
-"""From the last line of a job's script until Slurm says that its GPUs are free."""
 
 
 @dataclass(frozen=True)
@@ -107,27 +100,3 @@ SCENARIOS = (
         between_looks=True,
     ),
 )
-
-
-def predicted(workload: Workload, scenario: Scenario, own: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Return job, start and end, seconds, as simulated.
-
-    Parameters
-    ----------
-    workload, scenario
-        Jobs, whose times hold the usual time that Slurm takes to start and to end them, and who decides.
-    own
-        What each job took for real, if that is known: job_id; ``start_s`` from a decision to its start; ``held_s`` from
-        a decision until its GPUs were free.
-    """
-    jobs = workload if own is None else Workload.of([_as_held(job, own) for job in workload])
-    table = simulate(jobs, CLUSTER, placement=scenario.placement, order=scenario.order).jobs
-    start_s = START_S if own is None else table["job_id"].map(own.set_index("job_id")["start_s"])
-    times = {"start_s": table["start_s"] + start_s, "end_s": table["finish_s"] - END_S}
-    return pd.DataFrame({"job_id": table["job_id"], **times})
-
-
-def _as_held(job: Job, own: pd.DataFrame) -> Job:
-    assert isinstance(job.iteration, DataParallelIteration)
-    held_s = own.loc[own["job_id"] == job.job_id, "held_s"].item()
-    return replace(job, iteration=replace(job.iteration, forward_s=held_s / job.iterations))

@@ -73,7 +73,8 @@ def seeds_of(folder: Path) -> list[Path]:
 
 def tables(folder: Path) -> pd.DataFrame:
     """Return the tables of all seeds."""
-    return pd.concat([table(seed).assign(seed=int(seed.name.removeprefix("seed"))) for seed in seeds_of(folder)])
+    numbered = [table(seed).assign(seed=int(seed.name.removeprefix("seed"))) for seed in seeds_of(folder)]
+    return pd.concat(numbered, ignore_index=True)
 
 
 def table(folder: Path) -> pd.DataFrame:
@@ -122,7 +123,7 @@ def summary(folder: Path) -> pd.DataFrame:
             {
                 "idle nodes have": training,
                 "seeds": len(own),
-                "samples": interval_text(mean_interval(own["samples"]), decimals=0),
+                "samples": round(float(own["samples"].mean())),
                 "overhead, %": interval_text(mean_interval(own["overhead_%"]), decimals=1),
                 "wait beyond Slurm's own, s": interval_text(mean_interval([s.mean() for s in more_s]), decimals=2),
                 "at most 2 s, %": round(100 * float((pd.concat(more_s) <= 2).mean()), 1),

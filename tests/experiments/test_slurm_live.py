@@ -36,6 +36,21 @@ def test_the_table_of_made_up_runs_is_that_worked_out_by_hand(tmp_path: Path) ->
     assert len(nodes_chart.nodes_chart(tmp_path / "FreeTrain-nodes.csv").axes[0].patches) == 2
 
 
+def test_seeds_are_summed_up_with_intervals_and_compared_in_pairs(tmp_path: Path) -> None:
+    for seed, later_s in enumerate((0.0, 1.0)):
+        (tmp_path / f"seed{seed}").mkdir()
+        for filler in ("nobody", "sleeping"):
+            write(tmp_path / f"seed{seed}", filler, [1.0, 11.0])
+        for training in main_queue.TRAINING:
+            write(tmp_path / f"seed{seed}", training, [1.0 + later_s, 13.0 + 2 * later_s])
+    summary = run.summary(tmp_path).set_index("idle nodes have")
+    assert summary.loc["MalleTrain", "wait beyond Slurm's own, s"].startswith("1.75 [")
+    assert summary["at most 2 s, %"].tolist() == [75.0, 75.0]  # 0 and 2 s, 1 and 4 s
+    assert run.gain(tmp_path) == "+0 [+0, +0]"
+    with pytest.raises(InputError, match="holds no runs"):
+        run.seeds_of(tmp_path / "seed0")
+
+
 def test_what_was_trained_is_by_the_steps_that_were_told_of_since_the_beginning(tmp_path: Path) -> None:
     told = [
         {"what": "step", "job": "wide-a", "step": 1, "nodes": 1},
@@ -65,5 +80,5 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 def test_the_stored_table_follows_from_the_measured_runs() -> None:
     folder = EXPERIMENTS / "slurm_live" / "expected"
-    pd.testing.assert_frame_equal(run.table(folder), pd.read_csv(folder / "table.csv"))
-    assert set(main_queue.FILLERS) == set(run.table(folder)["idle nodes have"])
+    pd.testing.assert_frame_equal(run.tables(folder), pd.read_csv(folder / "table.csv"))
+    assert set(main_queue.FILLERS) == set(run.tables(folder)["idle nodes have"])

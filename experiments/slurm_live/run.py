@@ -1,6 +1,6 @@
 """What a main queue waits more because idle nodes are used, by whom: nobody, jobs that sleep, FreeTrain, MalleTrain.
 
-    python experiments/slurm_live/run.py --out DIR [--jobs 24] [--first-seed 0] [--seeds 1] [--quick] [--only NAME]
+    python experiments/slurm_live/run.py --out DIR [--jobs 24] [--first-seed 0] [--seeds 1] [--quick]
     python experiments/slurm_live/run.py --measured experiments/slurm_live/expected
 
 The first runs each of the four for real under the same main queue, unless DIR holds it, on eight nodes of this host; it
@@ -39,14 +39,13 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=FILLERS)
     return parser.parse_args(given)
 
 
-def measure(folder: Path, num_jobs: int, seed: int, only: str | None) -> None:
+def measure(folder: Path, num_jobs: int, seed: int) -> None:
     """Make the runs of a seed that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    for filler in FILLERS if only is None else [only]:
+    for filler in FILLERS:
         path = folder / f"{filler}-waits.csv"
         if path.exists():
             continue
@@ -58,16 +57,17 @@ def measure(folder: Path, num_jobs: int, seed: int, only: str | None) -> None:
 
 
 def seeds_of(folder: Path) -> list[Path]:
-    """Return the folders of the seeds that were run.
+    """Return the folders of the seeds that were run with everybody on the idle nodes.
 
     Raises
     ------
     InputError
         There are none.
     """
-    found = sorted(path.parent for path in folder.glob("seed*/nobody-waits.csv"))
+    files = [f"{filler}-waits.csv" for filler in FILLERS]
+    found = sorted(seed for seed in folder.glob("seed*") if all((seed / name).exists() for name in files))
     if not found:
-        raise InputError(f"{folder}: holds no runs; expected files such as seed0/nobody-waits.csv")
+        raise InputError(f"{folder}: holds no runs; expected files such as seed0/{files[0]}")
     return found
 
 
@@ -145,7 +145,7 @@ def main() -> None:
         folder = args.out or args.measured
         if args.out is not None:
             for seed in range(args.first_seed, args.first_seed + args.seeds):
-                measure(args.out / f"seed{seed}", QUICK_JOBS if args.quick else args.jobs, seed, args.only)
+                measure(args.out / f"seed{seed}", QUICK_JOBS if args.quick else args.jobs, seed)
         found = tables(folder)
         emit(found.to_string(index=False) + "\n\n" + summary(folder).to_string(index=False) + "\n")
         emit(f"MalleTrain trained {gain(folder)} % more samples than FreeTrain.\n")

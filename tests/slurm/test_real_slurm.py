@@ -135,6 +135,7 @@ def test_a_job_of_a_node_that_dies_starts_on_another(tmp_path: Path) -> None:
         job = submit(slurm, 2)
         awaited(lambda: (agent.look(), job_of(slurm, job).state == "RUNNING")[1])
         assert job_of(slurm, job).gpus_on == {"n1": 2}
+        agent.look()  # it may have started just after the last one; then the agent would give it a minute to start
         slurm.kill("n1")
         slurm.run("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
         awaited(lambda: (agent.look(), job_of(slurm, job).gpus_on == {"n2": 2})[1])

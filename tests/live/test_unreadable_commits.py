@@ -56,7 +56,7 @@ def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
     assert (what.count("started"), what[-1]) == (1, "finished")
 
 
-def test_commits_that_cannot_be_read_for_an_hour_end_the_manager(tmp_path: Path) -> None:
+def test_commits_that_cannot_be_read_for_too_long_end_the_manager(tmp_path: Path) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="count", steps=10, max_nodes=1)
     live._reads = Retries(give_up_s=0.5)

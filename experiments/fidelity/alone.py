@@ -3,8 +3,8 @@
     sudo python experiments/fidelity/alone.py --measure FILE.csv [--jobs 36]     # four minutes, nothing else to do
     python experiments/fidelity/alone.py [--file experiments/fidelity/measured/alone.csv]
 
-Jobs are drawn as those of the mixes are, one bucket each, of twelve iterations. Calibration has pauses of 2 ms in place of
-computing, and so opens TCP's windows wider.
+Jobs are drawn as those of the mixes are, one bucket each, of twelve iterations. The calibration has pauses of 2 ms in
+place of computing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def drawn(number: int) -> Job:
 
 
 def measure(path: Path, jobs: int) -> None:
-    """Run each job alone; write a row a job: servers, message_bytes, compute_s, transfer_s (mean of its all-reduces)."""
+    """Run each job alone; write a row a job: servers, message_bytes, compute_s, and the mean transfer_s."""
     cluster = mixes.cluster_of(mixes.CALIBRATED)
     rows = []
     with namespace_crew(realtime=True) as crew_on, crew_on(cluster) as crew:

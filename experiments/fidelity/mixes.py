@@ -105,6 +105,7 @@ def mix_of(seed: int, policies: tuple[str, ...], draw: Draw = FULL) -> Mix:
 
 
 def job_of(name: str, servers: int, bytes_per_s: float, rng: np.random.Generator, draw: Draw, late: bool) -> Job:
+    """Return a job on so many servers, whose cards carry so much; ``late`` if it may arrive after the first."""
     message_bytes = round(1e6 * _log_uniform(rng, draw.message_mb))
     reduce_s = message_bytes * 2 * (servers - 1) / servers / bytes_per_s
     compute_s = reduce_s * _log_uniform(rng, draw.compute_ratio)

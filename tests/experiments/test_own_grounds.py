@@ -68,6 +68,15 @@ def test_their_own_code_decides_alike_in_all_drawn_cases():
     assert f"the same optimum in {rows.loc['Sia', 'same']} of {rows.loc['Sia', 'cases']} drawn cases" in RIVALS
 
 
+def test_pages_show_sias_own_workload_row_by_row():
+    rows = pd.read_csv(EXPECTED / "sia_trace.csv").set_index("policy")
+    assert rows.index.tolist() == ["its", "ours"]
+    for policy, row in rows.iterrows():
+        cells = [f"{row[name]:,.0f}" for name in ("average_jct_s", "p99_jct_s", "makespan_s")]
+        assert f"| {policy} | {' | '.join(cells)} | {row['restarts_per_job']:.1f} |" in RIVALS
+    assert f"average JCT {rows.loc['ours', 'average_jct_s']:,.0f} s, its policy's {rows.loc['its', 'average_jct_s']:,.0f}" in README
+
+
 def test_an_artifact_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"--artifact: .* has no sia.py; expected the folder sia-simulator"):
         sia_trace.its_modules(tmp_path)

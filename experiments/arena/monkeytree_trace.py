@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,12 +153,13 @@ def compared(workload: ddlsched.Workload, its: pd.DataFrame) -> pd.DataFrame:
     rows, made = [], dict[str, pd.DataFrame]()
     for (run, repeat), there in its.groupby(["run", "repeat"], sort=False):
         for name, variant in VARIANTS[run].items():
-            here = made.setdefault(name, made[name] if name in made else ours(workload, variant))
+            if name not in made:
+                made[name] = ours(workload, variant)
             rows.append({"its_run": run, "repeat": repeat, "ours": name})
-            for prefix, table in (("its_", there.reset_index()), ("", here)):
+            for prefix, table in (("its_", there.reset_index()), ("", made[name])):
                 slower = slowdowns(workload, table)
                 rows[-1] |= {f"{prefix}slowdown": slower.mean(), f"{prefix}p99": np.quantile(slower, 0.99)}
-            rows[-1] |= first_that_differs(there, here)
+            rows[-1] |= first_that_differs(there, made[name])
     return pd.DataFrame(rows)
 
 
@@ -197,4 +199,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))

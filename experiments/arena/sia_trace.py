@@ -226,7 +226,12 @@ def main() -> None:
     given = parser.parse_args()
     its, rows = its_modules(given.artifact), []
     for number in given.workloads:
-        workload = pd.read_csv(given.data / f"workload-{number}.csv").head(given.jobs)
+        file = given.data / f"workload-{number}.csv"
+        if not file.is_file():
+            raise InputError(
+                f"--data: {file} is not there; expected the artifact's workloads/saturn or another of them"
+            )
+        workload = pd.read_csv(file).head(given.jobs)
         with contextlib.redirect_stdout(io.StringIO()):
             clusters = {"its": started(its, workload, ours=False), "ours": started(its, workload, ours=True)}
         print(f"{given.data.name} {number}, the first round that differs:", played(clusters))
@@ -238,4 +243,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))

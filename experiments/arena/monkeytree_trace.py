@@ -133,19 +133,18 @@ def slowdowns(workload: ddlsched.Workload, run: pd.DataFrame) -> np.ndarray:
 
 
 def first_that_differs(its: pd.DataFrame, here: pd.DataFrame) -> dict[str, float]:
-    """Return the first start or end that differs: when, and when that job started and how long it ran.
+    """Return of the first job to arrive that starts at another time, or takes another, its start and both times.
 
-    ``jobs_alike`` are those that arrive before any that differs: each starts at the same time and takes the same.
+    ``jobs_alike`` are those before it: each starts at the same time in both and takes the same.
     """
     rows = pd.DataFrame({"start_s": here["start_s"], "its_start_s": its["start_s"].to_numpy()})
     rows["ran_s"], rows["its_ran_s"] = here["end_s"] - here["start_s"], (its["end_s"] - its["start_s"]).to_numpy()
-    late = (rows["start_s"] - rows["its_start_s"]).abs() > SAME_S
-    event_s = rows[["start_s", "its_start_s"]].min(axis=1) + rows[["ran_s", "its_ran_s"]].min(axis=1).where(~late, 0.0)
-    apart = event_s[late | ((rows["ran_s"] - rows["its_ran_s"]).abs() > SAME_S)]
-    if apart.empty:
+    apart_s = np.maximum((rows["start_s"] - rows["its_start_s"]).abs(), (rows["ran_s"] - rows["its_ran_s"]).abs())
+    if (apart_s <= SAME_S).all():
         return {"jobs_alike": len(rows)}
-    first = rows.loc[apart.idxmin(), ["start_s", "ran_s", "its_ran_s"]]
-    return {"jobs_alike": int(apart.index.min()), "first_event_s": apart.min()} | dict(first)
+    place = int((apart_s > SAME_S).to_numpy().argmax())
+    first = rows.loc[place, ["ran_s", "its_ran_s"]]
+    return {"jobs_alike": place, "first_differs_at_s": rows.loc[place, "its_start_s"]} | dict(first)
 
 
 def compared(workload: ddlsched.Workload, its: pd.DataFrame) -> pd.DataFrame:

@@ -89,13 +89,13 @@ def runs(*jobs):
     return pd.DataFrame(jobs, columns=["start_s", "end_s"])
 
 
-def test_the_first_event_that_differs_is_the_earliest_and_not_that_of_the_first_job():
-    its, here = runs((0, 100), (10, 30), (20, 40)), runs((0, 90), (10, 30), (20, 45))
+def test_the_first_job_that_differs_is_the_first_to_arrive():
+    its, here = runs((0, 100), (10, 30), (20, 40)), runs((0, 100), (10, 35), (20, 45))
     found = monkeytree_trace.first_that_differs(its, here)
-    assert found == {"jobs_alike": 0, "first_event_s": 40, "start_s": 20, "ran_s": 25, "its_ran_s": 20}
+    assert found == {"jobs_alike": 1, "first_differs_at_s": 10, "ran_s": 25, "its_ran_s": 20}
     assert monkeytree_trace.first_that_differs(its, its) == {"jobs_alike": 3}
-    later = runs((0, 100), (11, 31), (20, 40))
-    assert monkeytree_trace.first_that_differs(its, later)["first_event_s"] == 10
+    later = runs((0, 100), (10, 30), (21, 41))
+    assert monkeytree_trace.first_that_differs(its, later)["jobs_alike"] == 2
 
 
 def test_a_log_of_monkeytrees_simulator_is_read_whole_or_not_at_all(tmp_path):

@@ -18,9 +18,8 @@ from benchmark_tables import Table, say
 
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
 
-GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
 PATHS = (None, "ecmp", "least-congested")
 CONTENTION = "max-min"
 TOPOLOGY = "clos:servers_per_rack=8,racks_per_pod=4,rack_oversubscription=2,pod_oversubscription=2"
@@ -35,7 +34,7 @@ NOTE = (
 def jobs(count: int, load: float, counts: str, seed: int) -> ddlsched.Workload:
     """Return jobs; what ``counts`` of those that arrive in a time is ``load`` of the time of the GPUs."""
     rng = np.random.default_rng(seed)
-    gpus = rng.choice(GPUS, count, p=SHARES)
+    gpus = rng.choice(LARGE_CLUSTER_GPUS, count, p=LARGE_CLUSTER_SHARES)
     compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], count)
     run_s = np.exp(rng.uniform(np.log(120), np.log(14_400), count))
     message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], count)

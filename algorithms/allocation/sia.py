@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from algorithms.allocation.kinds import Kinds, iteration_s
+from algorithms.allocation.kinds import Kinds, iteration_s, servers_for
 from algorithms.solving import Solver, refuse_bad_time_limit
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import GpuId
 
-__all__ = ["Configuration", "Sia", "best_configurations", "configurations", "restart_factor"]
+__all__ = ["Configuration", "Sia", "best_configurations", "configurations", "normalised", "placed", "restart_factor"]
 
 _ROUNDING_S = 1e-6
 """A wake comes at a whole nanosecond, so a round may lack this much."""
@@ -35,7 +36,7 @@ class Sia:
 
     Goodput is samples a second by the job's curve and an all-reduce alone on the links, over that of the job's worst
     configuration. One other than the present counts (age - restarts x restart_s) / (age + restart_s) of it. Jobs that
-    restart keep what they have.
+    restart keep what they have. A job is on the fewest servers; if that takes it, smaller ones move.
 
     Deviations: OR-Tools' CP-SAT in place of the authors' solver. Goodput is throughput: how a larger batch learns less
     from a sample is not modelled, nor does it change batches. Curves and throughputs are given, not learnt while a
@@ -95,6 +96,14 @@ def restart_factor(age_s: float, restarts: int, restart_s: float) -> float:
     return max((age_s - restarts * restart_s) / (age_s + restart_s), 0.01)
 
 
+def normalised(
+    raw: Mapping[Configuration, float], present: Configuration | None, factor: float
+) -> dict[Configuration, float]:
+    """Return goodputs over the least of them, those of another configuration than the present times a factor."""
+    least = min(raw.values(), default=1.0)
+    return {c: value / least * (1.0 if present in (None, c) else factor) for c, value in raw.items()}
+
+
 def best_configurations(
     goodputs: Sequence[Mapping[Configuration, float]],
     workers: Sequence[int],
@@ -103,6 +112,7 @@ def best_configurations(
     queue_price: float,
     solver: Solver,
     now_s: float = 0.0,
+    keep: Collection[int] = (),
 ) -> list[Configuration | None] | None:
     """Return the configuration of each job, None for those that get nothing; or None if the solver found nothing.
 
@@ -112,13 +122,15 @@ def best_configurations(
         Of each job, the normalised goodput of each configuration that it may have, > 0.
     workers
         GPUs of each kind.
+    keep
+        Places of the jobs that must have one.
     """
     from ortools.math_opt.python import mathopt
 
     model = mathopt.Model(name="sia")
     picks = [{c: model.add_binary_variable() for c in of_job} for of_job in goodputs]
-    for of_job in picks:
-        model.add_linear_constraint(mathopt.fast_sum(of_job.values()) <= 1)
+    for place, of_job in enumerate(picks):
+        model.add_linear_constraint(lb=float(place in keep), ub=1.0, expr=mathopt.fast_sum(of_job.values()))
     for kind, count in enumerate(workers):
         used = [c.num_gpus * x for of_job in picks for c, x in of_job.items() if c.kind == kind]
         model.add_linear_constraint(mathopt.fast_sum(used) <= count)
@@ -185,24 +197,22 @@ class _Rounds:
             queue_price=self._policy.queue_price,
             solver=self.solver,
             now_s=now_s,
+            keep={place for place, view in enumerate(jobs) if _restarts(view)},
         )
 
     def _goodputs(self, view: ElasticJobView, capacity: CapacityView, now_s: float) -> dict[Configuration, float]:
         """Return the normalised goodput of each configuration of a job."""
         now = _present(view, self._kinds)
-        if now is not None and view.rescaling_left_s > 0:
+        if now is not None and _restarts(view):
             return {now: 1.0}
         raw = {c: self._samples_per_s(view, c, capacity) for c in self._configurations(view)}
-        least = min(raw.values(), default=1.0)
         history = self._history[view.number]
-        factor = restart_factor(now_s - history.since_s, history.restarts, self._policy.restart_s)
-        return {c: value / least * (1.0 if now in (None, c) else factor) for c, value in raw.items()}
+        return normalised(raw, now, restart_factor(now_s - history.since_s, history.restarts, self._policy.restart_s))
 
     def _configurations(self, view: ElasticJobView) -> list[Configuration]:
         job, found = view.job, []
         for kind, (most, count) in enumerate(zip(self._kinds.gpus_per_server, self._kinds.in_all, strict=True)):
-            is_fixed = job.min_gpus == job.max_gpus
-            sizes = [job.min_gpus] if is_fixed else configurations(count // most, most)
+            sizes = [job.min_gpus] if _is_fixed(view) else configurations(count // most, most)
             found += [Configuration(kind, n) for n in sizes if job.min_gpus <= n <= min(job.max_gpus, count)]
         return found
 
@@ -213,24 +223,90 @@ class _Rounds:
     def _placed(
         self, jobs: Sequence[ElasticJobView], found: Sequence[Configuration | None], capacity: CapacityView
     ) -> dict[str, Allocation]:
-        """Return the GPUs of each job: those of an unchanged configuration, then the largest first."""
+        """Return the GPUs of each job, and count who restarts."""
         given = {view.number: c for view, c in zip(jobs, found, strict=True) if c is not None}
-        stay = {v.number for v in jobs if _can_stay(v) and given.get(v.number) == _present(v, self._kinds)}
-        free = set(capacity.free_gpus).union(*(view.gpus for view in jobs if view.number not in stay))
+        views = {view.number: view for view in jobs}
+        stay = {
+            n: views[n].gpus for n, c in given.items() if _can_stay(views[n]) and c == _present(views[n], self._kinds)
+        }
+        usable = set(capacity.free_gpus).union(*(view.gpus for view in jobs))
+        tied = {n for n in stay if _restarts(views[n]) or _is_fixed(views[n])}
+        in_any_shape = {n for n in given if _is_fixed(views[n])}
         answer = {}
-        for view in sorted(jobs, key=lambda view: (-given.get(view.number, (0, 0))[1], view.number)):
-            if view.number not in given:
-                continue
-            c, history = given[view.number], self._history[view.number]
-            gpus = view.gpus if view.number in stay else self._kinds.take(free, c.kind, c.num_gpus, capacity)
+        for number, gpus in placed(given, stay, usable, self._kinds, capacity, tied, in_any_shape).items():
+            history = self._history[number]
             history.restarts += bool(history.held) and history.held != gpus
             history.held = gpus
-            answer[view.job_id] = Allocation(c.num_gpus, gpus=gpus)
+            answer[views[number].job_id] = Allocation(len(gpus), gpus=gpus)
         return answer
+
+
+def placed(
+    given: Mapping[int, Configuration],
+    stay: Mapping[int, tuple[GpuId, ...]],
+    usable: Collection[GpuId],
+    kinds: Kinds,
+    capacity: CapacityView,
+    tied: Collection[int] = (),
+    in_any_shape: Collection[int] = (),
+) -> dict[int, tuple[GpuId, ...]]:
+    """Return the GPUs of each job, by its number: on the fewest servers that have so many.
+
+    Jobs of an unchanged configuration keep theirs, and the others are placed after them, the largest first. If one
+    does not get the fewest servers so, the smallest of its kind that stays is placed anew, too, and so on; if that does
+    not help, nobody is.
+
+    Parameters
+    ----------
+    given, stay
+        Of each job its configuration; the GPUs of those whose configuration is unchanged.
+    usable
+        GPUs that are there.
+    tied
+        Jobs that are not placed anew.
+    in_any_shape
+        Jobs that may be on more servers.
+    """
+    staying, first = dict(stay), None
+    while True:
+        found = _taken(given, staying, set(usable), kinds, capacity)
+        first = first or found
+        split = {c.kind for n, c in given.items() if n not in in_any_shape and _is_split(found[n], c, kinds, capacity)}
+        movable = [n for n in staying if n not in tied and given[n].kind in split]
+        if not movable:
+            return first if split else found
+        del staying[min(movable, key=lambda n: (given[n].num_gpus, n))]
+
+
+def _taken(
+    given: Mapping[int, Configuration],
+    staying: Mapping[int, tuple[GpuId, ...]],
+    usable: set[GpuId],
+    kinds: Kinds,
+    capacity: CapacityView,
+) -> dict[int, tuple[GpuId, ...]]:
+    free, found = usable.difference(*staying.values()), dict(staying)
+    for number, c in sorted(given.items(), key=lambda item: (-item[1].num_gpus, item[0])):
+        if number not in staying:
+            found[number] = kinds.take(free, c.kind, c.num_gpus, capacity)
+    return found
+
+
+def _is_split(gpus: Sequence[GpuId], c: Configuration, kinds: Kinds, capacity: CapacityView) -> bool:
+    fewest = servers_for(c.num_gpus, kinds.gpus_per_server[c.kind])
+    return len({capacity.server_of(gpu) for gpu in gpus}) > fewest
+
+
+def _is_fixed(view: ElasticJobView) -> bool:
+    return view.job.min_gpus == view.job.max_gpus
 
 
 def _can_stay(view: ElasticJobView) -> bool:
     return bool(view.gpus) and not view.lost_gpus
+
+
+def _restarts(view: ElasticJobView) -> bool:
+    return _can_stay(view) and view.rescaling_left_s > 0
 
 
 def _present(view: ElasticJobView, kinds: Kinds) -> Configuration | None:

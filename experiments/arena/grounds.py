@@ -15,6 +15,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream
 from ddlsched.workload.scaling_curves import LinearCurve
+from ddlsched.workload.traces.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.traces.trace_output import write_jobs
 from ddlsched.workload.workload_files import read_workload
@@ -23,19 +24,11 @@ DATA = next(
     (path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")
 )
 """Where public traces are, unless another folder is given."""
-TRACES = {
-    "philly": ("philly-csv", Path("traces/pollux-osdi21/philly.csv.gz"), 25.0, 0.0005),
-    "alibaba": ("alibaba-openb", Path("traces/alibaba-clusterdata/openb_pod_list_default.csv"), 0.0, 0.02),
-}
-"""Of each trace its format, its file, the day on which it begins, and what durations and arrivals are multiplied by.
-
-So scaled a job has tens of iterations.
-"""
+TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 TRACED_JOBS = 2000
 LOAD = 0.9
 MIX_SCALE = 0.02
 MONKEYTREE_SCALE = 0.03
-MOST_ITERATIONS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +105,7 @@ GROUNDS = {
                 f"{trace.capitalize()}, {gbps}G",
                 trace,
                 gbps,
-                restart_s=30 * TRACES[trace][3],
+                restart_s=30 * TRACES[trace].scale,
                 round_s=5.0,
                 block_gpus=1,
             )

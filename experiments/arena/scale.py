@@ -24,10 +24,8 @@ from grounds import Ground, fixed_size_job
 from rivals import RIVALS, Rival
 
 import ddlsched
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES
 
-GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
-"""Sizes of jobs, as in large clusters: most are small, most GPU time is in large ones."""
 ITERATIONS = 50
 LOAD = 0.9
 
@@ -63,7 +61,7 @@ class Size:
 def jobs_of(size: Size, *, fixed_size: bool, seed: int = 1) -> ddlsched.Workload:
     """Return jobs of minutes to hours that arrive as fast as the GPUs can serve, times ``LOAD``."""
     rng = np.random.default_rng(seed)
-    gpus = np.minimum(rng.choice(GPUS, size.jobs, p=SHARES), size.gpus // 4)
+    gpus = np.minimum(rng.choice(LARGE_CLUSTER_GPUS, size.jobs, p=LARGE_CLUSTER_SHARES), size.gpus // 4)
     run_s = np.exp(rng.uniform(np.log(120), np.log(14_400), size.jobs))
     arrivals_s = np.cumsum(rng.exponential(float((gpus * run_s).mean()) / (size.gpus * LOAD), size.jobs))
     message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], size.jobs)

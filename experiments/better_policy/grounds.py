@@ -10,24 +10,16 @@ import numpy as np
 
 from ddlsched import Cluster, DataParallelIteration, Job, Result, Workload
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
-from ddlsched.workload.generators.streams import gpu_seconds, stream
+from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds, stream
+from ddlsched.workload.traces.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.traces.trace_output import write_jobs
 from ddlsched.workload.workload_files import read_workload, write_workload
 
 LOAD = 0.9
 MIX_SCALE, MONKEYTREE_SCALE, CLOS_SCALE = 0.02, 0.03, 0.01
-TRACES = {
-    "philly": ("philly-csv", Path("traces/pollux-osdi21/philly.csv.gz"), 25.0, 0.0005),
-    "alibaba": ("alibaba-openb", Path("traces/alibaba-clusterdata/openb_pod_list_default.csv"), 0.0, 0.02),
-}
-"""Of each trace its format, its file, the day on which it begins, and what durations are multiplied by."""
-MOST_ITERATIONS = 200
-"""Longer jobs of traces are cut, or one of them is most of the load."""
+TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 MOST_GPUS = 32
-CLOS_GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-CLOS_SHARES = (0.30, 0.10, 0.10, 0.18, 0.12, 0.08, 0.06, 0.035, 0.02, 0.005)
-"""Those of benchmarks/clos_2048.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +97,8 @@ GROUNDS = {
             restart_s=30 * CLOS_SCALE,
             block_gpus=8,
         ),
-        _star("Philly", "philly", 1000, 30 * TRACES["philly"][3]),
-        _star("Alibaba", "alibaba", 1000, 30 * TRACES["alibaba"][3], block_gpus=1),
+        _star("Philly", "philly", 1000, 30 * TRACES["philly"].scale),
+        _star("Alibaba", "alibaba", 1000, 30 * TRACES["alibaba"].scale, block_gpus=1),
     )
 }
 
@@ -146,7 +138,7 @@ def prepare(folder: Path, data: Path) -> None:
 def _clos(seed: int, num_jobs: int) -> Workload:
     """Return jobs of 1 to 512 GPUs that alone take 1.2 to 144 s, at the load on 2,048 GPUs of 400 Gbit/s."""
     rng = np.random.default_rng(seed)
-    gpus = rng.choice(CLOS_GPUS, num_jobs, p=CLOS_SHARES).tolist()
+    gpus = rng.choice(LARGE_CLUSTER_GPUS, num_jobs, p=LARGE_CLUSTER_SHARES).tolist()
     compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], num_jobs).tolist()
     run_s = (np.exp(rng.uniform(np.log(120), np.log(14_400), num_jobs)) * CLOS_SCALE).tolist()
     message_bytes = rng.choice([1e9, 4e9, 13e9, 26e9], num_jobs).tolist()

@@ -26,10 +26,11 @@ from doors import placements_of, trials_of
 from page import page
 from picture import picture
 from points import Point
-from traces import DATA, TRACES, imported, trace_points
+from traces import DATA, imported, trace_points
 
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep, sweep
 from ddlsched.io.progress import progress_bar
+from ddlsched.workload.traces.public_traces import PUBLIC_TRACES
 
 QUICK_POINTS = 10
 AT_ONCE = 6
@@ -124,8 +125,8 @@ def main() -> int:
     if given.draw is not None:
         report(pd.read_csv(given.draw, dtype={"load": str}).fillna({"trace": ""}), given.out)
         return 0
-    there = [trace for trace, (_, file, *_) in TRACES.items() if given.full and (given.data / file).exists()]
-    if given.full and len(there) < len(TRACES):
+    there = [trace for trace, (_, file, *_) in PUBLIC_TRACES.items() if given.full and (given.data / file).exists()]
+    if given.full and len(there) < len(PUBLIC_TRACES):
         print(f"{given.data}: lacks traces; docs/traces.md says where to get them, --data where they are")
     files = {trace: imported(trace, given.data, given.out.resolve() / "workloads") for trace in there}
     traced = [point for point in trace_points() if point.trace in files]

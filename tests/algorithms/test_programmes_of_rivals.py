@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,13 @@ from jobs_by_hand import elastic_job
 
 import ddlsched
 from algorithms.allocation.gavel import Gavel, max_min_shares
+from algorithms.allocation.kinds import Kinds
 from algorithms.allocation.rubick import Curve, Rubick, shared
-from algorithms.allocation.sia import Configuration, Sia, best_configurations, configurations, restart_factor
+from algorithms.allocation.sia import Configuration, Sia, best_configurations, configurations, placed, restart_factor
 from algorithms.solving import Solver
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
+from ddlsched.testing import capacity_view, elastic_job_view
 from ddlsched.workload.scaling_curves import LinearCurve
 
 
@@ -157,6 +159,46 @@ def test_sia_lets_a_job_grow_in_the_next_round() -> None:
         Sia(round_s=20.0, restart_s=0.0, queue_price=1.4), jobs, ddlsched.Cluster(num_servers=1, gpus_per_server=2)
     )
     assert result.jobs["finish_s"].tolist() == pytest.approx([50.0, 10.0])
+
+
+def test_a_job_that_restarts_is_not_stopped_for_others() -> None:
+    """Each of two others on half of its GPUs would be worth more than what it loses by waiting."""
+    restarting, other = {Configuration(0, 4): 1.0}, {Configuration(0, 2): 4.0}
+    given: dict[str, Any] = {"power": -0.5, "queue_price": 1.1, "solver": solver()}
+    assert best_configurations([restarting, other, other], [4], **given) == [None, *[Configuration(0, 2)] * 2]
+    assert best_configurations([restarting, other, other], [4], **given, keep=[0]) == [Configuration(0, 4), None, None]
+
+
+def allocated(*views: Any, capacity: Any) -> dict[str, tuple[int, ...]]:
+    """Return the GPUs that Sia gives jobs in its first round."""
+    rounds = Sia(restart_s=0.0).begin(capacity.cluster, np.random.default_rng(1))
+    return {job_id: of_job.gpus for job_id, of_job in rounds.allocate(views, capacity, 0.0).items()}
+
+
+def test_sia_keeps_a_job_that_restarts() -> None:
+    held = replace(elastic_job_view(number=0, min_gpus=4, max_gpus=4, gpus=range(4)), rescaling_left_s=5.0)
+    waiting = [elastic_job_view(number=n, max_gpus=2) for n in (1, 2)]
+    capacity = capacity_view(num_servers=1, held=range(4))
+    assert allocated(held, *waiting, capacity=capacity) == {"job-0": (0, 1, 2, 3)}
+
+
+def test_smaller_jobs_of_sia_move_for_one_that_needs_a_whole_server() -> None:
+    """Two jobs of two GPUs on two servers of four; a third grows to four."""
+    held = [elastic_job_view(number=n, max_gpus=2, gpus=gpus) for n, gpus in enumerate([(0, 1), (4, 5)])]
+    capacity = capacity_view(num_servers=2, held=(0, 1, 4, 5))
+    grown = elastic_job_view(number=2, max_gpus=4)
+    found = allocated(*held, grown, capacity=capacity)
+    assert [len(found[f"job-{n}"]) for n in range(3)] == [2, 2, 4]
+    assert all(len({gpu // 4 for gpu in gpus}) == 1 for gpus in found.values())
+    assert found["job-1"] == (4, 5)
+
+
+def test_nobody_moves_if_that_does_not_help() -> None:
+    """One of the two restarts, so that no server can be freed."""
+    capacity = capacity_view(num_servers=2, held=(0, 1, 4, 5))
+    given, stay = {0: Configuration(0, 2), 1: Configuration(0, 2), 2: Configuration(0, 4)}, {0: (0, 1), 1: (4, 5)}
+    found = placed(given, stay, range(8), Kinds.of(capacity.cluster), capacity, tied=[0, 1])
+    assert found == {0: (0, 1), 1: (4, 5), 2: (2, 3, 6, 7)}
 
 
 # --- Rubick

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +14,8 @@ import ddlsched
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
 
-run, grounds, rivals, league, decisions, scale, gavel_trace, bounds, muri_trace = scripts_of(
-    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "gavel_trace", "bounds", "muri_trace"
+run, grounds, rivals, league, decisions, scale, bounds = scripts_of(
+    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "bounds"
 )
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64 GPUs, 10G"]
@@ -154,21 +152,6 @@ def test_growth_halves_and_doubles_one_thing_at_a_time():
     assert len(sizes) == 7
 
 
-@pytest.mark.parametrize("name", ["gavel_trace", "muri_trace"])
-def test_the_readme_shows_what_was_found_on_their_own_traces(name):
-    readme = (EXPERIMENTS / "arena" / "README.md").read_text()
-    for row in pd.read_csv(EXPECTED / f"{name}.csv").itertuples():
-        for value_s in (row.average_jct_s, row.its_average_jct_s):
-            assert f"{value_s:,.0f}" in readme
-
-
-def test_muris_baselines_are_those_of_its_simulator():
-    table = pd.read_csv(EXPECTED / "muri_baselines.csv")
-    assert len(table) == 8
-    for name in muri_trace.MEASURES:
-        np.testing.assert_allclose(table[name], table[f"its_{name}"], rtol=1e-5)
-
-
 def test_the_power_of_growth_is_that_from_half_to_twice():
     """Seconds go with the square of jobs, with GPUs, and not with core switches."""
     sizes = [(4, 4, 4), (2, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 4), (4, 4, 2), (4, 4, 8)]
@@ -188,48 +171,3 @@ def test_the_readme_shows_the_expected_growth():
         seconds = [f"{value_s:.2f}" for value_s in rows.loc[rows["rival"] == rival, "decisions s"]]
         cells = [rival, *seconds, *(f"{value:.1f}" for value in power.round(1) + 0.0)]
         assert f"| {' | '.join(cells)} |" in readme
-
-
-def test_gavels_trace_takes_steps_over_the_measured_rate(tmp_path):
-    """2,000 steps at 10 a second on a V100 are 200 s: ten iterations; on a P100 at 5 a second twice that."""
-    table = {kind: {"('A', 2)": {"null": rate}} for kind, rate in (("v100", 10.0), ("p100", 5.0), ("k80", 0.0))}
-    with gzip.open(tmp_path / "rates.json.gz", "wt") as stream:
-        json.dump(table, stream)
-    rates = gavel_trace.measured(tmp_path / "rates.json.gz")
-    assert rates == {("A", 2): {"v100": 10.0, "p100": 5.0, "k80": 0.0}}
-    (tmp_path / "a.trace").write_text("A\tcommand\tfolder\t-n\t1\t2000\t2\t1\t-1.0\t30\n")
-    (job,) = gavel_trace.jobs_of(tmp_path / "a.trace", rates)
-    assert (job.arrival_s, job.min_gpus, job.max_gpus, job.iterations) == (30.0, 2, 2, 10)
-    result = ddlsched.simulate(ddlsched.Workload.of([job]), gavel_trace.cluster_of(rates), allocation="gavel", seed=1)
-    assert result.jobs["jct_s"].item() == pytest.approx(200.0)
-
-
-MURI = "num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,resource_time_2"
-
-
-def muris_jobs(folder, *rows):
-    (folder / "trace.csv").write_text("\n".join([MURI, *rows]) + "\n")
-    return muri_trace.jobs_of(folder / "trace.csv")
-
-
-@pytest.mark.parametrize(("policy", "ends_s"), [("SRTF", [131.8, 30.3]), ("SRSF", [111.5, 131.8])])
-def test_muris_baselines_sort_by_time_or_by_gpu_time(tmp_path, policy, ends_s):
-    """After 10 s, which starting took, 64 GPUs are wanted for 20 iterations of 1.015 s, and 8 are held for 100."""
-    jobs = muris_jobs(tmp_path, "8,0,100,bert,1000,400,300,300", "64,10000,20,bert,1000,400,300,300")
-    muri_trace.replay(jobs, policy)
-    assert [job.finish_s for job in jobs] == pytest.approx(ends_s)
-
-
-def test_four_jobs_of_muri_that_fit_into_each_other_run_at_once(tmp_path):
-    """Stages of 2, 1 and 1 s: four jobs keep all resources busy, so that an iteration takes 4 s, times 1.37 / 1.015."""
-    jobs = muris_jobs(tmp_path, *["64,0,10,bert,4000,2000,1000,1000"] * 4)
-    assert muri_trace.pipelined_s(tuple(job.times for job in jobs)) == pytest.approx(4.0)
-    muri_trace.replay(jobs, "Muri-S")
-    assert [job.finish_s for job in jobs] == pytest.approx([40 * 1.37 / 1.015] * 4)
-
-
-def test_jobs_of_muri_that_are_slower_together_take_turns(tmp_path):
-    """Both need the GPU and nothing else."""
-    jobs = muris_jobs(tmp_path, *["64,0,10,bert,4000,0,4000,0"] * 2)
-    muri_trace.replay(jobs, "Muri-S")
-    assert [job.finish_s for job in jobs] == pytest.approx([40.6, 81.2])

@@ -125,8 +125,8 @@ class Simulation:
         self._advance = getattr(policies.communication, "advance_run", advance)
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
-        self._kept = KeptSlices()
         self._recorded_job = _number_of(workload, settings.window)
+        self._kept = KeptSlices(short=self._recorded_job is not None)
         self._idle = 0
         self._compiling_s = 0.0
 

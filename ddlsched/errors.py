@@ -102,8 +102,9 @@ def says_unknown_arguments(called: Called) -> Called:
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
-        for name in named.keys() - known:
-            raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{did_you_mean(name, known)}")
+        for name in named:
+            if name not in known:
+                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{did_you_mean(name, known)}")
         return function(*given, **named)
 
     if isinstance(called, type):

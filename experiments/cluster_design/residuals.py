@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from scipy.optimize import linprog
 
 from ddlsched.performance.energy_costs import Costs
 from ddlsched.performance.estimate import estimate
-from ddlsched.performance.fitting import Fitted
+from ddlsched.performance.fitting import Fitted, fit_rows, mean_error
 from ddlsched.performance.rows import plans_of
 
 LAYOUT = ["hidden", "tensor_parallel", "data_parallel", "pipeline_parallel"]
@@ -166,6 +167,52 @@ def _falls(profiles: pd.DataFrame, fitted: Fitted) -> np.ndarray:
     return np.array(rows)
 
 
+def profiles_table(rows: pd.DataFrame, fitted: Fitted) -> pd.DataFrame:
+    """Return the time of a block, and of what comes before and after all blocks, as the rows have it and as predicted.
+
+    A step takes slots x (blocks x block + ends) and, in each layout, a constant and so much for each block: solved for
+    each profile by least squares. ``worst_percent`` is how far the row is off that follows this least.
+    """
+    table = pd.DataFrame([_profile(own, fitted) for _, own in rows.groupby(PROFILE)])
+    return table.sort_values(PROFILE)
+
+
+def _profile(rows: pd.DataFrame, fitted: Fitted) -> dict[str, float]:
+    blocks = (rows["layers"] / rows["pipeline_parallel"]).to_numpy()
+    staged = (rows["pipeline_parallel"] > 1).to_numpy()
+    layouts = pd.get_dummies(rows[["pipeline_parallel", "data_parallel"]].apply(tuple, axis=1)).to_numpy(float)
+    passes = slots(rows)
+    columns = np.column_stack([passes * blocks, passes * ~staged, passes * staged, layouts, blocks])
+    design = columns / rows["iteration_ms"].to_numpy()[:, None]
+    found, *_ = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)
+    model, plan, _ = plans_of(rows, 0)
+    costs, layers = Costs(parallelism=plan, machine=fitted.machine(int(rows["gpus"].iloc[0]))), model.layers(plan)
+    parts = [costs.part(layers.block), costs.part([*layers.first, *layers.last], recomputed=False)]
+    block_ms, ends_ms = (1e3 * float(part.compute_s + part.exposed_s) for part in parts)
+    return {
+        **{name: int(rows[name].iloc[0]) for name in PROFILE},
+        "rows": len(rows),
+        "block_ms": found[0],
+        "predicted_block_ms": block_ms,
+        "ends_ms": found[1],
+        "predicted_ends_ms": ends_ms,
+        "worst_percent": 100 * float(np.abs(design @ found - 1).max()),
+    }
+
+
+def left_out(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean error of all rows of each width, with constants fitted to the drawn rows of all others."""
+    _, which = fit.fit(frames, fit.SEED)
+    drawn = {name: frame[which[name]] for name, frame in frames.items()}
+    found = []
+    for name, frame in frames.items():
+        for hidden, own in frame.groupby("hidden"):
+            others = [each[each["hidden"] != hidden] for each in drawn.values()]
+            constants = fit_rows([each for each in others if len(each)])
+            found.append((name, hidden, len(own), 100 * mean_error(own, constants)))
+    return pd.DataFrame(found, columns=["file", "hidden", "rows", "error_percent"])
+
+
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,6 +229,8 @@ def main() -> int:
     print(
         f"{single.groupby(PROFILE).ngroups} profiles, {rising:.2f} % if a block's time does not fall where it is larger"
     )
+    print(f"\nBlocks and ends of rows of 2 to 8 GPUs\n{_text(profiles_table(single, fitted))}")
+    print(f"\nEach width, with constants fitted to the others\n{_text(left_out(frames))}")
     return 0
 
 

@@ -38,10 +38,24 @@ def part(ranks: Sequence[RankTrace], *, odd: bool) -> list[RankTrace]:
     ]
 
 
-def step_s(ranks: Sequence[RankTrace]) -> np.ndarray:
-    """Return the measured length of each step, the longest of its ranks, seconds."""
-    walls = [[step.wall_ns for step in rank.steps.values()] for rank in ranks]
-    return np.max(np.array(walls, dtype=float), axis=0) / 1e9
+def walls_s(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return the measured length of each step, seconds, a row a rank."""
+    return np.array([[step.wall_ns for step in rank.steps.values()] for rank in ranks], dtype=float) / 1e9
+
+
+def iteration_s(ranks: Sequence[RankTrace]) -> float:
+    """Return how long an iteration took, seconds: the time of the steps of a rank over their number.
+
+    Not the mean of :func:`longest_s`: a rank that ends a step late begins the next late and shortens it, and ranks take
+    turns at that, so that the longest of each step together are more than the run took.
+    """
+    return float(walls_s(ranks).mean())
+
+
+def longest_s(ranks: Sequence[RankTrace]) -> np.ndarray:
+    """Return the measured length of each step by the rank that took longest, seconds."""
+    longest: np.ndarray = walls_s(ranks).max(axis=0)
+    return longest
 
 
 def collective_s(ranks: Sequence[RankTrace]) -> np.ndarray:
@@ -49,27 +63,30 @@ def collective_s(ranks: Sequence[RankTrace]) -> np.ndarray:
 
     From when the last rank is there, and the one before has ended, until the last rank is done.
     """
-    return (
-        np.array([_collectives_ns(steps) for steps in zip(*(rank.steps.values() for rank in ranks), strict=True)]) / 1e9
-    )
+    flights = [flights_ns(steps) for steps in zip(*(rank.steps.values() for rank in ranks), strict=True)]
+    return np.diff(np.array(flights), axis=2)[:, :, 0] / 1e9
 
 
-def _collectives_ns(steps: Sequence[RankStep]) -> list[int]:
-    before, took = 0, []
+def flights_ns(steps: Sequence[RankStep]) -> list[tuple[int, int]]:
+    """Return from when until when each collective of a step, given for each rank, was under way, by their clock."""
+    before, found = 0, []
     for each in zip(*(step.communications for step in steps), strict=True):
         spans = [(step.begin_ns, own.measured_ns) for step, own in zip(steps, each, strict=True) if own.measured_ns]
         begin = max([before, *(since + span[0] for since, span in spans)])
-        end = max(since + span[1] for since, span in spans)
-        took.append(max(end - begin, 0))
-        before = max(before, end)
-    return took
+        before = max(begin, *(since + span[1] for since, span in spans))
+        found.append((begin, before))
+    return found
 
 
 def fitted(runs: Iterable[Sequence[RankTrace]]) -> Line:
     """Fit latency and time of a byte, neither below 0, to the times of the collectives of jobs on one network."""
+    return fitted_line([(collective_s(ranks), message_bytes(ranks)) for ranks in runs])
+
+
+def fitted_line(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Line:
+    """Fit latency and time of a byte, neither below 0, to times, seconds, a row a step, of so many bytes each."""
     from scipy.optimize import nnls
 
-    found = [(collective_s(ranks), message_bytes(ranks)) for ranks in runs]
     times_s = np.concatenate([own_s.ravel() for own_s, _ in found])
     sizes = np.concatenate([np.tile(own, len(own_s)) for own_s, own in found])
     scale = sizes.max()

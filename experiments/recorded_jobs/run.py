@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import astra_sim
 import together
@@ -21,18 +23,22 @@ from measured import (
     Line,
     collective_s,
     fitted,
+    iteration_s,
     line_s,
+    longest_s,
     part,
     replayed_s,
-    step_s,
     traces,
+    walls_s,
 )
 from rebucketed import rebucketed
+from shared_processors import played_s, undisturbed
 
 import ddlsched
 from ddlsched.network.contention import MaxMin
 from ddlsched.workload.dag import IterationDag
-from ddlsched.workload.recorded.merging import merged
+from ddlsched.workload.recorded.merging import RecordedIteration, merged
+from ddlsched.workload.recorded.rank_steps import MarkKind
 
 JOBS = ("cnn", "gpt", "recommender")
 SWEPT_MB = (0.5, 1, 4, 25)
@@ -56,30 +62,32 @@ def alone(folder: Path) -> list[dict[str, object]]:
 
     Simulated from all of its steps; from every second one, against the others; and replayed step by step, computation
     as long as it took in that step: with collectives as the fitted network has them, and as long as they took, which
-    leaves the rules of the job as the only difference.
+    leaves the rules of the job as the only difference. What is replayed begins at the rank that begins first, so it is
+    compared with the longest rank of each step.
     """
     rows: list[dict[str, object]] = []
     for name in JOBS:
         ranks = traces(name, folder)
-        recorded, network, measured_s = merged(ranks), fitted([ranks]), step_s(ranks)
+        recorded, network, measured_s = merged(ranks), fitted([ranks]), iteration_s(ranks)
         here_s = simulated_s(recorded.dag, network)
         odd, even = part(ranks, odd=True), part(ranks, odd=False)
-        apart = simulated_s(merged(odd).dag, fitted([odd])) / step_s(even).mean() - 1
-        replayed = replayed_s(ranks, collective_s(ranks)).mean()
+        apart = simulated_s(merged(odd).dag, fitted([odd])) / iteration_s(even) - 1
+        replayed, longest = replayed_s(ranks, collective_s(ranks)).mean(), longest_s(ranks).mean()
         rows.append(
             {
                 "job": name,
                 "steps": recorded.steps,
                 "tasks": len(recorded.dag.tasks),
-                "measured_ms": 1e3 * measured_s.mean(),
-                "standard_deviation_ms": 1e3 * measured_s.std(),
+                "measured_ms": 1e3 * measured_s,
+                "standard_deviation_ms": 1e3 * walls_s(ranks).std(),
                 "computing_ms": recorded.dag.compute_ns / 1e6,
                 "simulated_ms": 1e3 * here_s,
-                "off_percent": 100 * (here_s / measured_s.mean() - 1),
+                "off_percent": 100 * (here_s / measured_s - 1),
                 "off_from_other_steps_percent": 100 * apart,
+                "longest_rank_ms": 1e3 * longest,
                 "own_computing_ms": 1e3 * replayed_s(ranks, line_s(ranks, network)).mean(),
                 "replayed_ms": 1e3 * replayed,
-                "replayed_off_percent": 100 * (replayed / measured_s.mean() - 1),
+                "replayed_off_percent": 100 * (replayed / longest - 1),
                 "latency_ms": 1e3 * network.latency_s,
                 "ns_per_byte": 1e9 * network.per_byte_s,
             }
@@ -88,53 +96,68 @@ def alone(folder: Path) -> list[dict[str, object]]:
 
 
 def swept(folder: Path) -> list[dict[str, object]]:
-    """Return a row a bucket size: measured, simulated from its own recording, and from that with the smallest."""
-    rows: list[dict[str, object]] = []
+    """Return a row a bucket size: measured, simulated from its own recording, and foretold from the smallest one's.
+
+    Foretold with the processors shared between computing and sending, and as if each had its own.
+    """
     finest = traces(f"gpt-{SWEPT_MB[0]:g}mb", folder)
-    fine, network = merged(finest), fitted([finest])
+    alone, network = undisturbed(finest)
+    fine, apart, apart_network = merged(alone).dag, merged(finest).dag, fitted([finest])
+    rows: list[dict[str, object]] = []
     for size_mb in SWEPT_MB:
         ranks = traces(f"gpt-{size_mb:g}mb", folder)
-        recorded, measured_s = merged(ranks), step_s(ranks)
+        recorded, measured_s = merged(ranks), iteration_s(ranks)
         here_s = simulated_s(recorded.dag, fitted([ranks]))
-        coarse = rebucketed(fine.dag, size_mb * MIB)
+        foretold_s = played_s(rebucketed(fine, size_mb * MIB), network)
         rows.append(
             {
                 "bucket_mb": size_mb,
                 "buckets": len(recorded.last.communications),
-                "measured_ms": 1e3 * measured_s.mean(),
-                "standard_deviation_ms": 1e3 * measured_s.std(),
+                "measured_ms": 1e3 * measured_s,
+                "standard_deviation_ms": 1e3 * walls_s(ranks).std(),
                 "simulated_ms": 1e3 * here_s,
-                "off_percent": 100 * (here_s / measured_s.mean() - 1),
-                "foretold_ms": 1e3 * simulated_s(coarse, network),
+                "off_percent": 100 * (here_s / measured_s - 1),
+                "backward_ms": _backward_ns(recorded) / 1e6,
+                "foretold_ms": 1e3 * foretold_s,
+                "foretold_off_percent": 100 * (foretold_s / measured_s - 1),
+                "own_processors_ms": 1e3 * simulated_s(rebucketed(apart, size_mb * MIB), apart_network),
             }
         )
     return rows
 
 
+def _backward_ns(recorded: RecordedIteration) -> float:
+    """Return the mean compute time of the backward pass."""
+    begins = {mark.what: place for place, mark in enumerate(recorded.last.marks) if mark.kind is MarkKind.PHASE}
+    return fmean(at[begins["optimizer"]] - at[begins["backward"]] for at in recorded.moments_ns)
+
+
 def on_testbed(folder: Path) -> list[dict[str, object]]:
-    """Return a row a job: alone on the testbed, and beside the others, both foretold from its recording alone."""
+    """Return a row a job and model: alone on the testbed, and beside the others, foretold from recordings alone."""
     own = {name: traces(name, folder / ALONE_ON_TESTBED) for name in JOBS}
     shared = together.at_once({name: traces(name, folder / TOGETHER) for name in JOBS})
     dags, network = {name: merged(ranks).dag for name, ranks in own.items()}, fitted(own.values())
     steps = {name: len(ranks[0].steps) for name, ranks in shared.items()}
-    foretold_s = together.simulated_s(dags, steps, network)
     rows: list[dict[str, object]] = []
-    for name in JOBS:
-        alone_s, shared_s = step_s(own[name]).mean(), step_s(shared[name]).mean()
-        here_s = together.simulated_s({name: dags[name]}, steps, network)[name]
-        rows.append(
-            {
-                "job": name,
-                "alone_ms": 1e3 * alone_s,
-                "simulated_alone_ms": 1e3 * here_s,
-                "off_alone_percent": 100 * (here_s / alone_s - 1),
-                "steps": steps[name],
-                "together_ms": 1e3 * shared_s,
-                "standard_deviation_ms": 1e3 * step_s(shared[name]).std(),
-                "simulated_ms": 1e3 * foretold_s[name],
-                "off_percent": 100 * (foretold_s[name] / shared_s - 1),
-            }
-        )
+    for model, contention in together.models(network).items():
+        foretold_s = together.beside_s(dags, steps, contention)
+        for name in JOBS:
+            alone_s, shared_s, walls = iteration_s(own[name]), iteration_s(shared[name]), longest_s(shared[name])
+            here_s = together.simulated_s({name: dags[name]}, steps, contention)[name]
+            rows.append(
+                {
+                    "job": name,
+                    "model": model,
+                    "alone_ms": 1e3 * alone_s,
+                    "simulated_alone_ms": 1e3 * here_s,
+                    "off_alone_percent": 100 * (here_s / alone_s - 1),
+                    "steps": steps[name],
+                    "together_ms": 1e3 * shared_s,
+                    "standard_error_percent": 100 * walls.std(ddof=1) / math.sqrt(steps[name]) / shared_s,
+                    "simulated_ms": 1e3 * foretold_s[name],
+                    "off_percent": 100 * (foretold_s[name] / shared_s - 1),
+                }
+            )
     return rows
 
 
@@ -194,7 +217,9 @@ def _draw(folder: Path, out: Path) -> None:
         ranks = traces(name, folder)
         recorded, network = merged(ranks), fitted([ranks])
         card = Card(gbps=8e-9 / max(network.per_byte_s, 1e-15), latency_us=1e6 * network.latency_s / 2)
-        save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), recorded.last), out / name)
+        by_length = sorted(ranks[0].steps.values(), key=lambda step: step.wall_ns or 0)
+        middle = by_length[len(by_length) // 2]
+        save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), middle), out / name)
 
 
 if __name__ == "__main__":

@@ -4,23 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
 from measured import Line
 
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
+from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.shares import read_shares
+from ddlsched.plugins.names import resolve
 from ddlsched.testbed.pinned import Pinned
+from ddlsched.testbed.run_models import run_models
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.recorded.rank_steps import RankTrace
 
-__all__ = ["at_once", "counts_of", "simulated_s"]
+__all__ = ["at_once", "beside_s", "counts_of", "max_min", "models", "simulated_s"]
 
 Ranks = Sequence[RankTrace]
 SERVERS = (0, 1)
+FIDELITY: Final = Path(__file__).parents[1] / "fidelity" / "measured"
+LONGER: Final = 2
+"""How many times as long the others go on beside the job whose steps are counted."""
 
 
-def simulated_s(dags: Mapping[str, IterationDag], steps: Mapping[str, int], network: Line) -> dict[str, float]:
+def max_min(network: Line) -> MaxMin:
+    """Return max-min sharing of a network that was fitted to recordings."""
+    return MaxMin(latency_s=network.latency_s, per_byte_s=max(network.per_byte_s, 1e-15))
+
+
+def models(network: Line) -> dict[str, MaxMin]:
+    """Return contention models of a network that was fitted to recordings of jobs alone.
+
+    How connections share is not told by these: those constants are of another experiment on the same testbed,
+    ``experiments/fidelity``. There exponent, window and loss were chosen on mixes whose rings overlap in part, and
+    exponent and window fitted to pairs of all-reduces on the same two servers, which showed no loss.
+    """
+    plain = max_min(network)
+    found = run_models(read_measurements(FIDELITY / "calibration.csv"), read_shares(FIDELITY / "shares.csv"))
+    mixes = resolve("contention", found["connection-shares"].contention)
+    pairs = resolve("contention", found["size-shares"].contention)
+    of_mixes = replace(mixes, latency_s=plain.latency_s, per_byte_s=plain.per_byte_s, step_s=0.0)
+    of_pairs = replace(of_mixes, exponent=pairs.exponent, window_bytes=pairs.window_bytes)
+    return {
+        "max-min": plain,
+        "connection-shares": of_mixes,
+        "connection-shares of pairs": of_pairs,
+        "connection-shares of pairs, no loss": replace(of_pairs, loss=0.0),
+    }
+
+
+def simulated_s(dags: Mapping[str, IterationDag], steps: Mapping[str, int], contention: MaxMin) -> dict[str, float]:
     """Return the mean time of a step of each job, seconds: all begin at once, and each ends after its steps.
 
     Each has a rank on either server, on a GPU of its own.
@@ -40,16 +75,28 @@ def simulated_s(dags: Mapping[str, IterationDag], steps: Mapping[str, int], netw
         cluster,
         placement=Pinned(servers=dict.fromkeys(dags, SERVERS)),
         communication="bounded-overlap:limit=100",
-        contention=MaxMin(latency_s=network.latency_s, per_byte_s=max(network.per_byte_s, 1e-15)),
+        contention=contention,
     )
     return {row.job_id: row.jct_s / steps[row.job_id] for row in result.jobs.itertuples()}
+
+
+def beside_s(dags: Mapping[str, IterationDag], steps: Mapping[str, int], contention: MaxMin) -> dict[str, float]:
+    """Return the mean time of a step of each job, seconds, while all of the others go on.
+
+    Measured steps are those in which all jobs ran (:func:`at_once`), so simulated ones must be, too.
+    """
+    found = {}
+    for name in dags:
+        counts = {other: count * (1 if other == name else LONGER) for other, count in steps.items()}
+        found[name] = simulated_s(dags, counts, contention)[name]
+    return found
 
 
 def counts_of(dags: Mapping[str, IterationDag], network: Line, seconds: float) -> dict[str, int]:
     """Return how many steps each job needs so that all of them run for as long as they contend."""
     steps = dict.fromkeys(dags, 10)
     for _ in range(4):  # Each round knows better how long a step takes beside the others.
-        step_s = simulated_s(dags, steps, network)
+        step_s = simulated_s(dags, steps, max_min(network))
         steps = {name: max(round(seconds / step_s[name]), 1) for name in dags}
     return steps
 

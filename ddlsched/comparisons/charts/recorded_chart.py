@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, in_style, shown_figure
 from ddlsched.workload.dag import CollectiveTask, ComputeTask
 from ddlsched.workload.recorded.alone import AloneIteration
-from ddlsched.workload.recorded.rank_steps import RankStep
+from ddlsched.workload.recorded.rank_steps import MarkKind, RankStep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,15 +74,7 @@ def _draw_tasks(axes: Axes, alone: AloneIteration, rows: dict[str, int]) -> None
             continue
         kind = task.name.split("-")[0] if is_compute else task.kind  # type: ignore[union-attr]
         begin, end = alone.begins_ns[number] / _NS_PER_MS, alone.ends_ns[number] / _NS_PER_MS
-        axes.barh(
-            rows[name],
-            end - begin,
-            left=begin,
-            height=0.6,
-            color=_COLOURS.get(kind, MUTED),
-            edgecolor="white",
-            linewidth=0.3,
-        )
+        _draw_span(axes, rows[name], alone.begins_ns[number], alone.ends_ns[number], kind)
         places[task.name] = (begin, end, rows[name])
     on_way = {(tasks[a].name, tasks[b].name) for a, b in pairwise(alone.critical)}
     arrows = [
@@ -101,18 +93,40 @@ def _draw_tasks(axes: Axes, alone: AloneIteration, rows: dict[str, int]) -> None
 
 
 def _draw_measured(axes: Axes, measured: RankStep) -> None:
-    """Draw a step as the trace has it: computation without its waits, and each communication."""
-    at = 0
-    for begin, end in [*measured.stalls_ns, (measured.wall_ns or 0, 0)]:
-        axes.barh(0, (begin - at) / _NS_PER_MS, left=at / _NS_PER_MS, height=0.6, color=PALETTE["blue"], linewidth=0)
-        at = end
+    """Draw a step as the trace has it: computation by phase without its waits, and each communication."""
+    for begin, end, phase in _computed(measured):
+        _draw_span(axes, 0, begin, end, phase)
     for each in measured.communications:
         if each.measured_ns is not None:
-            begin, end = each.measured_ns
-            colour = _COLOURS.get(each.kind, MUTED)
-            axes.barh(1, (end - begin) / _NS_PER_MS, left=begin / _NS_PER_MS, height=0.6, color=colour, linewidth=0)
+            _draw_span(axes, 1, *each.measured_ns, each.kind)
     axes.set_yticks([0, 1], ["measured: compute", "measured: network"])
     axes.invert_yaxis()
+
+
+def _computed(step: RankStep) -> list[tuple[int, int, str]]:
+    """Return from when until when a rank computed, nanoseconds since its step began, and in which phase."""
+    phases = [(mark.at_ns, str(mark.what)) for mark in step.marks if mark.kind is MarkKind.PHASE]
+    begins = [*phases] if phases and phases[0][0] == 0 else [(0, "compute"), *phases]
+    found, at, stood_still = [], 0, 0
+    for begin, end in [*step.stalls_ns, (step.wall_ns or 0, 0)]:
+        for (since, phase), (until, _) in pairwise([*begins, (step.compute_ns, "")]):
+            cut = max(at, since + stood_still), min(begin, until + stood_still)
+            if cut[0] < cut[1]:
+                found.append((*cut, phase))
+        at, stood_still = end, stood_still + end - begin
+    return found
+
+
+def _draw_span(axes: Axes, row: int, begin_ns: float, end_ns: float, kind: str) -> None:
+    axes.barh(
+        row,
+        (end_ns - begin_ns) / _NS_PER_MS,
+        left=begin_ns / _NS_PER_MS,
+        height=0.6,
+        color=_COLOURS.get(kind, MUTED),
+        edgecolor="white",
+        linewidth=0.3,
+    )
 
 
 def _legend(axes: Axes, tasks: Sequence[ComputeTask | CollectiveTask]) -> None:

@@ -4,7 +4,7 @@
     python benchmarks/env_steps.py --rivals rivals/bin/python
 
 Resets count. Everybody takes the first action that is allowed. The rivals simulate no iterations and no network: a job
-has a duration. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and says no action mask;
+has a duration. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask;
 "while a job waits" counts only its other steps. The second table has what runs of the same jobs take that ask nobody.
 """
 

@@ -4,7 +4,8 @@
     python benchmarks/env_steps.py --rivals rivals/bin/python
 
 Resets count. Everybody takes the first action that is allowed. The rivals simulate no iterations and no network: a job
-has a duration. gpu-choochoo asks also when nobody waits, at least once a simulated minute.
+has a duration. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask;
+"while a job waits" counts only its other steps. The second table has what runs of the same jobs take that ask nobody.
 """
 
 from __future__ import annotations
@@ -17,10 +18,18 @@ import subprocess
 import time
 from collections.abc import Callable
 
+import numpy as np
 from benchmark_tables import Table
 
-from ddlsched import Cluster
-from ddlsched.envs import AllocationEnv, CommunicationEnv, OrderEnv, PlacementEnv, SchedulingEnv
+from ddlsched import Cluster, simulate
+from ddlsched.envs import (
+    AllocationEnv,
+    CommunicationEnv,
+    CommunicationVectorEnv,
+    OrderEnv,
+    PlacementEnv,
+    SchedulingEnv,
+)
 
 RIVALS = """
 import contextlib, io, json, time
@@ -36,11 +45,12 @@ def choochoo():
                  duration_sec=float(rng.lognormal(7, 1))) for n, at in enumerate(arrivals_s)]
     env = GPUSchedulerEnv(nodes, jobs, max_queue_obs=16, max_nodes=16)
     seen, _ = env.reset(seed=1)
-    steps, ended = 0, False
+    steps, waiting, ended = 0, 0, False
     while not ended:
-        seen, _, terminated, truncated, _ = env.step(min(int(seen["queue_size"][0]), 1))
-        steps, ended = steps + 1, terminated or truncated
-    return steps
+        some = min(int(seen["queue_size"][0]), 1)
+        seen, _, terminated, truncated, _ = env.step(some)
+        steps, waiting, ended = steps + 1, waiting + some, terminated or truncated
+    return {"gpu-choochoo": steps, "gpu-choochoo, while a job waits": waiting}
 
 def hpcsim():
     env = HPCGreenEnv(EnvConfig(seed=1))
@@ -49,22 +59,32 @@ def hpcsim():
     while not ended:
         _, _, ended, *_ = env.step(int(np.argmax(env.action_mask1())))
         steps += 1
-    return steps
+    return {"hpcsim": steps}
 
 found = {}
-for name, run in {"gpu-choochoo": choochoo, "hpcsim": hpcsim}.items():
+for run in (choochoo, hpcsim):
     begin_s = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
-        steps = run()
-    found[name] = (steps, time.process_time() - begin_s)
+        counted = run()
+    cpu_s = time.process_time() - begin_s
+    found |= {name: (steps, cpu_s) for name, steps in counted.items()}
 print(json.dumps(found))
 """
 EXCLUSIVE = Cluster(exclusive=True)
+STREAM, MICROSOFT, ELASTIC = (
+    "stream:load=0.9,num_jobs=200,scale=0.05",
+    "microsoft-160:scale=0.01",
+    "elastic-mix:hours=1",
+)
 ENVIRONMENTS: dict[str, Callable[[], SchedulingEnv]] = {
-    "order": lambda: OrderEnv("stream:load=0.9,num_jobs=200,scale=0.05", cluster=EXCLUSIVE),
-    "placement": lambda: PlacementEnv("stream:load=0.9,num_jobs=200,scale=0.05", cluster=EXCLUSIVE),
-    "communication": lambda: CommunicationEnv("microsoft-160:scale=0.01"),
-    "allocation": lambda: AllocationEnv("elastic-mix:hours=1"),
+    "order": lambda: OrderEnv(STREAM, cluster=EXCLUSIVE),
+    "placement": lambda: PlacementEnv(STREAM, cluster=EXCLUSIVE),
+    "communication": lambda: CommunicationEnv(MICROSOFT),
+    "allocation": lambda: AllocationEnv(ELASTIC),
+}
+UNASKED: dict[str, Callable[[], object]] = {
+    "order and placement": lambda: simulate(STREAM, EXCLUSIVE, seed=1),
+    "communication": lambda: simulate(MICROSOFT, communication="bounded-overlap:limit=1", seed=1),
 }
 
 
@@ -79,18 +99,44 @@ def measured(env: SchedulingEnv) -> tuple[int, float]:
     return steps, time.process_time() - begin_s
 
 
+def measured_together(num_envs: int) -> tuple[int, float]:
+    """Return the decisions of an episode each of several runs, and the CPU seconds that they took with their resets."""
+    begin_s = time.process_time()
+    env = CommunicationVectorEnv(num_envs, MICROSOFT)
+    seen, _ = env.reset(options={"seed": 1})
+    steps, ended = 0, np.zeros(num_envs, bool)
+    while not ended.all():
+        seen, _, ended, _, _ = env.step(seen["action_mask"].argmax(axis=1))
+        steps += num_envs
+    return steps, time.process_time() - begin_s
+
+
+def cpu_ms(run: Callable[[], object]) -> float:
+    """Return the CPU time of a run, ms, the median of 5."""
+    times_s = []
+    for _ in range(5):
+        begin_s = time.process_time()
+        run()
+        times_s.append(time.process_time() - begin_s)
+    return 1e3 * statistics.median(times_s)
+
+
 def main() -> None:
     """Measure in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rivals", help="a Python that has the rivals")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--together", type=int, default=32, help="runs of the vectorised environment")
     asked = parser.parse_args()
     runs: dict[str, list[tuple[int, float]]] = {}
     for make in ENVIRONMENTS.values():
         measured(make())  # What is compiled is compiled now.
+    measured_together(2)
     for _ in range(asked.repeats):
         for name, make in ENVIRONMENTS.items():
             runs.setdefault(f"ddlsched, {name}", []).append(measured(make()))
+        together = f"ddlsched, communication, {asked.together} at once"
+        runs.setdefault(together, []).append(measured_together(asked.together))
         if asked.rivals:
             done = subprocess.run([asked.rivals, "-c", RIVALS], capture_output=True, text=True, check=True)
             for name, found in json.loads(done.stdout).items():
@@ -99,6 +145,8 @@ def main() -> None:
     notes = [f"Load average: {os.getloadavg()[0]:.1f}. To reach: 10 times the rivals'."]
     columns = ("environment", "decisions", "a CPU second")
     print(Table(title="Decisions per CPU second, resets included", columns=columns, rows=rows, notes=notes))
+    rows = [(name, cpu_ms(run)) for name, run in UNASKED.items()]
+    print(Table(title="A run without decisions", columns=("environment", "CPU ms"), rows=rows))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 __all__ = [
     "DdlschedError",
@@ -19,9 +21,12 @@ __all__ = [
     "did_you_mean",
     "guarded",
     "label",
+    "nearest_names",
+    "says_unknown_arguments",
 ]
 
 Answer = TypeVar("Answer")
+Called = TypeVar("Called", bound=Callable[..., Any])
 
 
 class DdlschedError(Exception):
@@ -76,13 +81,36 @@ class TestbedError(DdlschedError, RuntimeError):
     __test__ = False  # pytest would take it for a class of tests
 
 
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names, at most three, that could be meant, the nearest first."""
+    return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known names, or the whole list if none is near."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = nearest_names(name, names)
     if near:
         return " Did you mean " + " or ".join(repr(n) for n in near) + "?"
     return f" Known: {', '.join(names)}." if names else ""
+
+
+def says_unknown_arguments(called: Called) -> Called:
+    """Let a function or class that users call refuse a keyword that it does not know with the nearest that it does."""
+    known = inspect.signature(called).parameters.keys()
+    function: Callable[..., Any] = vars(called)["__init__"] if isinstance(called, type) else called
+
+    @functools.wraps(function)
+    def checked(*given: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in known:
+                raise UnknownNameError(f"{called.__name__}: no argument is named {name!r}.{did_you_mean(name, known)}")
+        return function(*given, **named)
+
+    if isinstance(called, type):
+        cast(Any, called).__init__ = checked
+        return called
+    return cast(Called, checked)
 
 
 def guarded(who: str | Callable[[], str], question: Callable[[], Answer]) -> Answer:

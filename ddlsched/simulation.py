@@ -21,7 +21,7 @@ from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import Span, Window
 from ddlsched.engine.run_progress import RunWatcher
 from ddlsched.engine.settings import RunSettings
-from ddlsched.errors import InputError, guarded, label
+from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
 from ddlsched.network.contention import MAX_CONSTANT_S, ContentionModel
 from ddlsched.network.topology import Network, Topology
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
@@ -40,6 +40,7 @@ from ddlsched.workload.workload_specs import workload_of
 __all__ = ["simulate", "warm_up"]
 
 
+@says_unknown_arguments
 def simulate(
     workload: Workload | str | Path,
     cluster: Cluster | None = None,

@@ -12,7 +12,7 @@ from math import inf, lcm
 from typing import TYPE_CHECKING
 
 from ddlsched.cluster.throughputs import Throughputs
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
 from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
 
@@ -63,6 +63,7 @@ class Server:
 
 
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
+@says_unknown_arguments
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Servers of one kind, by default those of the 64-GPU experiment, or any that are listed.

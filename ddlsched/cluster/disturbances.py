@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 
@@ -57,6 +57,7 @@ class CapacityChange(NamedTuple):
 
 
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
+@says_unknown_arguments
 @dataclass(frozen=True, kw_only=True)
 class Disturbances:
     """What goes wrong in a run, by default nothing, and what going on costs. All of it follows from the run's seed.

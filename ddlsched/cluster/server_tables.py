@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_number, cell_whole, csv_rows, located, readable
 from ddlsched.network.topology import Topology
 
@@ -22,6 +22,7 @@ NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
 OPTIONAL = ("servers", *NUMBERS[1:], "gpu_kind", "exclusive")
 
 
+@says_unknown_arguments
 def read_cluster(path: str | Path, *, topology: Topology | str = "star", exclusive: bool = False) -> Cluster:
     """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers`` and ``exclusive``.
 

@@ -14,12 +14,14 @@ from ddlsched.comparisons.settings import Location, Where, checked_settings
 from ddlsched.comparisons.sweeps.run_watch import under_way
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.engine.run_progress import long_run_remark
+from ddlsched.errors import says_unknown_arguments
 from ddlsched.io.progress import progress_bar
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 
 __all__ = ["carry_out", "compare", "planned"]
 
 
+@says_unknown_arguments
 def compare(
     workloads: str | Path | Sequence[str | Path],
     policies: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]],

@@ -122,10 +122,11 @@ class Simulation:
             self._moving = StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill)
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
+        self._advance = getattr(policies.communication, "advance_run", advance)
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
-        self._kept = KeptSlices()
         self._recorded_job = _number_of(workload, settings.window)
+        self._kept = KeptSlices(short=self._recorded_job is not None)
         self._idle = 0
         self._compiling_s = 0.0
 
@@ -184,7 +185,7 @@ class Simulation:
         }
         begin = time.perf_counter()
         teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
-        while (question := advance(state.arrays)) in answers or self._goes_on_after(question):
+        while (question := self._advance(state.arrays)) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
             if teller is not None:

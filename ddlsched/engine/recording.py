@@ -13,18 +13,26 @@ from ddlsched.engine.outcome import Residency
 __all__ = ["KeptSlices", "gpus_of_workers", "ragged", "touching"]
 
 
-class KeptSlices:
-    """Slices in the order in which they ended, in an array that grows where it lies: it is never there twice."""
+_COUNTED = ("kind", "owner", "stay", "task", "sharing")
+_WHOLE = make_records("slice", 0).dtype
+_SHORT = np.dtype([(name, np.int32 if name in _COUNTED else _WHOLE[name]) for name in _WHOLE.names or ()])
 
-    def __init__(self) -> None:
-        self._slices = np.empty(0, make_records("slice", 0).dtype)
+
+class KeptSlices:
+    """Slices in the order in which they ended, in an array that grows where it lies: it is never there twice.
+
+    ``short`` ones have numbers and counts in 32 bits, for what only the explanation of a job reads.
+    """
+
+    def __init__(self, short: bool) -> None:
+        self._slices = np.empty(0, _SHORT if short else _WHOLE)
         self._count = 0
 
     def append(self, slices: Records) -> None:
         """Keep a copy of these as well."""
         count = self._count + len(slices)
         if count > len(self._slices):
-            self._slices.resize(count + count // 4, refcheck=False)
+            self._slices.resize(count + count // 8, refcheck=False)
         self._slices[self._count : count] = slices
         self._count = count
 

@@ -16,11 +16,12 @@ except ImportError:
 
 from ddlsched.envs.allocation_env import AllocationEnv
 from ddlsched.envs.communication_env import CommunicationEnv
+from ddlsched.envs.communication_vector_env import CommunicationVectorEnv
 from ddlsched.envs.order_env import OrderEnv
 from ddlsched.envs.placement_env import PlacementEnv
 from ddlsched.envs.scheduling_env import SchedulingEnv
 
-__all__ = ["AllocationEnv", "CommunicationEnv", "OrderEnv", "PlacementEnv", "SchedulingEnv"]
+__all__ = ["AllocationEnv", "CommunicationEnv", "CommunicationVectorEnv", "OrderEnv", "PlacementEnv", "SchedulingEnv"]
 
 for _name in ("Order", "Placement", "Communication", "Allocation"):
     if f"ddlsched/{_name}-v0" not in _gymnasium.registry:

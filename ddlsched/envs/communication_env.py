@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.loop.transfer_steps import MET
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision
@@ -23,7 +24,6 @@ from ddlsched.workload.job import Workload
 
 __all__ = ["CommunicationEnv"]
 
-_MET = 4
 _TRANSFER_FEATURES = ("bytes_left", "time_left", "gpus", "present")
 _Row: TypeAlias = tuple[float, float, float, float]
 _NOBODY: _Row = (0.0, 0.0, 0.0, 0.0)
@@ -59,15 +59,15 @@ class CommunicationEnv(SchedulingEnv):
         placement: PlacementPolicy | str = "lwf",
     ) -> None:
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
-        self._placement = placement
-        transfers = spaces.Box(0, 1, (1 + _MET, len(_TRANSFER_FEATURES)), np.float32)
+        self.placement = placement
+        transfers = spaces.Box(0, 1, (1 + MET, len(_TRANSFER_FEATURES)), np.float32)
         self._with_mask({"transfers": transfers, "most": spaces.Box(0, 1, (1,), np.float32)}, 2)
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a communication policy that asks, and a placement that notes who starts."""
         return {
             "communication": _AskedAdmission(ask, self.cluster.num_gpus),
-            "placement": _NotedPlacement(self._placement, seconds),
+            "placement": _NotedPlacement(self.placement, seconds),
         }
 
 
@@ -86,8 +86,8 @@ class _AskedAdmission:
             return True
         if network.now_ns != self._rows_ns:
             self._rows, self._rows_ns = {}, network.now_ns
-        rows = [self._row(each) for each in (transfer, *met[:_MET])]
-        features = np.array(rows + [_NOBODY] * (1 + _MET - len(rows)), np.float32)
+        rows = [self._row(each) for each in (transfer, *met[:MET])]
+        features = np.array(rows + [_NOBODY] * (1 + MET - len(rows)), np.float32)
         most = np.array([log_share(network.most_on_links_of(transfer))], np.float32)
         return bool(self._ask(Decision(network.now_s, {"transfers": features, "most": most}, _BOTH)))
 

@@ -73,7 +73,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self.result: Result | None = None
         """Of the last episode that has ended."""
         self._before_s = 0.0
-        self._stepped: Stepped | None = None
+        self._stepped: Stepped[Decision] | None = None
         self._decision: Decision | None = None
 
     doors: ClassVar[frozenset[str]]
@@ -96,17 +96,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``."""
-        super().reset(seed=seed)
-        drawn = int(self.np_random.integers(_MOST_SEEDS))
-        of_run = (options or {}).get("seed", drawn)
-        if not is_whole(of_run, 0):
-            raise InputError(f"options has seed {of_run!r}; expected a whole number >= 0")
-        self.close()
-        jobs = self.workload
-        jobs = jobs if isinstance(jobs, Workload) else workload_of(str(jobs), of_run)
-        self._check(jobs)
+        jobs, of_run = self.drawn_run(seed, options)
         self._seconds = JobSeconds(jobs)
-        self._num_jobs = len(jobs)
 
         def run(ask: Ask) -> Result:
             policies = self.policies(ask, self._seconds)
@@ -119,6 +110,20 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._decision = first
         self._before_s = self._seconds.since(first.now_s)
         return self._observed(first), {"now_s": first.now_s}
+
+    def drawn_run(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Workload, int]:
+        """End the episode under way, and return the next one's jobs and the seed of its run."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(_MOST_SEEDS))
+        of_run = (options or {}).get("seed", drawn)
+        if not is_whole(of_run, 0):
+            raise InputError(f"options has seed {of_run!r}; expected a whole number >= 0")
+        self.close()
+        jobs = self.workload
+        jobs = jobs if isinstance(jobs, Workload) else workload_of(str(jobs), of_run)
+        self._check(jobs)
+        self.num_jobs = len(jobs)
+        return jobs, of_run
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take a decision and go on to the next one."""
@@ -145,7 +150,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     def _reward(self, job_seconds: float) -> float:
         """Return what a step earns; the first one has what had passed before."""
         job_seconds, self._before_s = job_seconds + self._before_s, 0.0
-        return -job_seconds / (self._num_jobs * self.unit_s)
+        return -job_seconds / (self.num_jobs * self.unit_s)
 
     def action_masks(self) -> np.ndarray:
         """Return which actions are allowed now, as sb3-contrib's MaskablePPO asks for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import greenlet
 
@@ -33,8 +33,11 @@ class Decision(NamedTuple):
 Ask = Callable[[Decision], int]
 """What a policy calls to have something decided: from the decision to the action."""
 
+Asked = TypeVar("Asked")
+"""What a simulation stands still with."""
 
-class Stepped:
+
+class Stepped(Generic[Asked]):
     """A simulation in a greenlet of its own, so that a policy deep in the engine can wait for an answer.
 
     Parameters
@@ -43,11 +46,11 @@ class Stepped:
         Simulates, with policies that call what they are given for each decision.
     """
 
-    def __init__(self, run: Callable[[Ask], Result]) -> None:
+    def __init__(self, run: Callable[[Callable[[Asked], int]], Result]) -> None:
         self._outside = greenlet.getcurrent()
         self._inside = greenlet.greenlet(lambda: run(self._outside.switch))
 
-    def advance(self, action: int | None = None) -> Decision | Result:
+    def advance(self, action: int | None = None) -> Asked | Result:
         """Go on to the next decision, or to the end; ``action`` is the answer to the last one, None at the start.
 
         Raises
@@ -56,7 +59,7 @@ class Stepped:
             As :func:`ddlsched.simulate`.
         """
         self._outside = greenlet.getcurrent()
-        found: Decision | Result = self._inside.switch() if action is None else self._inside.switch(action)
+        found: Asked | Result = self._inside.switch() if action is None else self._inside.switch(action)
         return found
 
     def close(self) -> None:

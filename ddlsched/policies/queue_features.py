@@ -12,23 +12,23 @@ from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobView
 from ddlsched.units import NS_PER_S
 
-__all__ = ["JOB_FEATURES", "log_share", "log_shares", "queue_features"]
+__all__ = ["JOB_FEATURES", "LARGEST_LOG", "log_share", "log_shares", "queue_features"]
 
 JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message", "waited", "present")
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
 for all of it; compute time left a GPU, s, bytes of an iteration, MB, time waited, s, by :func:`log_share`; and 1."""
 
-_LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
+LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
 
 
 def log_share(value: float) -> float:
     """Return log(1 + value) / 25: from 0 to 1 for any time in seconds."""
-    return min(math.log1p(max(value, 0.0)) / _LARGEST_LOG, 1.0)
+    return min(math.log1p(max(value, 0.0)) / LARGEST_LOG, 1.0)
 
 
 def log_shares(values: np.ndarray) -> np.ndarray:
     """Return :func:`log_share` of each of some values from 0."""
-    shares: np.ndarray = np.minimum(np.log1p(values) / _LARGEST_LOG, 1.0)
+    shares: np.ndarray = np.minimum(np.log1p(values) / LARGEST_LOG, 1.0)
     return shares
 
 

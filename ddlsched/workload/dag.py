@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.units import ns_from_s
 from ddlsched.workload.groups import Groups, checked_groups, refuse_strangers, workers_of
 from ddlsched.workload.tasks import AllReduceTask, CollectiveTask, ComputeTask, Task, task_from_dict, task_to_dict
@@ -182,6 +182,7 @@ class IterationDag:
         return cls(tuple(task_from_dict(task) for task in tasks), groups or {})  # type: ignore[arg-type]
 
 
+@says_unknown_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataParallelIteration:
     """Forward, backward, all-reduce: the iteration of synchronous data-parallel training.

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean, says_unknown_arguments
 from ddlsched.units import MAX_MESSAGE_BYTES, MAX_NS, NS_PER_S, bytes_from_mb, is_whole, ns_from_s
 from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.groups import workers_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Workload"]
 
 
+@says_unknown_arguments
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A training job: the same iteration, many times, on a fixed number of GPUs.

@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean
+from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, nearest_names
 from ddlsched.plugins.names import Maker, maker, names
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_files import read_workload, refuse_suffix
 
-__all__ = ["draws_from_seed", "is_generator", "workload_of"]
+__all__ = ["draws_from_seed", "is_generator", "nearest_generators", "workload_of"]
 
 
 def workload_of(text: str, seed: int) -> Workload:
@@ -65,6 +65,11 @@ def is_generator(text: str) -> bool:
         yours = "A file: jobs.csv, .parquet or .json. A function of your own: path/to/file.py:function"
         raise UnknownNameError(f"no workload is named {text!r}.{hint} {yours}") from None
     return False
+
+
+def nearest_generators(text: str) -> list[str]:
+    """Return the names of generators that a text which names none could mean."""
+    return nearest_names(text.partition(":")[0], names("workload"))
 
 
 def _generator(text: str) -> Maker:

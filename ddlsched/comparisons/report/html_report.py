@@ -19,7 +19,7 @@ from ddlsched.comparisons.report import report_tables
 from ddlsched.comparisons.report.figures import InteractiveChart, interactive_charts, placement_chart
 from ddlsched.comparisons.report.report_charts import draw_charts
 from ddlsched.comparisons.report.reported import Reported, Setting
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.files import refuse_unwritable, replacing
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _TOTALS = {"jobs": "Finished jobs that count", "unfinished_jobs": "Unfinished jo
 _EXTRA = "the report needs plotly and jinja2; expected: pip install 'ddlsched[report]'"
 
 
+@says_unknown_arguments
 def report(folder: Path | str, out: Path | str | None = None) -> Path:
     """Write the report of a comparison, and its charts as PNG and SVG into the folder's ``charts/``.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 
@@ -35,6 +35,7 @@ JOBS_OF_SIZE = {1: 80, 2: 14, 4: 26, 8: 30, 16: 8, 32: 2}
 """How many of the 160 jobs have how many GPUs."""
 
 
+@says_unknown_arguments
 def microsoft_160(*, seed: int, scale: float = 1.0) -> Workload:
     """Return the workload: 160 jobs, models uniform, 1000..6000 iterations, arrivals over 1200 s.
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.reading import MOST_ROWS
 from ddlsched.plugins.defaults import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
@@ -89,6 +89,7 @@ def _job(row: Any, user: str | None, time_limit_s: float | None) -> Job:
     )
 
 
+@says_unknown_arguments
 def import_trace(
     format_name: str,
     files: Sequence[str | Path],

@@ -1,0 +1,119 @@
+"""Many runs at once: the same decisions, observations and rewards as single environments, and Gymnasium's contract."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from ddlsched import Disturbances
+from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv
+from ddlsched.errors import InputError
+
+JOBS = "microsoft-160:scale=0.002"
+NUM_ENVS = 3
+
+
+@pytest.fixture
+def vector() -> Iterator[CommunicationVectorEnv]:
+    made = CommunicationVectorEnv(NUM_ENVS, JOBS, settings={"order": "srsf"})
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"order": "srsf"},
+        {"contention": "max-min", "order": "fifo", "disturbances": Disturbances(prediction_error=0.5)},
+    ],
+)
+def test_all_is_as_in_single_environments(settings: dict[str, Any]) -> None:
+    """Through the ends of episodes, at which both begin anew at the next step."""
+    vector = CommunicationVectorEnv(NUM_ENVS, JOBS, settings=settings)
+    singles = [CommunicationEnv(JOBS, settings=settings) for _ in range(NUM_ENVS)]
+    seen, infos = vector.reset(seed=5)
+    expected = [env.reset(seed=5 + number) for number, env in enumerate(singles)]
+    ended, num_ended, rng = [False] * NUM_ENVS, 0, np.random.default_rng(1)
+    while num_ended < NUM_ENVS + 1:
+        for number, (observation, info) in enumerate(expected):
+            assert all(np.array_equal(seen[key][number], observation[key]) for key in observation)
+            assert infos["now_s"][number] == pytest.approx(info["now_s"], rel=1e-12)
+        actions = rng.integers(0, 2, NUM_ENVS)
+        seen, rewards, terminated, truncated, infos = vector.step(actions)
+        for number, env in enumerate(singles):
+            reward = 0.0
+            if ended[number]:
+                expected[number], ended[number] = env.reset(), False
+            else:
+                observation, reward, ended[number], _, info = env.step(int(actions[number]))
+                expected[number] = observation, info
+            assert rewards[number] == pytest.approx(reward, rel=1e-6, abs=1e-12)
+            if ended[number]:
+                num_ended += 1
+                assert infos["average_jct_s"][number] == info["average_jct_s"]
+        assert terminated.tolist() == ended
+        assert not truncated.any()
+    vector.close()
+
+
+def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> None:
+    vector.reset(seed=2)
+    returns, going = np.zeros(NUM_ENVS), np.ones(NUM_ENVS, bool)
+    while going.any():
+        _, rewards, terminated, *_ = vector.step(np.ones(NUM_ENVS, int))
+        returns[going] += rewards[going]
+        going &= ~terminated
+    for number, result in enumerate(vector.results):
+        assert result is not None
+        assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / 3600.0, rel=1e-9)
+
+
+def test_the_spaces_are_those_of_the_single_environment(vector: CommunicationVectorEnv) -> None:
+    seen, _ = vector.reset(seed=1)
+    assert vector.observation_space.contains(seen)
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert vector.single_observation_space == CommunicationEnv(JOBS).observation_space
+
+
+def test_what_is_observed_does_not_change_later(vector: CommunicationVectorEnv) -> None:
+    seen, _ = vector.reset(seed=1)
+    before = seen["transfers"].copy()
+    vector.step(np.ones(NUM_ENVS, int))
+    assert np.array_equal(seen["transfers"], before)
+
+
+def test_a_seed_for_each_run_repeats_each(vector: CommunicationVectorEnv) -> None:
+    first, _ = vector.reset(seed=[4, 7, 4])
+    assert np.array_equal(first["transfers"][0], first["transfers"][2])
+    assert not np.array_equal(first["transfers"][0], first["transfers"][1])
+    again, _ = vector.reset(seed=[4, 7, 4])
+    assert np.array_equal(first["transfers"], again["transfers"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CommunicationVectorEnv(0, JOBS), "num_envs is 0"),
+        (lambda: CommunicationVectorEnv(2, JOBS).step(np.zeros(2)), "expected reset"),
+        (lambda: CommunicationVectorEnv(2, JOBS).reset(seed=[1]), "seed has 1 numbers"),
+        (lambda: CommunicationVectorEnv(2, "stream:num_jobs=1,scale=0.01").reset(), "no decision to take"),
+        (lambda: CommunicationVectorEnv(2, JOBS, settings={"order": "none"}).reset(), "none"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_without_a_compiler_it_says_so() -> None:
+    program = f"from ddlsched.envs import CommunicationVectorEnv; CommunicationVectorEnv(1, {JOBS!r})"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert "expected a process without NUMBA_DISABLE_JIT=1" in done.stderr

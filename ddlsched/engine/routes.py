@@ -23,16 +23,10 @@ class Routes:
     def __init__(self, state: RunState, asker: CheckedPolicies) -> None:
         self._state, self._asker = state, asker
         self._candidates: dict[int, None] = {}
-
-    @property
-    def chosen(self) -> bool:
+        self.chosen = asker.path is not None
         """Whether a policy chooses paths."""
-        return self._asker.path is not None
-
-    @property
-    def chosen_anew(self) -> bool:
+        self.chosen_anew = self.chosen and asker.paths_are_chosen_anew
         """Whether each transfer gets its paths when it becomes ready."""
-        return self._asker.path is not None and self._asker.paths_are_chosen_anew
 
     def ring(self, servers: Sequence[int], way: Way) -> Ring:
         """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
@@ -48,10 +42,10 @@ class Routes:
 
         Where transfers choose anew, it is the topology's own route, and :meth:`candidates` has the links of all others.
         """
-        network, candidates = self._state.network, dict[int, None]()
+        network = self._state.network
         if not self.chosen_anew:
-            return network.own_way if self._asker.path is None else self.asked(number)
-        self._candidates = candidates
+            return self.asked(number) if self.chosen else network.own_way
+        candidates = self._candidates = dict[int, None]()
 
         def way(source: Card, target: Card) -> Path:
             offered, route = self._offered(number, network.node(source), network.node(target))

@@ -62,6 +62,17 @@ class Part(Enum):
     PATHS = "whose transfers choose their paths anew"
 
 
+_ADDRESSES = {
+    Part.ALL: ("wake_address", "group_address"),
+    Part.JUMPS: ("examine_address",),
+    Part.SHARES: ("shares_address",),
+}
+"""Fields of a run that hold addresses of what a part has of functions that are compiled apart."""
+
+_compiled: set[Part] = set()
+"""The parts that this process has."""
+
+
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
     number, numbers, floats = _TYPES
     signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
@@ -142,29 +153,31 @@ def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     if _is_off():
         run.examine_address = 1  # there is no other
         return
+    needed = {*parts}
+    if not needed <= _compiled:
+        _compile_parts(needed)
+        _compiled.update(needed)
+    for part in needed:
+        for field in _ADDRESSES.get(part, ()):
+            setattr(run, field, compiled_part(field).address)
+
+
+def _compile_parts(parts: Iterable[Part]) -> None:
     other = start_compiling()
     notice = _notice()
     if other is None:
         notice.start()
     try:
-        _compile_parts(run, parts)
+        with compiling():
+            for part in parts:
+                for field in _ADDRESSES.get(part, ()):
+                    compiled_part(field)
+                _compile(part)
         if other is not None:
             other.wait()
         compile_loop()
     finally:
         notice.cancel()
-
-
-def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
-    with compiling():
-        run.wake_address = compiled_part("wake_address").address
-        run.group_address = compiled_part("group_address").address
-        for part in parts:
-            if part is Part.JUMPS:
-                run.examine_address = compiled_part("examine_address").address
-            elif part is Part.SHARES:
-                run.shares_address = compiled_part("shares_address").address
-            _compile(part)
 
 
 def _notice() -> threading.Timer:

@@ -85,7 +85,7 @@ class Costs:
     def planned(self, number: int, chosen: list[int], servers: tuple[int, ...]) -> list[PlannedTransfer]:
         """Return what each of a job's collectives puts on the network if the job has these GPUs, in placement order."""
         way = self._routes.of_job(number)
-        if self._has_plain_rings(number):
+        if self.has_plain_rings(number):
             messages = self.messages(number)
             ring = self._routes.ring(servers, way) if messages else Ring((), 0.0)
             return [self._plain(ring, message, len(servers)) for message in messages]
@@ -98,12 +98,13 @@ class Costs:
     def planned_anew(self, number: int, place: int, chosen: Sequence[int], servers: tuple[int, ...]) -> PlannedTransfer:
         """Return what one of a job's collectives, by its place among them, puts on the network along paths of now."""
         way = self._routes.asked(number)
-        if self._has_plain_rings(number):
+        if self.has_plain_rings(number):
             return self._plain(self._routes.ring(servers, way), self.messages(number)[place], len(servers))
         task, workers = self._collectives(number)[place]
         return self._planned(task, [self._rank(chosen[worker]) for worker in workers], way)
 
-    def _has_plain_rings(self, number: int) -> bool:
+    def has_plain_rings(self, number: int) -> bool:
+        """Return whether all of a job's collectives are rings over its servers, whose inside costs nothing."""
         return self._state.network.inside is None and self._only_all_reduces[number]
 
     def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
 from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.layout import make_records
@@ -39,9 +40,12 @@ class JobPlacement:
         routes: Routes,
         restart_ns: int,
         transfers: StateTransfers,
+        hops: HopTables | None = None,
     ) -> None:
         self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
         self._routes, self._transfers = routes, transfers
+        self.hops = hops
+        """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
         self._reserved_ns: dict[int, int] = {}
@@ -107,7 +111,7 @@ class JobPlacement:
             reduces_ns = costs.iteration_ns(number, planned)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, len(servers), planned, crossed, -1 if transfers else hold_ns)
+        self._join(number, chosen, servers, planned, crossed, -1 if transfers else hold_ns)
         view._placed(tuple(chosen), servers)
         stay = Residency(number, tuple(chosen), {}, state.now_ns, hold_ns)
         for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
@@ -131,7 +135,7 @@ class JobPlacement:
         self,
         number: int,
         chosen: list[int],
-        num_servers: int,
+        servers: tuple[int, ...],
         planned: list[PlannedTransfer],
         crossed: list[int],
         hold_ns: int,
@@ -139,13 +143,13 @@ class JobPlacement:
         """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
         state, costs = self._state, self._costs
         job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
-        self._make_room(chosen, len(crossed), len(job_links))
+        self._make_room(chosen, self._most_crossings(number, servers, planned, crossed), len(job_links))
         place_job(
             state.arrays,
             number,
             len(state.stays),
             np.array(chosen, np.int64),
-            num_servers,
+            len(servers),
             np.array(job_links, np.int64),
             np.array([len(transfer.links) for transfer in planned], np.int64),
             np.array(crossed, np.int64),
@@ -155,6 +159,14 @@ class JobPlacement:
             np.array([costs.load_ns(transfer.wire_bytes) if transfer.links else 0 for transfer in planned], np.int64),
             hold_ns,
         )
+
+    def _most_crossings(
+        self, number: int, servers: tuple[int, ...], planned: list[PlannedTransfer], crossed: list[int]
+    ) -> int:
+        """Return how many links the transfers of a job may come to have in all; have the loop choose if it can."""
+        if self.hops is None or not self._costs.has_plain_rings(number):
+            return len(crossed)
+        return len(planned) * self.hops.write(number, servers)
 
     def reroute(self) -> None:
         """Give each transfer that has become ready the paths that the policy chooses now, by number."""

@@ -25,7 +25,7 @@ class Routes:
         self._candidates: dict[int, None] = {}
         self.chosen = asker.path is not None
         """Whether a policy chooses paths."""
-        self.chosen_anew = self.chosen and asker.paths_are_chosen_anew
+        self.chosen_anew = asker.path_chosen_anew is not None
         """Whether each transfer gets its paths when it becomes ready."""
 
     def ring(self, servers: Sequence[int], way: Way) -> Ring:
@@ -48,7 +48,7 @@ class Routes:
         candidates = self._candidates = dict[int, None]()
 
         def way(source: Card, target: Card) -> Path:
-            offered, route = self._offered(number, network.node(source), network.node(target))
+            offered, route = self.offered(number, network.node(source), network.node(target))
             candidates.update(dict.fromkeys(link for path in offered for link in path.links))
             return offered[route]
 
@@ -66,7 +66,7 @@ class Routes:
 
         def way(source: Card, target: Card) -> Path:
             if (source, target) not in paths:
-                offered, route = self._offered(number, network.node(source), network.node(target))
+                offered, route = self.offered(number, network.node(source), network.node(target))
                 links = [path.links for path in offered]
                 cards = () if network.inside is None else (source[1], target[1])
                 view = FlowView(len(paths), state.views[number], source[0], target[0], links, route, cards)
@@ -76,7 +76,7 @@ class Routes:
 
         return way
 
-    def _offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
+    def offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
         """Return the paths that the topology offers a flow, and which of them is its own route."""
         network, state = self._state.network, self._state
         try:

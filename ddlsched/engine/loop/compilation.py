@@ -60,12 +60,14 @@ class Part(Enum):
     SHARES = "whose transfers share by weights and levels"
     MOVES = "whose policies stop or move jobs"
     PATHS = "whose transfers choose their paths anew"
+    COMPILED_PATHS = "whose transfers choose their paths anew by a compiled policy"
 
 
 _ADDRESSES = {
     Part.ALL: ("wake_address", "group_address"),
     Part.JUMPS: ("examine_address",),
     Part.SHARES: ("shares_address",),
+    Part.COMPILED_PATHS: ("choosing_address",),
 }
 """Fields of a run that hold addresses of what a part has of functions that are compiled apart."""
 
@@ -111,6 +113,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
             (wake_running, (STATE,)),
             (send_state, (STATE, number, number, numbers, numbers, floats, floats)),
         ],
+        Part.COMPILED_PATHS: [],
         Part.PATHS: [(reroute_transfer, (STATE, number, numbers, floats, numba.float64))],
     }
     return signatures[part]

@@ -70,7 +70,7 @@ def test_both_forms_decide_the_same(path: Any, given: dict[str, Any]) -> None:
     assert not is_asked_in_the_loop(in_python)
     assert outcome(compiled) == outcome(in_python)
     spine = compiled.links["link"].str.startswith("spine")
-    assert (compiled.links["bytes"][spine] > 0).mean() > 0.5
+    assert (compiled.links["bytes"][spine] > 0).sum() > 4  # more than one spine's
 
 
 def test_recorded_or_beside_a_policy_in_python_a_run_is_the_same() -> None:

@@ -33,9 +33,9 @@ _MOST_FAILURES = 3
 """Runs that fail one after the other, before it is given up."""
 
 
-def compared_seeds(num_mixes: int, compared: int) -> set[int]:
+def compared_seeds(seeds: Sequence[int], compared: int) -> set[int]:
     """Return the held-out mixes that run under all policies: spread over the whole plan, and over all clusters."""
-    held_out = [seed for seed in range(num_mixes) if mixes.held_out(seed)]
+    held_out = [seed for seed in seeds if mixes.held_out(seed)]
     chosen: list[int] = []
     taken = dict.fromkeys(map(mixes.cluster_name, held_out), 0)
     for place, seed in enumerate(held_out, 1):
@@ -47,11 +47,11 @@ def compared_seeds(num_mixes: int, compared: int) -> set[int]:
     return {*chosen, *left[: max(compared - len(chosen), 0)]}
 
 
-def planned_runs(num_mixes: int, compared: int, repeats: int, draw: mixes.Draw) -> list[Planned]:
+def planned_runs(seeds: Sequence[int], compared: int, repeats: int, draw: mixes.Draw) -> list[Planned]:
     """Return the runs: a training mix, a held-out one, and so on, over all clusters in turn."""
-    several = compared_seeds(num_mixes, compared)
+    several = compared_seeds(seeds, compared)
     runs = []
-    for seed in range(num_mixes):
+    for seed in seeds:
         policies = tuple(mixes.POLICIES) if seed in several else (mixes.BASELINE,)
         runs += plan([mixes.mix_of(seed, policies, draw)], repeats if seed in several else 1, seed=_SEED + seed)
     return runs

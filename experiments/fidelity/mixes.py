@@ -94,7 +94,7 @@ def mix_of(seed: int, policies: tuple[str, ...], draw: Draw = FULL) -> Mix:
     jobs, where = [], {}
     for number in range(rng.integers(2, MOST_JOBS + 1)):
         servers = sorted(rng.choice(cluster.num_servers, rng.integers(2, 5), replace=False).tolist())
-        job = _job(f"job-{number}", len(servers), network.nic_bytes_per_s, rng, draw, late and number > 0)
+        job = job_of(f"job-{number}", len(servers), network.nic_bytes_per_s, rng, draw, late and number > 0)
         jobs.append(job)
         where[job.job_id] = tuple(servers)
     given = {name: {**POLICIES[name], "slots": True} for name in policies}
@@ -104,7 +104,7 @@ def mix_of(seed: int, policies: tuple[str, ...], draw: Draw = FULL) -> Mix:
     return Mix(name=f"seed-{seed}", workload=Workload.of(jobs), cluster=cluster, policies=given)
 
 
-def _job(name: str, servers: int, bytes_per_s: float, rng: np.random.Generator, draw: Draw, late: bool) -> Job:
+def job_of(name: str, servers: int, bytes_per_s: float, rng: np.random.Generator, draw: Draw, late: bool) -> Job:
     message_bytes = round(1e6 * _log_uniform(rng, draw.message_mb))
     reduce_s = message_bytes * 2 * (servers - 1) / servers / bytes_per_s
     compute_s = reduce_s * _log_uniform(rng, draw.compute_ratio)

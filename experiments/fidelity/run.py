@@ -38,7 +38,8 @@ def measure(args: argparse.Namespace) -> None:
     """Make the runs that are missing, or as many as the time allows."""
     measuring.prepare_folder(args.out, resume=args.resume, quick=args.quick)
     draw = mixes.QUICK if args.quick else mixes.FULL
-    planned = measuring.planned_runs(args.mixes, args.compared, args.repeats, draw)
+    seeds = range(args.first_mix, args.first_mix + args.mixes)
+    planned = measuring.planned_runs(seeds, args.compared, args.repeats, draw)
     stop_s = float("inf") if args.stop_after_min is None else args.stop_after_min * 60
     try:
         measuring.Measuring(args.out, planned, stop_s).measure()
@@ -97,6 +98,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Simulated jobs that contend against real ones.")
     parser.add_argument("--out", type=Path, default=Path("fidelity"))
     parser.add_argument("--mixes", type=int, default=None)
+    parser.add_argument("--first-mix", type=int, default=0, help="the first seed, default 0")
     parser.add_argument("--compared", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=None)
     parser.add_argument("--contention", action="append", default=[], help="one more model, with its constants")
@@ -113,6 +115,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         least = 0 if name == "compared" else 1
         if getattr(args, name) < least:
             raise InputError(f"--{name} is {getattr(args, name)}; expected at least {least}")
+    if args.first_mix < 0:
+        raise InputError(f"--first-mix is {args.first_mix}; expected at least 0")
     if args.stop_after_min is not None and not args.stop_after_min > 0:
         raise InputError(f"--stop-after-min is {args.stop_after_min:g}; expected more than 0 minutes")
     if args.tables is not None and args.measured is None:

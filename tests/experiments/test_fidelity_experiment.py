@@ -50,7 +50,7 @@ def test_both_halves_meet_every_network() -> None:
 
 def full_plan() -> list[Planned]:
     args = run.parsed([])
-    return measuring.planned_runs(args.mixes, args.compared, args.repeats, mixes.FULL)
+    return measuring.planned_runs(range(args.mixes), args.compared, args.repeats, mixes.FULL)
 
 
 def test_the_full_plan_is_that_of_the_page() -> None:
@@ -81,7 +81,7 @@ def test_every_policy_of_a_mix_runs_once_before_any_runs_again() -> None:
 
 @pytest.mark.parametrize(("num_mixes", "compared"), [(6, 1), (6, 3), (10, 2), (200, 100), (3, 1), (8, 0), (1, 1)])
 def test_as_many_mixes_are_compared_as_asked(num_mixes: int, compared: int) -> None:
-    assert len(measuring.compared_seeds(num_mixes, compared)) == min(compared, num_mixes // 2)
+    assert len(measuring.compared_seeds(range(num_mixes), compared)) == min(compared, num_mixes // 2)
 
 
 def percent(value: float, low: float, high: float) -> str:

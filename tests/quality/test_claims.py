@@ -63,9 +63,10 @@ def of_table(claim: dict[str, str]) -> str:
     column, scale, decimals = claim["column"], float(claim["scale"]), len(claim["shown"].partition(".")[2])
     if claim["interval"] == "exact":
         return f"{row[column] * scale:.{decimals}f}"
+    if isinstance(row[column], str):
+        return row[column]
     low, high = (row.get(f"{column}_{end}", row.get(end)) for end in ("low", "high"))
-    drawn = next(row[name] for name in ("seeds", "mixes", "windows") if name in row)
-    found = Interval(row[column], low, high, drawn).scaled(scale)
+    found = Interval(row[column], low, high, 0).scaled(scale)  # of how many is not shown
     return interval_text(found, decimals=decimals, sign=claim["shown"][0] in "+-")
 
 

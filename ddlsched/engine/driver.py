@@ -118,9 +118,7 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = (
-            self._forms.paths_are_compiled and settings.window is None
-        )  # Python notes the links of what is recorded
+        in_loop = self._forms.paths_are_compiled and settings.window is None  # Python notes recorded links
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving: StopsAndMoves | None = None
@@ -162,9 +160,8 @@ class Simulation:
         outlasts its prediction has left does not fall by the same in every iteration.
         """
         run = self._state.run
-        foreseen = not self._settings.disturbances.prediction_error
-        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1 and foreseen
-        return calm and self._forms.may_jump()
+        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
+        return calm and not self._settings.disturbances.prediction_error and self._forms.may_jump()
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""

@@ -44,14 +44,14 @@ def _just_chosen(s: Any, link: int) -> int:
 
 
 @register_jitable
-def _jobs_on(loads: Any, link: int) -> int:
+def _jobs_on(loads: Any, link: int) -> Any:
     s = state_of(loads)
     refuse_link(s, link)
     return s.links[link].num_jobs + _just_chosen(s, link)
 
 
 @register_jitable
-def _flows_on(loads: Any, link: int) -> int:
+def _flows_on(loads: Any, link: int) -> Any:
     s = state_of(loads)
     refuse_link(s, link)
     count = s.links[link].count + _just_chosen(s, link)

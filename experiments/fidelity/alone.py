@@ -1,17 +1,11 @@
-"""All-reduces of jobs alone, which compute in between as the mixes' jobs do: measured, and what fits them.
+"""All-reduces of jobs alone, which compute in between as the mixes' jobs do, and what they tell of rings that wait.
 
-    sudo python experiments/fidelity/alone.py --measure FILE.csv [--jobs 36]     # four minutes, nothing else to do
-    python experiments/fidelity/alone.py [--file experiments/fidelity/measured/alone.csv]
-
-Jobs are drawn as those of the mixes are, one bucket each, of twelve iterations. The calibration has pauses of 2 ms in
-place of computing.
+The calibration has pauses of 2 ms in place of computing.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,74 +13,70 @@ import mixes
 import numpy as np
 import pandas as pd
 
-from ddlsched.cli.output import notice
-from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.io.files import replacing
+from ddlsched.network.connection_shares import ConnectionShares
+from ddlsched.performance.calibration.fit import Constant
 from ddlsched.testbed.calibration_runs import sent_freely
-from ddlsched.testbed.places import namespace_crew
+from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.settings import gate_settings
 from ddlsched.workload.job import Job
 
-HERE = Path(__file__).parent
+JOBS, QUICK_JOBS = 36, 6
 ITERATIONS = 12
 _FIRST = 2
 """Iterations that only open the TCP windows, and are not counted."""
+_CARD_BYTES_PER_S = 12.5e6
+_RESAMPLES = 2000
 _SEED = 2312
 """Of another stream of random numbers than the mixes."""
 
 
 def drawn(number: int) -> Job:
-    """Return a job on the first 2, 3 or 4 servers, in turn."""
+    """Return a job as the mixes have them, of one bucket, on 2, 3 or 4 servers in turn."""
     rng = np.random.default_rng([_SEED, number])
-    job = mixes.job_of(f"alone-{number}", 2 + number % 3, 12.5e6, rng, mixes.FULL, late=False)
+    job = mixes.job_of(f"alone-{number}", 2 + number % 3, _CARD_BYTES_PER_S, rng, mixes.FULL, late=False)
     return replace(job, iterations=ITERATIONS, iteration=replace(job.iteration, buckets=1))
 
 
-def measure(path: Path, jobs: int) -> None:
+def measure(path: Path, jobs: int, crew: WorkerCrew, watch: Callable[[str], None]) -> None:
     """Run each job alone; write a row a job: servers, message_bytes, compute_s, and the mean transfer_s."""
-    cluster = mixes.cluster_of(mixes.CALIBRATED)
+    settings = gate_settings(mixes.cluster_of(mixes.CALIBRATED))
     rows = []
-    with namespace_crew(realtime=True) as crew_on, crew_on(cluster) as crew:
-        for number in range(jobs):
-            job = drawn(number)
-            transfers = sent_freely([job], gate_settings(cluster), crew)
-            counted = transfers[(transfers.iteration >= _FIRST) & (transfers.iteration < ITERATIONS - 1)]
-            seconds = float((counted.ended_s - counted.granted_s).mean())
-            compute_s = job.iteration.forward_s + job.iteration.backward_s
-            rows.append((job.num_gpus, job.iteration.message_bytes, compute_s, seconds))
-            notice(f"{number + 1} of {jobs} jobs alone")
+    for number in range(jobs):
+        job = drawn(number)
+        transfers = sent_freely([job], settings, crew)
+        counted = transfers[(transfers.iteration >= _FIRST) & (transfers.iteration < ITERATIONS - 1)]
+        seconds = float((counted.ended_s - counted.granted_s).mean())
+        compute_s = job.iteration.forward_s + job.iteration.backward_s
+        rows.append((job.num_gpus, job.iteration.message_bytes, compute_s, seconds))
+        watch(f"{number + 1} of {jobs} jobs alone")
     table = pd.DataFrame(rows, columns=["servers", "message_bytes", "compute_s", "transfer_s"])
-    with replacing(path, "--measure") as file:
+    with replacing(path, "jobs alone") as file:
         table.to_csv(file, index=False, float_format="%.6g")
 
 
-def fitted(table: pd.DataFrame) -> dict[str, float]:
-    """Return per_byte_s and step_s with the least squares of relative errors."""
-    steps = 2 * (table.servers - 1)
-    amounts = np.column_stack([table.message_bytes * steps / table.servers, steps])
-    found = np.linalg.lstsq(amounts / table.transfer_s.to_numpy()[:, None], np.ones(len(table)), rcond=None)[0]
-    return {"per_byte_s": float(found[0]), "step_s": float(found[1])}
+def fitted_wait(table: pd.DataFrame, model: ConnectionShares) -> Constant:
+    """Return what each further server adds to the time that the model's links take.
+
+    It has the least squares of the relative errors; its interval is that of resampled jobs.
+    """
+    rings = zip(table.message_bytes.astype(float), table.servers.astype(int), strict=True)
+    links_s = np.array([model.latency_s + model.wire_bytes(*ring) * model.alone_per_byte_s for ring in rings])
+    measured_s = table.transfer_s.to_numpy()
+    more = links_s * (table.servers.to_numpy() - 1) / measured_s
+    missing = 1 - links_s / measured_s
+    picked = np.random.default_rng(_SEED).integers(len(table), size=(_RESAMPLES, len(table)))
+    resampled = (more * missing)[picked].sum(axis=1) / (more**2)[picked].sum(axis=1)
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    return Constant(float((more * missing).sum() / (more**2).sum()), float(low), float(high))
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure if asked to, fit, print."""
-    parser = argparse.ArgumentParser(description="All-reduces of jobs alone, which compute in between.")
-    parser.add_argument("--measure", type=Path, default=None)
-    parser.add_argument("--jobs", type=int, default=36)
-    parser.add_argument("--file", type=Path, default=HERE / "measured" / "alone.csv")
-    args = parser.parse_args(arguments)
-    if args.measure:
-        measure(args.measure, args.jobs)
-    table = pd.read_csv(args.measure or args.file)
-    found = fitted(table)
-    print(f"{len(table)} jobs: {1e9 * found['per_byte_s']:.1f} ns a byte, {1e3 * found['step_s']:.2f} ms a step")
+def text(table: pd.DataFrame, wait: Constant) -> str:
+    """Return what is printed: the constant, and the times of a byte that a ring moves, by its servers."""
     moved = table.message_bytes * 2 * (table.servers - 1) / table.servers
-    print((1e9 * table.transfer_s / moved).groupby(table.servers).describe().round(1).to_string())
-
-
-if __name__ == "__main__":
-    with reported():
-        try:
-            main(sys.argv[1:])
-        except KeyboardInterrupt:
-            sys.exit(interrupted())
+    by_servers = (1e9 * table.transfer_s / moved).groupby(table.servers).mean()
+    each = ", ".join(f"{seconds:.1f} on {servers}" for servers, seconds in by_servers.items())
+    return (
+        f"{len(table)} jobs alone: each further server of a ring adds {100 * wait.value:.1f} "
+        f"[{100 * wait.low:.1f}, {100 * wait.high:.1f}] % to what its links take; ns a byte moved: {each} servers"
+    )

@@ -183,9 +183,9 @@ def test_a_folder_without_runs_is_said(tmp_path: Path) -> None:
         run.reports(tmp_path)
 
 
-def few_models(*measured: Any) -> dict[str, RunModel]:
+def few_models(*measured: Any, wait: float) -> dict[str, RunModel]:
     """Return what takes little time to simulate."""
-    models = run_models(*measured)
+    models = run_models(*measured, wait=wait)
     return {name: models[name] for name in ("max-min", "linear", "size-shares") if name in models}
 
 

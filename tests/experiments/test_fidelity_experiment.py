@@ -202,6 +202,7 @@ class SimulatedTestbed:
         monkeypatch.setattr(measuring, "run_planned", self.run_planned)
         monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
         monkeypatch.setattr(measuring, "measure_shares", self.measure_shares)
+        monkeypatch.setattr(measuring.alone, "measure", self.measure_alone)
         monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(run, "run_models", few_models)
 
@@ -221,6 +222,10 @@ class SimulatedTestbed:
         pairs = [f"{size},1600000,2,0,{2.5e-7 * size}" for size in (200_000, 400_000, 800_000)]
         rows = [*pairs, "800000,0,2,400000,0.1"]
         path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n", encoding="utf-8")
+
+    def measure_alone(self, path: Path, jobs: int, crew: object, watch: object) -> None:
+        assert jobs == measuring.alone.QUICK_JOBS
+        shutil.copy(MEASURED / measuring.ALONE, path)
 
     def run_planned(self, planned: Planned, crew: object, model: str) -> RealRun:
         number = len(self.made)

@@ -60,15 +60,18 @@ class ConnectionShares(SizeShares):
         weights = [self.weight_of(all_bytes) * mine / all_bytes for all_bytes, mine in zip(whole, own, strict=True)]
         alone = {link: links[link].relative_bandwidth / self.alone_per_byte_s for link in jobs}
         free = {link: alone[link] / (1.0 + self.loss * (len(jobs[link]) - 1)) for link in jobs}
-        bounded = [_Bounded(transfer.servers, (*transfer.links, -1 - transfer.job.number)) for transfer in active]
+        bounds: dict[tuple[int, tuple[int, ...]], int] = {}
+        bounded = []
         for transfer in active:
+            bound = bounds.setdefault((transfer.job.number, transfer.links), -1 - len(bounds))
             slowest = min((alone[link] for link in transfer.links), default=0.0)
-            free[-1 - transfer.job.number] = slowest / (1.0 + self.wait * (len(transfer.servers) - 1))
+            free[bound] = slowest / (1.0 + self.wait * (len(transfer.servers) - 1))
+            bounded.append(_Bounded(transfer.servers, (*transfer.links, bound)))
         return weighted_max_min(bounded, weights, free)
 
 
 class _Bounded(NamedTuple):
-    """A transfer over its links and one of its job's own, which bounds its ring; real ones have numbers from 0."""
+    """A transfer over its links and one of its ring's own, which bounds it; real ones have numbers from 0."""
 
     servers: Sequence[int]
     links: tuple[int, ...]

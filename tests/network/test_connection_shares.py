@@ -60,6 +60,13 @@ def test_a_ring_alone_is_held_up_by_its_servers_and_others_fill_the_gaps() -> No
     assert rates(model, pair, transfer(0, (0, 1), 3.0)) == pytest.approx([0.25 / 1.1, 0.75 / 1.1])
 
 
+def test_rings_of_one_job_on_links_of_their_own_do_not_bound_each_other() -> None:
+    """As of groups of workers: cards 0 and 1, and 2 and 3."""
+    rings = transfer(0, (0, 1), 1.0), transfer(0, (2, 3), 1.0)
+    assert rates(EVEN, *rings) == pytest.approx([1.0, 1.0])
+    assert rates(ConnectionShares(per_byte_s=1e-9, exponent=0.0, wait=0.1), *rings) == pytest.approx([1 / 1.1] * 2)
+
+
 def test_what_a_ring_cannot_use_goes_to_the_others() -> None:
     """Two jobs hold job 0 to a third on card 1; on card 0 the other job gets the rest."""
     active = [transfer(0, (0, 1), 1.0), transfer(1, (1, 2), 1.0), transfer(2, (1, 3), 1.0), transfer(3, (0, 2), 1.0)]

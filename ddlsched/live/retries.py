@@ -1,4 +1,4 @@
-"""When something that failed is tried again: after 1, 2, 4, ... 60 s, until it has failed for an hour."""
+"""When something that failed is tried again: after 1, 2, 4, ... 60 s, until these pauses are an hour in all."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ class Retries:
     Parameters
     ----------
     give_up_s
-        For how long a thing may fail, seconds.
+        The pauses after which a thing may go on failing, in all, seconds. Time for which nobody tried, as a job had no
+        node, does not count.
     """
 
     give_up_s: float = 3600.0
-    _since_s: dict[str, float] = field(default_factory=dict)
+    _paused_s: dict[str, float] = field(default_factory=dict)
     _pause_s: dict[str, float] = field(default_factory=dict)
     _next_s: dict[str, float] = field(default_factory=dict)
 
     def failed(self, name: str, now_s: float) -> float | None:
         """Note that a thing failed; return the pause until it may be tried again, seconds, or None to give it up."""
-        if now_s - self._since_s.setdefault(name, now_s) > self.give_up_s:
+        paused_s = self._paused_s.get(name, 0.0)
+        if paused_s > self.give_up_s:
             return None
         self._pause_s[name] = min(2 * self._pause_s.get(name, _FIRST_S / 2), _MOST_S)
+        self._paused_s[name] = paused_s + self._pause_s[name]
         self._next_s[name] = now_s + self._pause_s[name]
         return self._pause_s[name]
 
     def succeeded(self, name: str) -> None:
         """Forget that a thing has failed."""
-        for times in (self._since_s, self._pause_s, self._next_s):
+        for times in (self._paused_s, self._pause_s, self._next_s):
             times.pop(name, None)
 
     def take_due(self, now_s: float) -> bool:

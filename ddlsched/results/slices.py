@@ -142,8 +142,8 @@ def crossed(
         rows = zip(stay.tolist(), task.tolist(), start_ns.tolist(), strict=True)
         return np.arange(len(stay)), [stays[number].links_at(part, time_ns) for number, part, time_ns in rows]
     first = int(task.min(initial=0))  # those of state are below 0
-    num_tasks = np.int64(task.max(initial=0)) + 1 - first
-    pairs, which = np.unique(stay * num_tasks + task - first, return_inverse=True)
+    num_tasks = int(task.max(initial=0)) + 1 - first
+    pairs, which = np.unique(stay.astype(np.int64) * num_tasks + task - first, return_inverse=True)
     return which, [stays[pair // num_tasks].links_of[pair % num_tasks + first] for pair in pairs.tolist()]
 
 

@@ -80,3 +80,10 @@ def test_pauses_between_tries_double_up_to_a_minute_for_an_hour() -> None:
     assert 3600 < sum(pauses_s) <= 3660
     retries.succeeded("a")
     assert retries.failed("a", now_s) == 1
+
+
+def test_time_for_which_nobody_tried_does_not_count() -> None:
+    retries = Retries()
+    assert retries.failed("a", 0.0) == 1
+    assert retries.take_due(7200.0)  # there was no node for it before
+    assert retries.failed("a", 7200.0) == 2

@@ -109,7 +109,7 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
             return [None] * self.num_envs
-        return [*range(seed, seed + self.num_envs)] if isinstance(seed, int) else [*seed]
+        return [*range(seed, seed + self.num_envs)] if isinstance(seed, int | np.integer) else [*seed]
 
     def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take a decision in each run and go on to the next one."""
@@ -117,6 +117,8 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             raise InputError("there is no episode under way; expected reset() first")
         again: list[int] = np.flatnonzero(self._ended).tolist()
         self._runs["action"] = actions
+        if self._runs["action"].view(np.uint64).max() > 1:  # as a whole number from 0 also what is below
+            raise InputError(f"actions are {actions!r}; expected 0 or 1 for each of {self.num_envs} runs")
         self._runs["standing"][~self._ended] = Standing.ACTION.value
         decide(self._runs, self._transfers, self._most, loop_address())
         stopped = self._stopped()

@@ -97,6 +97,18 @@ def test_a_seed_for_each_run_repeats_each(vector: CommunicationVectorEnv) -> Non
     assert np.array_equal(first["transfers"], again["transfers"])
 
 
+@pytest.mark.parametrize("actions", [[0, 2, 0], [0, 0, -1]])
+def test_an_action_that_is_none_is_refused_and_the_runs_go_on(
+    vector: CommunicationVectorEnv, actions: list[int]
+) -> None:
+    vector.reset(seed=np.int64(1))
+    with pytest.raises(InputError, match="expected 0 or 1 for each of 3 runs"):
+        vector.step(np.array(actions))
+    refused = vector.step(np.ones(NUM_ENVS, int))[0]
+    vector.reset(seed=1)
+    assert np.array_equal(refused["transfers"], vector.step(np.ones(NUM_ENVS, int))[0]["transfers"])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -16,6 +16,7 @@ from ddlsched.cli.output import notice
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.io.files import replacing
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.testbed.alone_runs import measure_alone
 from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
 from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.fidelity import Planned, Runs, plan, run_planned
@@ -125,9 +126,9 @@ class Measuring:
                 with crew_on(cluster) as crew:
                     measured_rows(kept, gate_settings(cluster), crew)
                     measure_shares(self.folder / SHARES, gate_settings(cluster), crew)
-                    if not (self.folder / ALONE).exists():
-                        jobs = alone.QUICK_JOBS if (self.folder / QUICK).exists() else alone.JOBS
-                        alone.measure(self.folder / ALONE, jobs, crew, notice)
+                    count = alone.QUICK_JOBS if (self.folder / QUICK).exists() else alone.JOBS
+                    jobs = [alone.drawn(number) for number in range(count)]
+                    measure_alone(self.folder / ALONE, jobs, gate_settings(cluster), crew)
             model = fitted_models(read_measurements(kept))["max-min"]
             for _, group in groupby(self.missing, key=lambda run: mixes.cluster_name(mixes.seed_of(run.mix.name))):
                 together = [run for run in group if not self.is_over]

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import alone
 import measuring
 import mixes
 import pandas as pd
@@ -28,6 +27,7 @@ from ddlsched.errors import InputError
 from ddlsched.performance.calibration.fit import Constant
 from ddlsched.performance.calibration.measurements import read_measurements
 from ddlsched.performance.calibration.reach import Reach
+from ddlsched.performance.calibration.ring_wait import fit_wait, read_alone, wait_text
 from ddlsched.performance.calibration.shares import fit_size_shares, read_shares
 from ddlsched.plugins.names import resolve
 from ddlsched.testbed.fidelity import Mix
@@ -64,7 +64,7 @@ def ring_wait(folder: Path) -> Constant | None:
     if not shares.exists() or not jobs.exists():
         return None
     fit = fit_size_shares(read_shares(shares), read_measurements(rows))
-    return alone.fitted_wait(pd.read_csv(jobs), resolve("contention", fit.of_connections))
+    return fit_wait(read_alone(jobs), resolve("contention", fit.of_connections))
 
 
 def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
             target.mkdir(parents=True, exist_ok=True)
             report.write(target)
     if wait := ring_wait(folder):
-        print(alone.text(pd.read_csv(folder / measuring.ALONE), wait))
+        print(wait_text(read_alone(folder / measuring.ALONE), wait))
     for line in beyond(folder):
         print(line)
 

@@ -3,8 +3,8 @@
     python experiments/fidelity/choosing.py [--measured experiments/fidelity/measured]
 
 A point's error is the mean absolute error of JCTs against runs that were measured before. Held-out mixes are not looked
-at; latency, time of a byte and of a step are those that jobs alone and pairs gave. It prints the best point, the chosen
-one, and how flat it is around them.
+at; latency, time of a byte and of a step, and the wait of rings are those that jobs alone and pairs gave. It prints the
+best point, the chosen one, and how flat it is around them.
 """
 
 from __future__ import annotations

@@ -67,9 +67,10 @@ def _read(path: Path) -> AloneRows:
 
 
 def fit_wait(rows: AloneRows, model: ConnectionShares, *, seed: int = 0) -> Constant:
-    """Return ``wait``: what each further server adds to the time that the model's links take, at least 0.
+    """Return ``wait``: what each further server adds to the time that the model's links take, from 0 to 1.
 
-    It has the least squares of the relative errors; its interval is that of resampled jobs.
+    More than 1 no model takes: then something else held the jobs up. It has the least squares of the relative errors;
+    its interval is that of resampled jobs.
     """
     rings = zip(rows.message_bytes.tolist(), rows.servers.astype(int).tolist(), strict=True)
     links_s = np.array([model.latency_s + model.wire_bytes(*ring) * model.alone_per_byte_s for ring in rings])
@@ -78,7 +79,7 @@ def fit_wait(rows: AloneRows, model: ConnectionShares, *, seed: int = 0) -> Cons
     picked = np.random.default_rng(seed).integers(len(more), size=(_RESAMPLES, len(more)))
     resampled = (more * missing)[picked].sum(axis=1) / (more**2)[picked].sum(axis=1)
     ends = np.quantile(resampled, [0.025, 0.975])
-    return Constant(*np.maximum([(more * missing).sum() / (more**2).sum(), *ends], 0.0).tolist())
+    return Constant(*np.clip([(more * missing).sum() / (more**2).sum(), *ends], 0.0, 1.0).tolist())
 
 
 def wait_text(rows: AloneRows, wait: Constant) -> str:

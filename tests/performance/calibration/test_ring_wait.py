@@ -37,6 +37,11 @@ def test_rings_that_are_faster_than_their_links_do_not_wait() -> None:
     assert fit_wait(rings(-0.05), MODEL).value == 0
 
 
+def test_more_than_a_model_takes_is_not_fitted() -> None:
+    wait = fit_wait(rings(1.5), MODEL).value
+    assert ConnectionShares(wait=wait).wait == 1
+
+
 def test_the_text_has_the_times_of_a_byte() -> None:
     rows = AloneRows(np.array([2.0, 2.0, 3.0]), np.array([1e6] * 3), np.array([0.01, 0.02, 0.04]))
     told = wait_text(rows, fit_wait(rows, MODEL))

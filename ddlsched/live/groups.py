@@ -54,7 +54,7 @@ def _store(seat: Seat, orders: Orders) -> distributed.TCPStore:
     return distributed.TCPStore(orders.host, orders.port, wait_for_workers=False, timeout=_FORMING, **server)
 
 
-class _Sealed(distributed.Store):
+class _Sealed(distributed.Store):  # type: ignore[misc]
     """A store with a group's seal on each value. Counts, which no group needs to be formed, have none."""
 
     def __init__(self, store: distributed.Store, seal: Seal) -> None:

@@ -5,6 +5,7 @@ Jobs of 1 to 512 GPUs in the proportions of large clusters (most are small, most
 minutes to four hours of computing. They arrive so fast that the GPU time which they take alone, their communication
 counted, is ``--load`` of the GPUs' time; at 0.6 they hold three quarters of the GPUs, as they slow each other down, and
 the queue does not grow. ``--counts compute --load 0.8`` counts computing only: more than network and GPUs can carry.
+``--jobs 300 --iterations 0.01 --path sglb`` is for a policy that is asked for each transfer.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def jobs(count: int, load: float, counts: str, seed: int) -> ddlsched.Workload:
     )
 
 
+def shortened(workload: ddlsched.Workload, part: float) -> ddlsched.Workload:
+    """Return the same jobs with a part of their iterations, one at least."""
+    shorter = [dataclasses.replace(job, iterations=max(int(job.iterations * part), 1)) for job in workload]
+    return ddlsched.Workload.of(shorter)
+
+
 def cluster() -> ddlsched.Cluster:
     """Return the cluster."""
     return ddlsched.Cluster(num_servers=256, gpus_per_server=8, topology=TOPOLOGY, exclusive=True)
@@ -98,10 +105,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=0.6)
     parser.add_argument("--counts", choices=("alone", "compute"), default="alone", help="what of a job --load counts")
+    parser.add_argument("--iterations", type=float, default=1.0, help="the part of each job's that is simulated")
     parser.add_argument("--path", action="append", help="by default route, ecmp and least-congested")
     given = parser.parse_args()
-    workload, rows = jobs(given.jobs, given.load, given.counts, seed=1), []
-    run(jobs(20, given.load, given.counts, seed=1), "ecmp")  # loads the compiled code
+    workload, rows = shortened(jobs(given.jobs, given.load, given.counts, seed=1), given.iterations), []
+    few = shortened(jobs(20, given.load, given.counts, seed=1), given.iterations)
+    for path in given.path or ("ecmp",):
+        run(few, None if path == "route" else path)  # loads the compiled code
     for path in [None if path == "route" else path for path in given.path] if given.path else PATHS:
         say(path or "the topology's route")
         result, wall_s, cpu_s = run(workload, path)

@@ -148,6 +148,7 @@ class _RoundRobin:
 
 class _Whimsical(_RoundRobin):
     chosen = "transfer"
+    compiled = False
 
     def path(self, flow: Any, network: Any) -> int:
         loads = [sum(network.flows_on(link) + network.jobs_on(link) for link in links) for links in flow.paths]

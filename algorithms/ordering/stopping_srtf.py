@@ -22,8 +22,9 @@ class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey)
     communication
         As for ``srtf``.
     least_gain_s
-        How much more a running job must have left to be stopped, seconds: what going on costs it, for example. To swap
-        two jobs of as many GPUs lowers the sum of their completion times by the difference, less that cost.
+        A running job is stopped only if it has more than this more left, seconds: what going on costs it, for example.
+        To swap two jobs of as many GPUs lowers the sum of their completion times by the difference, less that cost.
+        With 0 it is stopped for any job that goes before it; of two with as much left that is the lower number.
     """
 
     least_gain_s: float = 0.0
@@ -32,7 +33,12 @@ class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey)
         if not 0.0 <= self.least_gain_s <= 1e9:
             raise InputError(f"stopping-srtf: least_gain_s is {self.least_gain_s}; expected seconds from 0 to 1e9")
 
-    def stopping_key(self, job: JobView, now_s: float) -> tuple[int, float]:
-        """Return the remaining time of a job that waits and the least gain, whole nanoseconds and the rest."""
+    def stopping_key(self, job: JobView, now_s: float) -> tuple[float, ...]:
+        """Return the remaining time of a job that waits and the least gain, whole nanoseconds and the rest.
+
+        Of a gain that is asked for there is one number more, which puts it behind the key of a job that has just as
+        much left, whatever their numbers.
+        """
         whole_ns, rest = self.key(job, now_s)
-        return whole_ns + ns_from_s(self.least_gain_s), rest
+        least_gain_ns = ns_from_s(self.least_gain_s)
+        return (whole_ns + least_gain_ns, rest, 0) if least_gain_ns else (whole_ns, rest)

@@ -119,6 +119,7 @@ class _Known:
 
 class _ChosenAnew:
     chosen: ClassVar[str] = "transfer"
+    compiled: ClassVar[bool] = False  # it keeps the flows of all jobs by name
 
     def __init__(self, intensity: str) -> None:
         self._intensity = intensity

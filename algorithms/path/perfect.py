@@ -40,6 +40,7 @@ class PerfectRouting:
 
 class _Colours:
     chosen: ClassVar[str] = PerfectRouting.chosen
+    compiled: ClassVar[bool] = False  # it keeps the flows of the run by name
 
     def __init__(self) -> None:
         self._edges: dict[Hashable, tuple[int, int]] = {}

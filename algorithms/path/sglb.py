@@ -50,11 +50,11 @@ class Sglb:
 
     def path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return one of the best paths; of equal scores the first are the best."""
-        flows_on: dict[int, int] = {}
-        for links in flow.paths:
-            for link in links:
-                if link not in flows_on:
-                    flows_on[link] = network.flows_on(link)
-        scores = [sum(flows_on[link] for link in links) for links in flow.paths]
-        order = sorted(range(len(scores)), key=scores.__getitem__)
-        return order[flow.hash(self.seed or 0) % min(self.best, len(order))]
+        num_paths, chosen = len(flow.paths), -1
+        for _ in range(flow.hash(self.seed or 0) % min(self.best, num_paths) + 1):
+            before, chosen = chosen, -1
+            for place, links in enumerate(flow.paths):
+                mark = sum(network.flows_on(link) for link in links) * num_paths + place  # ascending as the best are
+                if mark > before and (chosen < 0 or mark < chosen):
+                    chosen = mark
+        return chosen % num_paths

@@ -65,7 +65,10 @@ def compare(
 
     from ddlsched.performance.calibration.measurements import read_measurements
     from ddlsched.performance.calibration.reach import Reach
-    from ddlsched.performance.calibration.shares import read_shares
+    from ddlsched.performance.calibration.ring_wait import fit_wait, read_alone, wait_text
+    from ddlsched.performance.calibration.shares import fit_size_shares, read_shares
+    from ddlsched.plugins.names import resolve
+    from ddlsched.testbed.alone_runs import alone_jobs, measure_alone
     from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
     from ddlsched.testbed.fidelity import Runs, note_settings, plan, run_planned
     from ddlsched.testbed.fidelity_report import report_of
@@ -82,20 +85,25 @@ def compare(
     note_settings(out, described | {"seed": wanted.seed})
     planned, runs, realtime = plan([mix], wanted.repeats, seed=wanted.seed), Runs(out), not asked.no_realtime
     missing = runs.missing(planned)
-    if missing or not (out / "calibration.csv").exists() or not (out / "shares.csv").exists():
+    calibration = ("calibration.csv", "shares.csv", "alone.csv")
+    if missing or not all((out / name).exists() for name in calibration):
         with crew_of(mix.cluster, asked.hosts, asked.token_file, realtime=realtime) as crew:
             notice("measuring jobs alone and pairs")
             settings = gate_settings(mix.cluster)
             fitted = fitted_models(measured_rows(out / "calibration.csv", settings, crew))
             measure_shares(out / "shares.csv", settings, crew)
+            measure_alone(out / "alone.csv", alone_jobs(settings), settings, crew)
             for run in track(missing, "running", console=Console(stderr=True)):
                 runs.keep(run, run_planned(run, crew, fitted["max-min"], realtime=realtime))
     rows = read_measurements(out / "calibration.csv")
-    models = run_models(rows, read_shares(out / "shares.csv"))
+    shares, alone = read_shares(out / "shares.csv"), read_alone(out / "alone.csv")
+    wait = fit_wait(alone, resolve("contention", fit_size_shares(shares, rows).of_connections))
+    models = run_models(rows, shares, wait=wait.value)
     models |= {name: RunModel(contention=name) for name in wanted.contention or ()}
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())
+    emit(wait_text(alone, wait))
     for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
         notice(line)
     notice(f"tables and charts: {out}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, It
 __all__ = ["Costs", "PlannedTransfer"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTransfer:
+class PlannedTransfer(NamedTuple):
     """What one collective puts on the network while its job has its GPUs.
 
     Parameters
@@ -77,17 +76,17 @@ class Costs:
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the bytes that a message puts on each link of its ring."""
-        name = f"contention {label(self._contention)}: wire_bytes"
+        name = lambda: f"contention {label(self._contention)}: wire_bytes"  # noqa: E731
         wire = guarded(name, lambda: self._contention.wire_bytes(message_bytes, num_servers))
         if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
-            raise PluginError(f"{name} answered {wire!r}; expected a finite number of bytes >= 0")
+            raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
         return float(wire)
 
-    def planned(self, number: int, chosen: list[int]) -> list[PlannedTransfer]:
+    def planned(self, number: int, chosen: list[int], servers: tuple[int, ...]) -> list[PlannedTransfer]:
         """Return what each of a job's collectives puts on the network if the job has these GPUs, in placement order."""
         way = self._routes.of_job(number)
-        if self._has_plain_rings(number):
-            messages, servers = self.messages(number), self._servers(chosen)
+        if self.has_plain_rings(number):
+            messages = self.messages(number)
             ring = self._routes.ring(servers, way) if messages else Ring((), 0.0)
             return [self._plain(ring, message, len(servers)) for message in messages]
         ranks = [self._rank(gpu) for gpu in chosen]
@@ -96,20 +95,17 @@ class Costs:
             for task, workers in self._collectives(number)
         ]
 
-    def planned_anew(self, number: int, place: int, chosen: list[int]) -> PlannedTransfer:
+    def planned_anew(self, number: int, place: int, chosen: Sequence[int], servers: tuple[int, ...]) -> PlannedTransfer:
         """Return what one of a job's collectives, by its place among them, puts on the network along paths of now."""
         way = self._routes.asked(number)
-        if self._has_plain_rings(number):
-            servers = self._servers(chosen)
+        if self.has_plain_rings(number):
             return self._plain(self._routes.ring(servers, way), self.messages(number)[place], len(servers))
         task, workers = self._collectives(number)[place]
         return self._planned(task, [self._rank(chosen[worker]) for worker in workers], way)
 
-    def _has_plain_rings(self, number: int) -> bool:
+    def has_plain_rings(self, number: int) -> bool:
+        """Return whether all of a job's collectives are rings over its servers, whose inside costs nothing."""
         return self._state.network.inside is None and self._only_all_reduces[number]
-
-    def _servers(self, chosen: list[int]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(self._state.server_of_gpu[gpu] for gpu in chosen))
 
     def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
         return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)

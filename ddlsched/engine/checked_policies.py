@@ -125,13 +125,13 @@ class CheckedPolicies:
         return [int(gpu) for gpu in chosen]
 
     @property
-    def paths_are_chosen_anew(self) -> bool:
-        """Whether the path policy is asked whenever a transfer becomes ready, and not when its job is placed."""
+    def path_chosen_anew(self) -> Any:
+        """The path policy if it is asked whenever a transfer becomes ready, and not when its job is placed, or None."""
         chosen = getattr(self.path, "chosen", "placement")
         if chosen not in ("placement", "transfer"):
             what = f"path {self.label('path')}: chosen is {chosen!r}"
             raise PluginError(f"{what}; expected 'placement' or 'transfer'")
-        return bool(chosen == "transfer")
+        return self.path if chosen == "transfer" else None
 
     def choose_path(self, flow: FlowView, network: LinkLoads) -> int:
         """Return which of its paths a path policy gives a flow."""

@@ -13,6 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
 from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance, most_slices
@@ -100,8 +101,9 @@ class Simulation:
             rescale_cost=settings.rescale_cost,
         )
         asked = policies.order, policies.communication, policies.contention
-        others = policies.placement, policies.allocation, policies.path
-        self._forms = PolicyForms(*asked, in_python, others, predicted=disturbances.prediction_error > 0)
+        path, predicted = policies.path_chosen_anew, disturbances.prediction_error > 0
+        others = policies.placement, policies.allocation, None if path is policies.path else policies.path
+        self._forms = PolicyForms(*asked, in_python, others, predicted, path)
         num_slices = _SLICES if settings.window else 0
         moving = policies.order_stops or policies.placement_moves
         arrays = build_state(
@@ -116,7 +118,9 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers)
+        in_loop = self._forms.paths_are_compiled and settings.window is None  # Python notes recorded links
+        hops = HopTables(state, self._routes) if in_loop else None
+        self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving: StopsAndMoves | None = None
         if moving:
             self._moving = StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill)
@@ -134,21 +138,16 @@ class Simulation:
         run = self._state.run
         self._forms.write(run)
         run.elastic = bool(self._resizing.jobs)
-        run.rerouting = self._routes.chosen_anew
+        run.rerouting, run.latency_s = self._routes.chosen_anew, self._settings.contention.latency_s
         if self._routes.chosen:  # by the transfers in the lists of all links
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        run.grouping = self._may_group(window)
+        run.grouping = window is None  # otherwise each GPU's tasks are recorded
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
             run.record_to_ns = MAX_NS if window.to_s >= MAX_NS / NS_PER_S else ns_from_s(window.to_s)
-
-    @staticmethod
-    def _may_group(window: Window | None) -> bool:
-        """Return whether GPUs in the same state may be simulated as one: not where each one's tasks are recorded."""
-        return window is None
 
     def _may_skip_networked(self) -> bool:
         """Return whether jobs on several servers that meet nobody may skip iterations."""
@@ -162,9 +161,8 @@ class Simulation:
         outlasts its prediction has left does not fall by the same in every iteration.
         """
         run = self._state.run
-        foreseen = not self._settings.disturbances.prediction_error
-        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1 and foreseen
-        return calm and self._forms.may_jump()
+        calm = bool(run.skipping_networked) and not run.elastic and len(self._state.arrays.jitter) == 1
+        return calm and not self._settings.disturbances.prediction_error and self._forms.may_jump()
 
     def run(self) -> Finished:
         """Run to the end of the last job, or until the run is cut off."""
@@ -211,6 +209,8 @@ class Simulation:
             yield Part.PYTHON
         if run.rerouting:
             yield Part.PATHS
+        if self._placing.hops is not None:
+            yield Part.COMPILED_PATHS
         if run.elastic:
             yield Part.ELASTIC
         if run.contention == Contention.SHARES:
@@ -220,9 +220,9 @@ class Simulation:
 
     def _begin_to_jump(self) -> None:
         """Get what looks for periods, which only long runs call; that is not part of the run's own time."""
-        begin = time.perf_counter()
+        self._compiling_s -= time.perf_counter()
         ensure_compiled(self._state.run, [Part.JUMPS])
-        self._compiling_s += time.perf_counter() - begin
+        self._compiling_s += time.perf_counter()
 
     def _pause_at_end(self) -> int:
         return self._settings.span.until_ns if self._settings.span.until_ns < MAX_NS else int(NEVER)

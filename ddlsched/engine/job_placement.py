@@ -9,6 +9,8 @@ import numpy as np
 
 from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
 from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.hop_tables import HopTables
+from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.loop.loads import fill_loads
@@ -38,9 +40,12 @@ class JobPlacement:
         routes: Routes,
         restart_ns: int,
         transfers: StateTransfers,
+        hops: HopTables | None = None,
     ) -> None:
         self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
         self._routes, self._transfers = routes, transfers
+        self.hops = hops
+        """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
         self.state_at: dict[int, tuple[int, ...]] = {}
         """Where the state of each worker of a job is that a policy has taken off its GPUs: servers."""
         self._reserved_ns: dict[int, int] = {}
@@ -65,12 +70,11 @@ class JobPlacement:
         """Ask who of the queue starts, and where."""
         state, run, view = self._state, self._state.run, self.view()
         queue = state.arrays.queue[: run.num_queued].copy()
-        stays = np.ones(len(queue), bool)
         for number, chosen in self._starts(queue, view):
             self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
-            stays[queue == number] = False
-        run.num_queued = run.num_sorted = np.count_nonzero(stays)
-        state.arrays.queue[: run.num_queued] = queue[stays]
+        left = queue[state.jobs.state[queue] == JobState.QUEUED]
+        run.num_queued = run.num_sorted = len(left)
+        state.arrays.queue[: len(left)] = left
         if run.record:
             self._note_reservations()
 
@@ -81,13 +85,13 @@ class JobPlacement:
             if len(queue):
                 yield from self._asker.place_round(JobQueue(queue, state.views), view)
             return
-        place = next_fitting(state.arrays, queue, 0)
-        while place >= 0:
+        place = 0
+        while place < len(queue) and (place := next_fitting(state.arrays, queue, place)) >= 0:
             number = queue.item(place)
             chosen = self._asker.place(state.views[number], view)
             if chosen is not None:
                 yield number, chosen
-            place = next_fitting(state.arrays, queue, place + 1)
+            place += 1
 
     def _note_reservations(self) -> None:
         """Note the reservations that are new or have changed."""
@@ -98,27 +102,27 @@ class JobPlacement:
 
     def put(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
-        state, costs = self._state, self._costs
+        state, costs, view = self._state, self._costs, self._state.views[number]
         servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
-        planned, transfers = costs.planned(number, chosen), self._state_transfers(number, chosen)
-        if any(transfer.links for transfer in planned):
+        planned = costs.planned(number, chosen, servers)
+        transfers = self._state_transfers(number, chosen)
+        crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
+        if crossed:
             reduces_ns = costs.iteration_ns(number, planned)
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, len(servers), planned, -1 if transfers else hold_ns)
-        state.views[number]._placed(tuple(chosen), servers)
-        first = state.jobs.first_transfer.item(number)
-        for t, transfer in enumerate(planned, first):
-            view = state.views[number]
+        self._join(number, chosen, servers, planned, crossed, -1 if transfers else hold_ns)
+        view._placed(tuple(chosen), servers)
+        stay = Residency(number, tuple(chosen), {}, state.now_ns, hold_ns)
+        for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
-        links_of = {state.transfers.task.item(t): transfer.links for t, transfer in enumerate(planned, first)}
-        links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
-        state_bytes = sum(transfer.size_bytes for transfer in transfers)
-        stay = Residency(number, tuple(chosen), links_of, state.now_ns, hold_ns, state_bytes=state_bytes)
+            stay.links_of[state.transfers.task.item(t)] = transfer.links
         state.stays.append(stay)
         if transfers:
+            stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
+            stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
             self._make_room([], sum(len(transfer.links) for transfer in transfers), 0)
             self._transfers.send(number, transfers, hold_ns)
 
@@ -128,22 +132,24 @@ class JobPlacement:
         return self._transfers.needed(number, sources, chosen) if sources else []
 
     def _join(
-        self, number: int, chosen: list[int], num_servers: int, planned: list[PlannedTransfer], hold_ns: int
+        self,
+        number: int,
+        chosen: list[int],
+        servers: tuple[int, ...],
+        planned: list[PlannedTransfer],
+        crossed: list[int],
+        hold_ns: int,
     ) -> None:
-        """Put a job on its GPUs and links."""
+        """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
         state, costs = self._state, self._costs
-        links = [*dict.fromkeys(transfer.links for transfer in planned)]
-        if self._routes.chosen_anew:
-            links.append(self._routes.candidates)
-        job_links = tuple(dict.fromkeys(chain.from_iterable(links)))
-        crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
-        self._make_room(chosen, len(crossed), len(job_links))
+        job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
+        self._make_room(chosen, self._most_crossings(number, servers, planned, crossed), len(job_links))
         place_job(
             state.arrays,
             number,
             len(state.stays),
             np.array(chosen, np.int64),
-            num_servers,
+            len(servers),
             np.array(job_links, np.int64),
             np.array([len(transfer.links) for transfer in planned], np.int64),
             np.array(crossed, np.int64),
@@ -154,6 +160,14 @@ class JobPlacement:
             hold_ns,
         )
 
+    def _most_crossings(
+        self, number: int, servers: tuple[int, ...], planned: list[PlannedTransfer], crossed: list[int]
+    ) -> int:
+        """Return how many links the transfers of a job may come to have in all; have the loop choose if it can."""
+        if self.hops is None or not self._costs.has_plain_rings(number):
+            return len(crossed)
+        return len(planned) * self.hops.write(number, servers)
+
     def reroute(self) -> None:
         """Give each transfer that has become ready the paths that the policy chooses now, by number."""
         state = self._state
@@ -162,7 +176,7 @@ class JobPlacement:
             number = state.transfers.job.item(transfer)
             stay = state.stays[state.jobs.stay.item(number)]
             place = transfer - state.jobs.first_transfer.item(number)
-            planned = self._costs.planned_anew(number, place, list(stay.gpus))
+            planned = self._costs.planned_anew(number, place, stay.gpus, state.views[number].servers)
             self._make_room([], len(planned.links), 0)
             shares = planned.shares or (1.0,) * len(planned.links)
             latency_ns = self._costs.latency_s(planned.cable_latency_s) * NS_PER_S

@@ -22,13 +22,14 @@ from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, pr
 
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
-Kind = Literal["order", "communication", "contention"]
+Kind = Literal["order", "communication", "contention", "path"]
 _NOTHING_IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 DOORS: dict[Door, Kind] = {
     Door.ORDER: "order",
     Door.COMMUNICATION: "communication",
     Door.CONTENTION: "contention",
+    Door.PATH: "path",
 }
 
 
@@ -75,12 +76,14 @@ class Form:
 
 
 class PolicyForms:
-    """The forms of a run's order, communication policy and contention model.
+    """The forms of a run's order, communication policy and contention model, and of a path policy.
 
     Parameters
     ----------
     order, communication, contention
         What is asked during the run.
+    path
+        What is asked whenever a transfer becomes ready; None if nothing is.
     in_python
         Those that are asked in Python, whatever they are.
     others
@@ -102,16 +105,18 @@ class PolicyForms:
         in_python: frozenset[Kind],
         others: tuple[Any, ...] = (),
         predicted: bool = False,
+        path: Any = None,
     ) -> None:
         self._predicted = predicted
-        asked = {id(policy) for policy in (order, communication, contention)}
-        self._all_different = len(asked) == 3 and asked.isdisjoint(map(id, others))
+        asked = [id(policy) for policy in (order, communication, contention, path) if policy is not None]
+        self._all_different = len({*asked}) == len(asked) and {*asked}.isdisjoint(map(id, others))
         self.communication_form = communication_form(communication)
         self.contention_form = contention_form(contention)
         self.order = self._form("order", order, ("key",), in_python)
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
+        self.path = Form(path) if path is None else self._form("path", path, ("path",), in_python)
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
         wanted = getattr(type(policy), "compiled", None)
@@ -138,6 +143,11 @@ class PolicyForms:
     def all_compiled(self) -> bool:
         """Whether the loop never asks Python for an order, a transfer or a rate."""
         return all(form.is_compiled for form in self._forms())
+
+    @property
+    def paths_are_compiled(self) -> bool:
+        """Whether the loop asks for paths itself: nobody in Python looks at the links of transfers then."""
+        return self.path.is_compiled and self.all_compiled
 
     def check_unchanged(self) -> None:
         """Check that what compiled methods took for constant during a run still is what it was.
@@ -169,6 +179,8 @@ class PolicyForms:
         self._write_order(run)
         self._write_communication(run)
         self._write_contention(run)
+        if self.path.is_compiled:
+            run.path_address, run.path_fields = self.path.methods["path"].address, self.path.fields_address
 
     def _write_order(self, run: Records) -> None:
         order = self.order

@@ -23,16 +23,10 @@ class Routes:
     def __init__(self, state: RunState, asker: CheckedPolicies) -> None:
         self._state, self._asker = state, asker
         self._candidates: dict[int, None] = {}
-
-    @property
-    def chosen(self) -> bool:
+        self.chosen = asker.path is not None
         """Whether a policy chooses paths."""
-        return self._asker.path is not None
-
-    @property
-    def chosen_anew(self) -> bool:
+        self.chosen_anew = asker.path_chosen_anew is not None
         """Whether each transfer gets its paths when it becomes ready."""
-        return self._asker.path is not None and self._asker.paths_are_chosen_anew
 
     def ring(self, servers: Sequence[int], way: Way) -> Ring:
         """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
@@ -48,13 +42,13 @@ class Routes:
 
         Where transfers choose anew, it is the topology's own route, and :meth:`candidates` has the links of all others.
         """
-        network, candidates = self._state.network, dict[int, None]()
+        network = self._state.network
         if not self.chosen_anew:
-            return network.own_way if self._asker.path is None else self.asked(number)
-        self._candidates = candidates
+            return self.asked(number) if self.chosen else network.own_way
+        candidates = self._candidates = dict[int, None]()
 
         def way(source: Card, target: Card) -> Path:
-            offered, route = self._offered(number, network.node(source), network.node(target))
+            offered, route = self.offered(number, network.node(source), network.node(target))
             candidates.update(dict.fromkeys(link for path in offered for link in path.links))
             return offered[route]
 
@@ -72,7 +66,7 @@ class Routes:
 
         def way(source: Card, target: Card) -> Path:
             if (source, target) not in paths:
-                offered, route = self._offered(number, network.node(source), network.node(target))
+                offered, route = self.offered(number, network.node(source), network.node(target))
                 links = [path.links for path in offered]
                 cards = () if network.inside is None else (source[1], target[1])
                 view = FlowView(len(paths), state.views[number], source[0], target[0], links, route, cards)
@@ -82,7 +76,7 @@ class Routes:
 
         return way
 
-    def _offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
+    def offered(self, number: int, source: Node, target: Node) -> tuple[Sequence[Path], int]:
         """Return the paths that the topology offers a flow, and which of them is its own route."""
         network, state = self._state.network, self._state
         try:

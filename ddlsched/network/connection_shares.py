@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
 from ddlsched.network.rates import weighted_max_min
@@ -29,15 +29,22 @@ class ConnectionShares(SizeShares):
     ----------
     loss
         Of a link with k jobs: it carries 1 / (1 + loss (k - 1)) of what it carries for one.
+    wait
+        What each further server of a ring adds to the time of a byte, as a share of it: a ring over n servers is at
+        most 1 / (1 + wait (n - 1)) as fast as its links, as its servers wait for each other. Others fill these gaps.
     """
 
     exponent: float = 0.25
     loss: float = 0.0
+    wait: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.loss <= 1:
-            raise InputError(f"contention ConnectionShares: loss is {self.loss}; expected a number from 0 to 1")
+        for name in ("loss", "wait"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"contention ConnectionShares: {name} is {getattr(self, name)}; expected a number from 0 to 1"
+                )
 
     def rates(self, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
         """Return the rate of each active transfer, bytes per second."""
@@ -53,4 +60,15 @@ class ConnectionShares(SizeShares):
         weights = [self.weight_of(all_bytes) * mine / all_bytes for all_bytes, mine in zip(whole, own, strict=True)]
         alone = {link: links[link].relative_bandwidth / self.alone_per_byte_s for link in jobs}
         free = {link: alone[link] / (1.0 + self.loss * (len(jobs[link]) - 1)) for link in jobs}
-        return weighted_max_min(active, weights, free)
+        bounded = [_Bounded(transfer.servers, (*transfer.links, -1 - transfer.job.number)) for transfer in active]
+        for transfer in active:
+            slowest = min((alone[link] for link in transfer.links), default=0.0)
+            free[-1 - transfer.job.number] = slowest / (1.0 + self.wait * (len(transfer.servers) - 1))
+        return weighted_max_min(bounded, weights, free)
+
+
+class _Bounded(NamedTuple):
+    """A transfer over its links and one of its job's own, which bounds its ring; real ones have numbers from 0."""
+
+    servers: Sequence[int]
+    links: tuple[int, ...]

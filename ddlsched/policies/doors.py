@@ -73,8 +73,8 @@ Two more methods, for any of these policies:
     that ``begin`` returned. A communication policy that has it is asked in Python, and so is an order without
     ``stops``; of an order with ``stops`` it is asked after each round of placement.
 
-``key``, ``admit``, ``transfer_key``, ``link_rate``, ``weight`` and ``level`` are compiled from the class's own source;
-the other methods are called in Python. A class may say how:
+``key``, ``admit``, ``transfer_key``, ``link_rate``, ``weight`` and ``level``, and a ``path`` that is asked for each
+transfer, are compiled from the class's own source; the other methods are called in Python. A class may say how:
 
 ``compiled``
     True: it is an error if the class cannot be compiled. False: it is asked in Python. Not stated: it is compiled, or a
@@ -205,7 +205,7 @@ class PathPolicy(Protocol):
 
         Asked when a job is placed, for each flow of its collectives; flows of the job that have their path count at
         once. It holds until the job leaves its GPUs. A class with ``chosen = "transfer"`` is asked instead whenever a
-        transfer becomes ready, for each of its flows, and a path holds until the transfer ends.
+        transfer becomes ready, for each of its flows, and a path holds until the transfer ends; it is compiled.
         """
         ...
 

@@ -20,12 +20,12 @@ _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 them. Its ``choosing.py`` prints how others do."""
 
 
-def run_models(rows: Measurements, shares: ShareRows | None) -> dict[str, RunModel]:
+def run_models(rows: Measurements, shares: ShareRows | None, *, wait: float = 0.0) -> dict[str, RunModel]:
     """Return the models by name: those that the rows fit, and those that need shares if these were measured.
 
-    ``connection-shares`` is the testbed as it is known. Each model after it leaves one thing out (one share a job,
-    shares that grow with what is in flight, the loss of links that several jobs cross, the price of steps, the chunks
-    under way of a paused transfer) or adds one.
+    ``connection-shares`` is the testbed as it is known, with the ``wait`` of rings if jobs alone told it. Each model
+    after it leaves one thing out (one share a job, shares that grow with what is in flight, the loss of links that
+    several jobs cross, the price of steps, the chunks under way of a paused transfer, the wait) or adds one.
 
     Raises
     ------
@@ -39,7 +39,11 @@ def run_models(rows: Measurements, shares: ShareRows | None) -> dict[str, RunMod
     models["size-shares"] = RunModel(contention=fit.whole, in_chunks=fit.in_chunks)
     found = {name: constant.value for name, constant in fit.constants.items()}
     whole = ConnectionShares(
-        latency_s=found["latency_s"], per_byte_s=found["per_byte_s"], step_s=found.get("step_s", 0.0), **_CHOSEN
+        latency_s=found["latency_s"],
+        per_byte_s=found["per_byte_s"],
+        step_s=found.get("step_s", 0.0),
+        wait=wait,
+        **_CHOSEN,
     )
     return models | _with_ablations(whole, fitted_constants(rows))
 
@@ -56,5 +60,6 @@ def _with_ablations(whole: ConnectionShares, without_steps: Mapping[str, float])
         f"{WITHOUT}no loss": replace(model, contention=replace(whole, loss=0.0)),
         f"{WITHOUT}no steps": replace(model, contention=replace(whole, step_s=0.0, **without_steps)),
         f"{WITHOUT}pauses at once": replace(model, chunks_end=False),
+        **({f"{WITHOUT}no wait": replace(model, contention=replace(whole, wait=0.0))} if whole.wait else {}),
         f"{WITH}jitter of 3 %": replace(model, jitter_cv=0.03, seeds=3),
     }

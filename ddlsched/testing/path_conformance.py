@@ -8,7 +8,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.loop.codes import TransferState
 from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import SEEDS, assert_frozen_dataclass, begun, finishes_of
-from ddlsched.testing.examples import example_workload
+from ddlsched.testing.examples import example_workload, python_form
 from ddlsched.testing.handmade import flow_view, job_view, link_loads
 
 __all__ = ["PathConformance"]
@@ -49,6 +49,15 @@ class PathConformance:
             results = [simulate(example_workload(seed), _CLUSTER, path=self.make(), seed=seed) for _ in range(2)]
             assert all(finish > 0 for finish in finishes_of(results[0])), "every job finishes"
             assert finishes_of(results[0]) == finishes_of(results[1]), "the same seed gives the same run"
+
+    def test_compiled_it_decides_as_in_python(self) -> None:
+        """Where it is asked for each transfer; otherwise it is asked in Python alone."""
+        policy = begun(self.make())
+        if getattr(policy, "chosen", "placement") == "transfer" and getattr(policy, "compiled", None) is not False:
+            for seed in SEEDS:
+                forms: list[Any] = [self.make(), python_form(self.make())]
+                results = [simulate(example_workload(seed), _CLUSTER, path=form, seed=seed) for form in forms]
+                assert finishes_of(results[0]) == finishes_of(results[1]), "both forms agree"
 
     def test_every_link_carries_what_is_sent_over_it(self) -> None:
         """On each tier as many bytes go up as come down, and no link carries more than it can."""

@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from time import monotonic
 
+import alone
 import mixes
 import pandas as pd
 
@@ -15,6 +16,7 @@ from ddlsched.cli.output import notice
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.io.files import replacing
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.testbed.alone_runs import measure_alone
 from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
 from ddlsched.testbed.crews import WorkerCrew
 from ddlsched.testbed.fidelity import Planned, Runs, plan, run_planned
@@ -25,6 +27,7 @@ from ddlsched.testbed.share_runs import measure_shares
 
 CALIBRATION = "calibration.csv"
 SHARES = "shares.csv"
+ALONE = "alone.csv"
 MEASURED = "measured.csv"
 QUICK = "quick"
 """A file that is there if the mixes are the short ones."""
@@ -117,12 +120,15 @@ class Measuring:
             return
         kept = self.folder / CALIBRATION
         with namespace_crew(realtime=True) as crew_on:
-            if not kept.exists() or not (self.folder / SHARES).exists():
+            if any(not (self.folder / name).exists() for name in (CALIBRATION, SHARES, ALONE)):
                 notice("measuring jobs alone and pairs")
                 cluster = mixes.cluster_of(mixes.CALIBRATED)
                 with crew_on(cluster) as crew:
                     measured_rows(kept, gate_settings(cluster), crew)
                     measure_shares(self.folder / SHARES, gate_settings(cluster), crew)
+                    count = alone.QUICK_JOBS if (self.folder / QUICK).exists() else alone.JOBS
+                    jobs = [alone.drawn(number) for number in range(count)]
+                    measure_alone(self.folder / ALONE, jobs, gate_settings(cluster), crew)
             model = fitted_models(read_measurements(kept))["max-min"]
             for _, group in groupby(self.missing, key=lambda run: mixes.cluster_name(mixes.seed_of(run.mix.name))):
                 together = [run for run in group if not self.is_over]

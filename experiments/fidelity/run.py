@@ -24,9 +24,12 @@ import pandas as pd
 from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
+from ddlsched.performance.calibration.fit import Constant
 from ddlsched.performance.calibration.measurements import read_measurements
 from ddlsched.performance.calibration.reach import Reach
-from ddlsched.performance.calibration.shares import read_shares
+from ddlsched.performance.calibration.ring_wait import fit_wait, read_alone, wait_text
+from ddlsched.performance.calibration.shares import fit_size_shares, read_shares
+from ddlsched.plugins.names import resolve
 from ddlsched.testbed.fidelity import Mix
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
 from ddlsched.testbed.run_models import run_models
@@ -50,10 +53,18 @@ def measure(args: argparse.Namespace) -> None:
 
 def fitted(folder: Path) -> dict[str, RunModel]:
     """Return the models with the constants that jobs alone and pairs gave."""
-    shares = folder / measuring.SHARES
-    return run_models(
-        read_measurements(folder / measuring.CALIBRATION), read_shares(shares) if shares.exists() else None
-    )
+    rows, shares = read_measurements(folder / measuring.CALIBRATION), folder / measuring.SHARES
+    wait = ring_wait(folder)
+    return run_models(rows, read_shares(shares) if shares.exists() else None, wait=wait.value if wait else 0.0)
+
+
+def ring_wait(folder: Path) -> Constant | None:
+    """Return what each further server of a ring adds, if jobs alone were measured."""
+    rows, shares, jobs = (folder / name for name in (measuring.CALIBRATION, measuring.SHARES, measuring.ALONE))
+    if not shares.exists() or not jobs.exists():
+        return None
+    fit = fit_size_shares(read_shares(shares), read_measurements(rows))
+    return fit_wait(read_alone(jobs), resolve("contention", fit.of_connections))
 
 
 def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
@@ -137,6 +148,8 @@ def main(arguments: Sequence[str]) -> None:
             target = tables / half.replace(" ", "_")
             target.mkdir(parents=True, exist_ok=True)
             report.write(target)
+    if wait := ring_wait(folder):
+        print(wait_text(read_alone(folder / measuring.ALONE), wait))
     for line in beyond(folder):
         print(line)
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from ddlsched.engine.compiled import views
-from ddlsched.engine.compiled.view_types import JOB, LINK, NETWORK, TRANSFER
+from ddlsched.engine.compiled import path_views, views  # noqa: F401 (the first adds names to the second)
+from ddlsched.engine.compiled.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
 from ddlsched.network.contention import SharedLink
-from ddlsched.policies.views import JobView, NetworkView, TransferView
+from ddlsched.policies.views import FlowView, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.testing import network_view
 
 TEXTS_AND_OBJECTS = {"job_id", "model", "user", "dag", "time_limit_s", "shares"}
@@ -28,8 +28,10 @@ def names_in_python(view: object) -> set[str]:
         (TRANSFER, names_in_python(TransferView) - TEXTS_AND_OBJECTS),
         (NETWORK, names_in_python(network_view()) | names_in_python(NetworkView)),
         (LINK, {field.name for field in dataclasses.fields(SharedLink)}),
+        (FLOW, names_in_python(FlowView)),
+        (LOADS, names_in_python(LinkLoads)),
     ],
-    ids=["job", "transfer", "network", "link"],
+    ids=["job", "transfer", "network", "link", "flow", "network of a path policy"],
 )
 def test_names_are_the_same_in_both_worlds(view, names):
     assert views.names_of(view) == names

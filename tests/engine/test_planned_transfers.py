@@ -16,7 +16,7 @@ ITERATIONS = 50
 def planned(monkeypatch):
     """Let the first all-reduce of a job cross servers 0 and 1, the second the links of 2 and 3, after a latency."""
 
-    def plan(self, number, servers):
+    def plan(self, number, chosen, servers):
         first, second = self.messages(number)
         return [PlannedTransfer((0, 1), first, 0.0), PlannedTransfer((2, 3), second, 0.25)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from itertools import product
 from typing import cast
@@ -324,6 +325,24 @@ def test_a_run_that_jumps_agrees_with_the_reference(communication: str) -> None:
     setting = dataclasses.replace(setting, cluster=one_gpu_a_server, placement="first-fit")
     result = run_engine(setting)
     assert result.finished.state.run[0].jumped_iterations > 0
+    assert_agrees(result, run_reference(setting))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_that_jump_and_refuse_agree_with_the_reference(seed: int) -> None:
+    rng = random.Random(seed)
+    setting = contending(rng.randint(3, 5), 100.0, "srsf", ("bounded-overlap:limit=1", "adadual")[seed % 2])
+    jobs = [
+        dataclasses.replace(
+            job, num_gpus=rng.randint(2, 3), iterations=rng.randint(40, 90), arrival_s=rng.choice((0.0, 0.1, 0.333))
+        )
+        for job in setting.workload
+    ]
+    cluster = ddlsched.Cluster(num_servers=3, gpus_per_server=len(jobs) // 2, gpu_memory_mb=1000.0)
+    setting = dataclasses.replace(setting, workload=Workload.of(jobs), cluster=cluster, placement="first-fit")
+    result = run_engine(setting)
+    assert result.finished.state.run[0].jumped_iterations > 0
+    assert (result.jobs["network_wait_s"] > 0).any()  # only what is refused waits
     assert_agrees(result, run_reference(setting))
 
 

@@ -89,7 +89,15 @@ def test_a_job_with_as_much_left_is_not_stopped_for_one_that_comes_later():
 def test_a_job_stops_only_where_that_gains_more_than_is_asked_for(least_gain_s: float, stops: int):
     # At 2.5 s "long" has 8 s of iterations left that have not ended, "short" 3 s.
     order = StoppingShortestRemainingTimeFirst(least_gain_s=least_gain_s)
-    assert column(run(LONG, SHORT, order=order), "restarts") == {"long": stops, "short": 0}
+    for jobs in ((LONG, SHORT), (SHORT, LONG)):  # whichever has the lower number
+        assert column(run(*jobs, order=order), "restarts") == {"long": stops, "short": 0}
+
+
+def test_without_a_least_gain_the_lower_number_goes_before_one_with_as_much_left():
+    late, early = job("late", 4, 3, arrival_s=2.0), job("early", 4, 5)
+    assert column(run(late, early, order=SRTF), "restarts") == {"late": 0, "early": 1}
+    least = StoppingShortestRemainingTimeFirst(least_gain_s=1e-9)
+    assert column(run(late, early, order=least), "restarts") == {"late": 0, "early": 0}
 
 
 def test_with_what_going_on_costs_as_the_least_gain_jobs_end_sooner_on_average():

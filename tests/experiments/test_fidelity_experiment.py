@@ -22,6 +22,7 @@ from ddlsched.testbed.fidelity import Planned
 from ddlsched.testbed.real_run import RealRun
 from ddlsched.testbed.run_models import run_models
 from ddlsched.testbed.simulated import RunModel
+from ddlsched.workload.job import Job
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
 FIDELITY = EXPERIMENTS / "fidelity"
@@ -117,6 +118,21 @@ def test_the_page_shows_the_errors_under_each_policy(policy: str) -> None:
     assert f"| {policy} | {' | '.join(shown)} |" in PAGE
 
 
+def test_the_wait_is_that_of_the_jobs_alone_as_the_page_says() -> None:
+    wait = run.ring_wait(MEASURED)
+    models = run.fitted(MEASURED)
+    assert models["connection-shares"].contention.wait == wait.value
+    assert models["- no wait"].contention.wait == 0
+    assert f"adds {percent(wait.value, wait.low, wait.high)} % to its time" in PAGE
+
+
+def test_jobs_alone_are_those_of_the_mixes() -> None:
+    jobs = [measuring.alone.drawn(number) for number in range(measuring.alone.JOBS)]
+    assert len({(job.num_gpus, job.iteration.message_bytes) for job in jobs}) == measuring.alone.JOBS
+    assert {job.num_gpus for job in jobs} == {2, 3, 4}
+    assert all(0.2e6 <= job.iteration.message_bytes <= 2.4e6 and job.iteration.buckets == 1 for job in jobs)
+
+
 def test_the_page_shows_the_gains_of_its_table() -> None:
     table = pd.read_csv(FIDELITY / "expected" / "held_out" / "gains_over_mixes.csv")
     for policy, rows in table.groupby("policy"):
@@ -183,9 +199,9 @@ def test_a_folder_without_runs_is_said(tmp_path: Path) -> None:
         run.reports(tmp_path)
 
 
-def few_models(*measured: Any) -> dict[str, RunModel]:
+def few_models(*measured: Any, wait: float) -> dict[str, RunModel]:
     """Return what takes little time to simulate."""
-    models = run_models(*measured)
+    models = run_models(*measured, wait=wait)
     return {name: models[name] for name in ("max-min", "linear", "size-shares") if name in models}
 
 
@@ -202,6 +218,7 @@ class SimulatedTestbed:
         monkeypatch.setattr(measuring, "run_planned", self.run_planned)
         monkeypatch.setattr(measuring, "measured_rows", self.calibrate)
         monkeypatch.setattr(measuring, "measure_shares", self.measure_shares)
+        monkeypatch.setattr(measuring, "measure_alone", self.measure_alone)
         monkeypatch.setattr(measuring, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(run, "run_models", few_models)
 
@@ -221,6 +238,10 @@ class SimulatedTestbed:
         pairs = [f"{size},1600000,2,0,{2.5e-7 * size}" for size in (200_000, 400_000, 800_000)]
         rows = [*pairs, "800000,0,2,400000,0.1"]
         path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n", encoding="utf-8")
+
+    def measure_alone(self, path: Path, jobs: list[Job], settings: object, crew: object) -> None:
+        assert len(jobs) == 6
+        shutil.copy(MEASURED / measuring.ALONE, path)
 
     def run_planned(self, planned: Planned, crew: object, model: str) -> RealRun:
         number = len(self.made)

@@ -50,6 +50,16 @@ def test_a_link_that_several_jobs_cross_carries_less() -> None:
     assert rates(model, one, other, third) == pytest.approx([1 / 3.6] * 3)
 
 
+def test_a_ring_alone_is_held_up_by_its_servers_and_others_fill_the_gaps() -> None:
+    """Rings of 2 and 3 servers have 1 / 1.1 and 1 / 1.2 of their cards alone; two that share one have all of it."""
+    model = ConnectionShares(per_byte_s=1e-9, exponent=0.0, wait=0.1)
+    pair, three = transfer(0, (0, 1), 1.0), transfer(1, (1, 2, 3), 1.0)
+    assert rates(model, pair) == pytest.approx([1 / 1.1])
+    assert rates(model, three) == pytest.approx([1 / 1.2])
+    assert rates(model, pair, three) == pytest.approx([0.5, 0.5])
+    assert rates(model, pair, transfer(0, (0, 1), 3.0)) == pytest.approx([0.25 / 1.1, 0.75 / 1.1])
+
+
 def test_what_a_ring_cannot_use_goes_to_the_others() -> None:
     """Two jobs hold job 0 to a third on card 1; on card 0 the other job gets the rest."""
     active = [transfer(0, (0, 1), 1.0), transfer(1, (1, 2), 1.0), transfer(2, (1, 3), 1.0), transfer(3, (0, 2), 1.0)]
@@ -60,6 +70,7 @@ def test_it_is_asked_for_all_rates() -> None:
     assert contention_form(EVEN) == "rates"  # its weight alone would not know a job's other transfers
 
 
-def test_a_bad_loss_is_refused() -> None:
-    with pytest.raises(InputError, match=r"ConnectionShares: loss is -0\.1; expected a number from 0 to 1"):
-        ConnectionShares(loss=-0.1)
+@pytest.mark.parametrize("name", ["loss", "wait"])
+def test_a_bad_share_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"ConnectionShares: {name} is -0\.1; expected a number from 0 to 1"):
+        ConnectionShares(**{name: -0.1})

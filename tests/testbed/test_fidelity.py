@@ -13,7 +13,9 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.performance.calibration.measure import Measured, write_measurements
 from ddlsched.performance.calibration.measurements import read_measurements
+from ddlsched.performance.calibration.ring_wait import read_alone
 from ddlsched.performance.calibration.shares import read_shares
+from ddlsched.testbed.alone_runs import alone_jobs, measure_alone
 from ddlsched.testbed.cabling import cabling
 from ddlsched.testbed.calibration_runs import (
     ITERATIONS,
@@ -247,3 +249,22 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     assert (rows.seconds > 0.002).all()
     measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)  # what is there is not measured again
     assert (tmp_path / "shares.csv").read_text() == text
+
+
+def test_jobs_alone_are_measured_while_they_compute_in_between(crew: Crew, tmp_path: Path) -> None:
+    jobs = [quick_job(f"job-{number}", gpus=2, iterations=5) for number in range(3)]
+    measure_alone(tmp_path / "alone.csv", jobs, gate_settings(TWO), crew)
+    crew.close()
+    rows, text = read_alone(tmp_path / "alone.csv"), (tmp_path / "alone.csv").read_text()
+    assert rows.servers.tolist() == [2, 2, 2]
+    assert rows.message_bytes.tolist() == [job.iteration.message_bytes for job in jobs]
+    measure_alone(tmp_path / "alone.csv", jobs, gate_settings(TWO), crew)  # what is there is not measured again
+    assert (tmp_path / "alone.csv").read_text() == text
+
+
+def test_jobs_alone_are_on_two_to_four_servers_and_compute_as_long_as_they_send() -> None:
+    jobs = alone_jobs(gate_settings(Cluster(num_servers=3, topology="star:nic_gbps=1")))
+    assert [job.num_gpus for job in jobs] == [2] * 4 + [3] * 4
+    first = jobs[0].iteration
+    assert first.forward_s + first.backward_s == pytest.approx(first.message_bytes / 1.25e8)
+    assert {job.num_gpus for job in alone_jobs(gate_settings(Cluster(num_servers=8)))} == {2, 3, 4}

@@ -1,8 +1,9 @@
 """What the loop calls: one C function for each method of a policy, all of one signature.
 
 ``entry(state, number, place, fields) -> int64``: addresses of the state and of the record of the policy's fields, the
-number of a job or transfer, and where the answer goes. It returns 0 or 1, which is the answer where that is a truth
-value, or ``FAILED``: the method raised, or answered what cannot be. The Python form then says what is wrong.
+number of a job, transfer or hop, and where the answer goes. It returns 0 or 1, which is the answer where that is a
+truth value, the place of a path, or ``FAILED``: the method raised, or answered what cannot be. The Python form then
+says what is wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from numba.core.errors import TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-import ddlsched.engine.compiled.views  # noqa: F401 (tells numba what views offer)
-from ddlsched.engine.compiled.view_types import job_at, link_at, root_view, transfer_at
+import ddlsched.engine.compiled.path_views  # noqa: F401 (tells numba what views offer, as those that it imports do)
+from ddlsched.engine.compiled.view_types import flow_at, job_at, link_at, loads_at, root_view, transfer_at
 from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
 from ddlsched.engine.loop.state import state_at
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
@@ -215,6 +216,20 @@ def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]
     return entry
 
 
+def _path(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, chosen = _called(
+            function, (fields_at(fields), flow_at(network_of(s), number), loads_at(network_of(s), 0))
+        )
+        if not returned or chosen < 0 or chosen >= s.hops[number].num_paths:
+            return FAILED
+        return chosen
+
+    return entry
+
+
 METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
     "key": (_order_key, None),
     "transfer_key": (_transfer_key, None),
@@ -222,6 +237,7 @@ METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
     "link_rate": (_link_rate, types.Float),
     "weight": (_weight, types.Float),
     "level": (_level, types.Integer),
+    "path": (_path, types.Integer),
 }
 """For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
 

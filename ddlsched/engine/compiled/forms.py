@@ -130,11 +130,12 @@ def _typed(program: Program, method: str, predicted: bool) -> tuple[Any, int, bo
     from numba.core.errors import NumbaError
 
     from ddlsched.engine.compiled.entries import METHODS, entry_function, key_types
-    from ddlsched.engine.compiled.view_types import JOB, LINK, NETWORK, TRANSFER
+    from ddlsched.engine.compiled.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
     from ddlsched.engine.loop.codes import KEY_WORDS
     from ddlsched.policies.compiling.compiler import compiled_function, reason_of
 
     job, transfer, link, network = (view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK))
+    flow, loads = FLOW.flavoured(predicted), LOADS.flavoured(predicted)
     given = {
         "key": (job, types.float64),
         "transfer_key": (transfer, network),
@@ -142,6 +143,7 @@ def _typed(program: Program, method: str, predicted: bool) -> tuple[Any, int, bo
         "link_rate": (transfer, link),
         "weight": (transfer,),
         "level": (transfer,),
+        "path": (flow, loads),
     }[method]
     from numba import from_dtype
 

@@ -23,7 +23,7 @@ from ddlsched.engine.compiled.view_types import (
 )
 from ddlsched.policies.compiling.kinds import typed
 
-__all__ = ["make_crossed", "make_links", "make_numbers", "make_transfers", "take_scratch"]
+__all__ = ["make_crossed", "make_links", "make_numbers", "make_paths", "make_transfers", "take_scratch"]
 
 
 @register_jitable
@@ -35,6 +35,22 @@ make_transfers = make_list(TRANSFER, "scratch", lambda row, place: transfer_at(r
 make_numbers = make_list(types.int64, "scratch", lambda row, place: _in_scratch(row, place))
 make_crossed = make_list(types.int64, "entries", lambda row, place: state_of(row).entries[first_of(row) + place].link)
 make_links = make_list(CABLE, "themselves", lambda row, place: cable_at(row, first_of(row) + place))
+
+
+def _path_link(row: Any, place: int) -> int:
+    number: int = state_of(row).path_links[first_of(row) + place]
+    return number
+
+
+_make_path = make_list(types.int64, "path_links", _path_link)
+
+
+def _path(row: Any, place: int) -> Any:
+    path = state_of(row).paths[first_of(row) + place]
+    return _make_path(row, path.first_link, path.num_links)
+
+
+make_paths = make_list(ListType(types.int64, "path_links", _path_link), "paths", _path)
 
 
 @overload(len)

@@ -21,15 +21,19 @@ from ddlsched.engine.loop.state import STATE
 
 __all__ = [
     "CABLE",
+    "FLOW",
     "JOB",
     "LINK",
+    "LOADS",
     "NETWORK",
     "TRANSFER",
     "ListType",
     "ViewType",
     "cable_at",
+    "flow_at",
     "job_at",
     "link_at",
+    "loads_at",
     "number_of",
     "root_view",
     "state_of",
@@ -58,6 +62,7 @@ class _ViewModel(models.StructModel):  # type: ignore[misc]
 JOB, TRANSFER, LINK, NETWORK = ViewType("job"), ViewType("transfer"), ViewType("link"), ViewType("network")
 CABLE = ViewType("link of the network")
 """A link as ``network.links`` holds it: without what runs on it."""
+FLOW, LOADS = ViewType("flow"), ViewType("network of a path policy")
 
 
 class ListType(types.SimpleIterableType):  # type: ignore[misc]
@@ -201,3 +206,4 @@ def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any)
 
 
 job_at, transfer_at, link_at, cable_at = (make_view(view) for view in (JOB, TRANSFER, LINK, CABLE))
+flow_at, loads_at = make_view(FLOW), make_view(LOADS)

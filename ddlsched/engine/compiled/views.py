@@ -18,6 +18,7 @@ from ddlsched.engine.compiled.view_types import (
     CABLE,
     JOB,
     LINK,
+    LOADS,
     NETWORK,
     TRANSFER,
     ViewType,
@@ -30,22 +31,22 @@ from ddlsched.policies.compiling.kinds import typed
 from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
-__all__ = ["names_of"]
+__all__ = ["attribute", "method", "names_of", "refuse_link"]
 
 # --- jobs
 
 
 _attributes: dict[str, dict[str, Any]] = {}
-_methods: set[str] = set()
+_methods: dict[str, set[str]] = {}
 
 
 def names_of(view: ViewType) -> set[str]:
     """Return the names that a view has in compiled code."""
     names = {name for name, functions in _attributes.items() if view.what in functions}
-    return names | _methods if view.what == NETWORK.what else names
+    return names | _methods.get(view.what, set())
 
 
-def _attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
+def attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
     """Let a view have an attribute. numba wants one function for all views that have one of this name."""
     if name not in _attributes:
         functions = _attributes[name] = {}
@@ -76,7 +77,7 @@ for _name, _field in (
     ("message_bytes", "message_bytes"),
     ("communication_ns", "communication_ns"),
 ):
-    _attribute(JOB, _name, _record_of_job(_field))
+    attribute(JOB, _name, _record_of_job(_field))
 
 
 @register_jitable
@@ -196,17 +197,17 @@ def _servers(job: Any) -> Any:
     return make_numbers(job, _list_servers(state_of(job), record), record.num_servers)
 
 
-_attribute(JOB, "iterations", lambda job: _record(job).iterations + _misjudged(job))
-_attribute(JOB, "iterations_left", lambda job: _left(job))
-_attribute(JOB, "service_ns", lambda job: _record(job).service_ns + _service_of(job, _misjudged(job)))
-_attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(job))
-_attribute(JOB, "attained_service_ns", _attained)
-_attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
-_attribute(JOB, "remaining_time_ns", _remaining_time)
-_attribute(JOB, "remaining_communication_ns", _remaining_communication)
-_attribute(JOB, "start_s", _start)
-_attribute(JOB, "gpus", _gpus)
-_attribute(JOB, "servers", _servers)
+attribute(JOB, "iterations", lambda job: _record(job).iterations + _misjudged(job))
+attribute(JOB, "iterations_left", lambda job: _left(job))
+attribute(JOB, "service_ns", lambda job: _record(job).service_ns + _service_of(job, _misjudged(job)))
+attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(job))
+attribute(JOB, "attained_service_ns", _attained)
+attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
+attribute(JOB, "remaining_time_ns", _remaining_time)
+attribute(JOB, "remaining_communication_ns", _remaining_communication)
+attribute(JOB, "start_s", _start)
+attribute(JOB, "gpus", _gpus)
+attribute(JOB, "servers", _servers)
 
 
 # --- transfers
@@ -237,13 +238,13 @@ def _servers_of(transfer: Any) -> Any:
     return make_numbers(transfer, _list_servers(s, record), record.num_servers)
 
 
-_attribute(TRANSFER, "job", lambda transfer: job_at(transfer, _transfer(transfer).job))
-_attribute(TRANSFER, "message_bytes", lambda transfer: _transfer(transfer).bytes)
-_attribute(TRANSFER, "bytes_left", lambda transfer: _bytes_left(transfer))
-_attribute(TRANSFER, "bytes_sent", _bytes_sent)
-_attribute(TRANSFER, "is_active", lambda transfer: _transfer(transfer).state == TransferState.ACTIVE)
-_attribute(TRANSFER, "links", _links_of)
-_attribute(TRANSFER, "servers", _servers_of)
+attribute(TRANSFER, "job", lambda transfer: job_at(transfer, _transfer(transfer).job))
+attribute(TRANSFER, "message_bytes", lambda transfer: _transfer(transfer).bytes)
+attribute(TRANSFER, "bytes_left", lambda transfer: _bytes_left(transfer))
+attribute(TRANSFER, "bytes_sent", _bytes_sent)
+attribute(TRANSFER, "is_active", lambda transfer: _transfer(transfer).state == TransferState.ACTIVE)
+attribute(TRANSFER, "links", _links_of)
+attribute(TRANSFER, "servers", _servers_of)
 
 
 # --- links
@@ -254,14 +255,14 @@ def _link(view: Any) -> Any:
     return state_of(view).links[number_of(view)]
 
 
-_attribute(LINK, "num_transfers", lambda link: _link(link).count)
+attribute(LINK, "num_transfers", lambda link: _link(link).count)
 for _view in (LINK, CABLE):
-    _attribute(_view, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
-    _attribute(_view, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
+    attribute(_view, "relative_bandwidth", lambda link: _link(link).relative_bandwidth)
+    attribute(_view, "bandwidth_bytes_per_s", lambda link: _link(link).bandwidth_bytes_per_s)
 
 
 for _view in (JOB, TRANSFER, LINK):
-    _attribute(_view, "number", lambda view: number_of(view))
+    attribute(_view, "number", lambda view: number_of(view))
 
 
 # --- the network
@@ -287,7 +288,8 @@ def _sorted_transfers(network: Any, first: int) -> Any:
 
 
 @register_jitable
-def _refuse_link(s: Any, link: int) -> None:
+def refuse_link(s: Any, link: int) -> None:
+    """Raise for what is no number of a link."""
     if link < 0 or link >= len(s.links):
         raise IndexError("there is no such link")
 
@@ -318,7 +320,7 @@ def _met_by(network: Any, transfer: Any) -> Any:
 @register_jitable
 def _transfers_on(network: Any, link: int) -> Any:
     s = state_of(network)
-    _refuse_link(s, link)
+    refuse_link(s, link)
     run = s.run[0]
     run.seen += 1
     first = run.scratch_used
@@ -329,7 +331,7 @@ def _transfers_on(network: Any, link: int) -> Any:
 @register_jitable
 def _num_on(network: Any, link: int) -> int:
     s = state_of(network)
-    _refuse_link(s, link)
+    refuse_link(s, link)
     return s.links[link].count
 
 
@@ -352,21 +354,24 @@ def _waiting(network: Any) -> Any:
     return _sorted_copy(network, s.waiting, s.run[0].num_waiting)
 
 
-_attribute(NETWORK, "now_ns", lambda network: state_of(network).run[0].now_ns)
-_attribute(NETWORK, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
-_attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
-_attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
-_attribute(NETWORK, "links", lambda network: make_links(network, 0, len(state_of(network).links)))
-_attribute(NETWORK, "active", _active)
-_attribute(NETWORK, "waiting", _waiting)
+for _view in (NETWORK, LOADS):
+    attribute(_view, "now_ns", lambda network: state_of(network).run[0].now_ns)
+    attribute(_view, "now_s", lambda network: divide_wholes(state_of(network).run[0].now_ns, 1_000_000_000))
+    attribute(_view, "links", lambda network: make_links(network, 0, len(state_of(network).links)))
+attribute(NETWORK, "per_byte_s", lambda network: state_of(network).run[0].per_byte_s)
+attribute(NETWORK, "penalty_per_byte_s", lambda network: state_of(network).run[0].penalty_per_byte_s)
+attribute(NETWORK, "active", _active)
+attribute(NETWORK, "waiting", _waiting)
 
 
-def _method(name: str, function: Callable[..., Any]) -> None:
-    _methods.add(name)
-    overload_method(ViewType, name)(lambda network, argument: function if network.what == NETWORK.what else None)  # noqa: ARG005
+def method(view: ViewType, name: str, function: Callable[..., Any]) -> None:
+    """Let a view have a method of one argument, whose function calls them ``view`` and ``argument``."""
+    _methods.setdefault(view.what, set()).add(name)
+    what = view.what
+    overload_method(ViewType, name)(lambda view, argument: function if view.what == what else None)  # noqa: ARG005
 
 
-_method("met_by", lambda network, argument: _met_by(network, argument))
-_method("most_on_links_of", lambda network, argument: most_sharing(state_of(network), _transfer(argument)))
-_method("transfers_on", lambda network, argument: _transfers_on(network, argument))
-_method("num_on", lambda network, argument: _num_on(network, argument))
+method(NETWORK, "met_by", lambda view, argument: _met_by(view, argument))
+method(NETWORK, "most_on_links_of", lambda view, argument: most_sharing(state_of(view), _transfer(argument)))
+method(NETWORK, "transfers_on", lambda view, argument: _transfers_on(view, argument))
+method(NETWORK, "num_on", lambda view, argument: _num_on(view, argument))

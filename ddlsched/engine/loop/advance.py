@@ -20,6 +20,7 @@ from ddlsched.engine.loop.heap import take_first
 from ddlsched.engine.loop.iterations import do_work, end_restart
 from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.order import sort_queue
+from ddlsched.engine.loop.path_choice import choose_paths
 from ddlsched.engine.loop.periods import examine_components
 from ddlsched.engine.loop.placement import remove_finished
 from ddlsched.engine.loop.rivals import gather_rivals, rank_rivals
@@ -144,7 +145,12 @@ def advance(s):
                 return Question.PLACEMENT.value
         if run.stage == Stage.COMMUNICATION:
             if run.num_unrouted > 0:
-                return Question.PATHS.value
+                if run.choosing_address != 0:
+                    choose_paths(s, ZERO)
+                if run.failed_door >= 0:
+                    return Question.POLICY_FAILED.value
+                if run.num_unrouted > 0:
+                    return Question.PATHS.value
             run.stage = Stage.RATES
             if run.communicate == 1:
                 run.communicate = 0

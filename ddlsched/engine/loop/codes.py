@@ -56,6 +56,7 @@ class Door(IntEnum):
     ORDER = 0
     COMMUNICATION = 1
     CONTENTION = 2
+    PATH = 3
 
 
 class Communication(IntEnum):

@@ -60,6 +60,19 @@ class Part(Enum):
     SHARES = "whose transfers share by weights and levels"
     MOVES = "whose policies stop or move jobs"
     PATHS = "whose transfers choose their paths anew"
+    COMPILED_PATHS = "whose transfers choose their paths anew by a compiled policy"
+
+
+_ADDRESSES = {
+    Part.ALL: ("wake_address", "group_address"),
+    Part.JUMPS: ("examine_address",),
+    Part.SHARES: ("shares_address",),
+    Part.COMPILED_PATHS: ("choosing_address",),
+}
+"""Fields of a run that hold addresses of what a part has of functions that are compiled apart."""
+
+_compiled: set[Part] = set()
+"""The parts that this process has."""
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -100,6 +113,7 @@ def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
             (wake_running, (STATE,)),
             (send_state, (STATE, number, number, numbers, numbers, floats, floats)),
         ],
+        Part.COMPILED_PATHS: [],
         Part.PATHS: [(reroute_transfer, (STATE, number, numbers, floats, numba.float64))],
     }
     return signatures[part]
@@ -142,29 +156,31 @@ def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     if _is_off():
         run.examine_address = 1  # there is no other
         return
+    needed = {*parts}
+    if not needed <= _compiled:
+        _compile_parts(needed)
+        _compiled.update(needed)
+    for part in needed:
+        for field in _ADDRESSES.get(part, ()):
+            setattr(run, field, compiled_part(field).address)
+
+
+def _compile_parts(parts: Iterable[Part]) -> None:
     other = start_compiling()
     notice = _notice()
     if other is None:
         notice.start()
     try:
-        _compile_parts(run, parts)
+        with compiling():
+            for part in parts:
+                for field in _ADDRESSES.get(part, ()):
+                    compiled_part(field)
+                _compile(part)
         if other is not None:
             other.wait()
         compile_loop()
     finally:
         notice.cancel()
-
-
-def _compile_parts(run: Records, parts: Iterable[Part]) -> None:
-    with compiling():
-        run.wake_address = compiled_part("wake_address").address
-        run.group_address = compiled_part("group_address").address
-        for part in parts:
-            if part is Part.JUMPS:
-                run.examine_address = compiled_part("examine_address").address
-            elif part is Part.SHARES:
-                run.shares_address = compiled_part("shares_address").address
-            _compile(part)
 
 
 def _notice() -> threading.Timer:

@@ -37,6 +37,8 @@ _INTEGERS = {
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
         "skipping_networked jumps_from_round grouping elastic exclusive asks_moves rerouting "
+        # a compiled path policy's; of the flows that are asked for together, the stamp of their links
+        "path_address path_fields path_stamp "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
         "order_address order_fields key_words rank_words order_ranked key_is_stable key_is_periodic "
         "communication communication_address communication_fields transfer_key_words refusal_lasts "
@@ -46,7 +48,7 @@ _INTEGERS = {
         # of the policy that is asked now: places taken of the scratch array, and a stamp; the first that failed, or -1
         "scratch_used seen failed_door failed_number "
         # addresses of parts of the loop that are compiled apart
-        "wake_address examine_address group_address shares_address"
+        "wake_address examine_address group_address shares_address choosing_address"
     ),
     "job": (
         # what every event reads, together in the processor's cache
@@ -110,6 +112,8 @@ _INTEGERS = {
         "parts_sent ends_part "
         # whether it has yet to get its paths, and the places that it has among the entries
         "unrouted entry_room "
+        # the hops of its ring, if the loop chooses their paths; 0 of them: Python does
+        "first_hop num_hops "
         # how many of its entries are at links that are not covered, how many bind it, and which link does of those that
         # it has for itself, or -1
         "num_open num_binding own_link"
@@ -127,7 +131,11 @@ _INTEGERS = {
     # and ``binding`` those that bind it; the lists of those that are placed are there whether or not they send
     "entry": "link transfer next previous next_filled previous_filled binding open next_placed previous_placed",
     # a link's list of entries that are placed; while links are compared, what a transfer does on this one
-    "cover": "head doubted stamp crossings mark passed passed_stamp",
+    # then how many flows of the transfer that is getting its paths have it on theirs, and of which transfer that is
+    "cover": "head doubted stamp crossings mark passed passed_stamp chosen chosen_stamp",
+    # what a server of a job sends to the next in its ring, the paths that it may take, and the one that it takes now
+    "hop": "job place source target first_path num_paths route chosen",
+    "path": "first_link num_links",
     # a link's step in the filling of a level: whether it has one, when in the filling, and the next of its batch
     "step": "level chosen lead index next_follower",
     "filling": "level lead index open num_levels num_due num_stale num_rated stamp",
@@ -135,7 +143,7 @@ _INTEGERS = {
     "sample": "time_ns allocated_gpus queued_jobs active_transfers waiting_transfers",
 }
 _FLOATS = {
-    "run": "per_byte_s penalty_per_byte_s busy_ns answer",
+    "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
     "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
@@ -145,6 +153,7 @@ _FLOATS = {
     "filling": "lead_share",
     "entry": "share units",
     "cover": "least_share greatest_share",
+    "path": "latency_s",
     "slice": "rate",
 }
 
@@ -185,9 +194,10 @@ class State(NamedTuple):
     a job of one model (row) computes on a kind of GPU as its times say, or nothing; ``snapshots`` holds past states
     of components, and ``key_notes``, for each job, its two keys at the snapshot and now; ``keys`` holds the keys of
     what is being sorted or compared, ``KEY_WORDS`` numbers each; ``scratch`` the lists that a policy is given;
-    ``job_links`` the links of each placed job's transfers, each once; ``steps`` has a record for each link at level
-    0, then at level 1 and so on, ``filling`` one of where the filling stands, whose lists ``due_links``, a heap, and
-    ``stale_links`` are; the others are lists whose lengths are in ``run``.
+    ``job_links`` the links of each placed job's transfers, each once; ``path_links`` the links of one of ``paths``
+    after the other; ``steps`` has a record for each link at level 0, then at level 1 and so on, ``filling`` one of
+    where the filling stands, whose lists ``due_links``, a heap, and ``stale_links`` are; the others are lists whose
+    lengths are in ``run``.
     """
 
     run: Records
@@ -199,6 +209,8 @@ class State(NamedTuple):
     links: Records
     entries: Records
     covers: Records
+    hops: Records
+    paths: Records
     steps: Records
     filling: Records
     slices: Records
@@ -235,6 +247,7 @@ class State(NamedTuple):
     key_notes: np.ndarray
     scratch: np.ndarray
     job_links: np.ndarray
+    path_links: np.ndarray
     jitter: np.ndarray
     penalties_ppm: np.ndarray
     speeds: np.ndarray

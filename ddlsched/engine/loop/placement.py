@@ -82,7 +82,8 @@ def place_job(
         transfer.bytes, transfer.latency_ns = wire_bytes[i], latency_ns[i]
         transfer.weight = 0.0  # not asked yet
         transfer.first_entry, transfer.num_entries = run.num_entries, num_links[i]
-        transfer.entry_room = num_links[i]
+        if transfer.num_hops == 0:
+            transfer.entry_room = num_links[i]
         transfer.uneven = 0
         if num_links[i] > 0:
             job.num_linked += 1
@@ -94,6 +95,7 @@ def place_job(
             s.entries[run.num_entries].transfer = job.first_transfer + i
             run.num_entries += 1
             place += 1
+        run.num_entries = transfer.first_entry + transfer.entry_room
         join_placed(s, job.first_transfer + i)
         task = s.tasks[job.first_task + transfer.task]
         task.load_ns = load_ns[i]
@@ -241,23 +243,43 @@ def book_bytes(s, transfer):
 @called_from_python
 def reroute_transfer(s, number, links, shares, latency_ns):
     """Give a transfer that waits, and has sent nothing, other links, as :func:`place_job` gave it its first."""
+    begin_rerouting(s, number, len(links))
+    for place in range(len(links)):
+        cross(s, number, links[place], shares[place])
+    end_rerouting(s, number, latency_ns)
+
+
+@njit
+def begin_rerouting(s, number, most_links):
+    """A transfer that waits loses its links, and may get so many."""
     run = s.run[0]
     transfer = s.transfers[number]
     leave_waiting_lists(s, transfer)
     book_bytes(s, transfer)
     leave_placed(s, number)
-    if len(links) > transfer.entry_room:
-        transfer.first_entry, transfer.entry_room = run.num_entries, len(links)
-        run.num_entries += len(links)
-    transfer.num_entries = len(links)
+    if most_links > transfer.entry_room:
+        transfer.first_entry, transfer.entry_room = run.num_entries, most_links
+        run.num_entries += most_links
+    transfer.num_entries = transfer.uneven = transfer.unrouted = 0
+
+
+@njit
+def cross(s, number, link, share):
+    """Have a transfer that is rerouted cross a link with a part of its bytes."""
+    transfer = s.transfers[number]
+    e = transfer.first_entry + transfer.num_entries
+    transfer.num_entries += 1
+    s.entries[e].link, s.entries[e].share, s.entries[e].transfer = link, share, number
+    if share != 1.0:
+        transfer.uneven = 1
+    link_waiting(s, e)
+
+
+@njit
+def end_rerouting(s, number, latency_ns):
+    """A transfer has all its new links."""
+    transfer = s.transfers[number]
     transfer.latency_ns = transfer.latency_left_ns = latency_ns
-    transfer.uneven = transfer.unrouted = 0
-    for place in range(len(links)):
-        e = transfer.first_entry + place
-        s.entries[e].link, s.entries[e].share, s.entries[e].transfer = links[place], shares[place], number
-        if shares[place] != 1.0:
-            transfer.uneven = 1
-        link_waiting(s, e)
     join_placed(s, number)
     count_units(s, transfer)
 

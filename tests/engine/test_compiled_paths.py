@@ -1,0 +1,126 @@
+"""Path policies that are asked for each transfer, compiled: they decide what their Python form decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+import ddlsched
+from algorithms.communication.bounded_overlap import BoundedOverlap
+from algorithms.path.sglb import Sglb
+from ddlsched.errors import InvalidDecisionError, PluginError
+from ddlsched.network.mltcp import Mltcp
+from ddlsched.testing import python_form
+
+CLUSTER = ddlsched.Cluster(num_servers=8, gpus_per_server=2, topology="leaf-spine:servers_per_leaf=2,spines=3")
+JOBS = ddlsched.microsoft_160(seed=4, scale=0.002).jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadsAll:
+    """A rule that makes no sense, of all that a flow and its network have."""
+
+    chosen: ClassVar[str] = "transfer"
+    compiled: ClassVar[bool] = True
+    most: int = 0
+
+    def path(self, flow: Any, network: Any) -> int:
+        taken, least = flow.route, flow.hash(self.most) % 4 + flow.number + len(flow.cards)
+        for place, links in enumerate(flow.paths):
+            jobs = sum(network.jobs_on(link) / network.links[link].relative_bandwidth for link in links)
+            flows = max((network.flows_on(link) for link in links), default=0)
+            if int(jobs) + flows + (flow.source + flow.target + flow.job.num_gpus + network.now_ns) % 3 < least:
+                taken, least = place, int(jobs) + flows
+        return taken
+
+
+def run(path: Any, jobs: Any = JOBS[:9], **given: Any) -> ddlsched.Result:
+    options = {"communication": "bounded-overlap:limit=2", "contention": "max-min", "placement": "random", **given}
+    return ddlsched.simulate(ddlsched.Workload.of(jobs), CLUSTER, path=path, **options)
+
+
+def outcome(result: ddlsched.Result) -> list[Any]:
+    """When jobs start and end, what they wait for, and what each link has carried, to the bit."""
+    state = result.finished.state
+    fields = "start_ns", "finish_ns", "network_wait_ns", "communicating_ns"
+    return [*(state.jobs[field].tolist() for field in fields), state.links.bytes.tolist()]
+
+
+def is_asked_in_the_loop(result: ddlsched.Result) -> bool:
+    return bool(result.finished.state.run[0].choosing_address)
+
+
+@pytest.mark.parametrize("path", [Sglb(best=2, seed=3), ReadsAll(most=5)], ids=["sglb", "ReadsAll"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"contention": "linear", "communication": "adadual", "order": "srsf"},
+        {"contention": "equal-share", "communication": "preemptive:by=bytes"},
+        {"contention": Mltcp(message_parts=3), "order": "stopping-srtf", "seed": 1},
+        {"disturbances": ddlsched.Disturbances(jitter_cv=0.2), "seed": 2},
+    ],
+    ids=["max-min", "linear", "preemptive", "parts and stops", "jitter"],
+)
+def test_both_forms_decide_the_same(path: Any, given: dict[str, Any]) -> None:
+    compiled, in_python = run(path, **given), run(python_form(path), **given)
+    assert is_asked_in_the_loop(compiled)
+    assert not is_asked_in_the_loop(in_python)
+    assert outcome(compiled) == outcome(in_python)
+    spine = compiled.links["link"].str.startswith("spine")
+    assert (compiled.links["bytes"][spine] > 0).sum() > 4  # more than one spine's
+
+
+def test_recorded_or_beside_a_policy_in_python_a_run_is_the_same() -> None:
+    path = Sglb(best=3, seed=1)
+    expected = outcome(run(path))
+    for other in (run(path, timeline=True), run(path, communication=python_form(BoundedOverlap(limit=2)))):
+        assert not is_asked_in_the_loop(other)
+        assert outcome(other) == expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTooMany:
+    """No path from the hundredth transfer's time on."""
+
+    chosen: ClassVar[str] = "transfer"
+    from_ns: int = 0
+
+    def path(self, flow: Any, network: Any) -> int:
+        return len(flow.paths) if network.now_ns >= self.from_ns else 0
+
+
+def test_what_is_no_path_is_refused_as_by_the_python_form() -> None:
+    for path in (OneTooMany(from_ns=10**9), python_form(OneTooMany(from_ns=10**9))):
+        with pytest.raises(
+            InvalidDecisionError, match=r"path answered \d for the flow .*expected a whole number from 0"
+        ):
+            run(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorts:
+    """What is not compiled: it sorts a list."""
+
+    chosen: ClassVar[str] = "transfer"
+
+    def path(self, flow: Any, network: Any) -> int:
+        return int(sorted(range(len(flow.paths)))[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MustBeCompiled(Sorts):
+    """The same, and says that it is to be compiled."""
+
+    compiled: ClassVar[bool] = True
+
+
+def test_what_cannot_be_compiled_runs_in_python_with_a_line_or_is_an_error(capsys: Any) -> None:
+    assert not is_asked_in_the_loop(run(Sorts(), JOBS[:4]))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "path Sorts() is asked in Python, 10 to 50 times slower than compiled" in said
+    with pytest.raises(PluginError, match=r"path MustBeCompiled\(\): compiled is True, but .*calls sorted"):
+        run(MustBeCompiled(), JOBS[:4])

@@ -103,7 +103,7 @@ def compare(
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())
-    emit(wait_text(alone, wait))
+    emit(f"\n{wait_text(alone, wait)}\n")
     for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
         notice(line)
     notice(f"tables and charts: {out}")

@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -14,11 +13,13 @@ from typing import Any
 
 from torch import distributed
 
+from ddlsched.live.meetings import Seal, meet
 from ddlsched.live.seat import Orders, Seat
 
 __all__ = ["group", "meeting"]
 
-_LOOK_S = 0.002
+_REACHING_S = 2.0
+"""How long a process waits for rank 0's host to answer before it looks again whether it is asked to leave."""
 _FORMING = timedelta(seconds=15)
 """How long the members of a group, who have met, try to connect."""
 _STEP = timedelta(days=1)
@@ -28,17 +29,52 @@ _STEP = timedelta(days=1)
 def meeting(seat: Seat, orders: Orders) -> Any:
     """Return the store in which all ranks of a group have met, or None if one of them has died before it came.
 
-    A group that torch begins to form and that misses a rank would hold the others until a timeout, and leave torch's
-    count of groups different from that of a process that joins later.
+    Raises
+    ------
+    SystemExit
+        Rank 0 cannot be reached.
     """
-    store = distributed.FileStore(str(seat.folder / f"rendezvous{orders.generation}"), orders.ranks)
-    store.set(f"here{orders.rank}", "")
-    everybody = [f"here{rank}" for rank in range(orders.ranks)]
-    while not store.check(everybody):
-        if seat.is_asked_to_leave():
-            return None
-        time.sleep(_LOOK_S)
-    return store
+    seal = Seal(seat.assignment.token, orders.generation)
+    return meet(seat, orders, lambda: _Sealed(_store(seat, orders), seal))
+
+
+def _store(seat: Seat, orders: Orders) -> distributed.TCPStore:
+    """Open the group's store as its rank 0, or reach it.
+
+    Raises
+    ------
+    OSError, RuntimeError
+        Nobody answers there; torch by itself would ask for seconds, and write a page about it.
+    """
+    server = {}
+    if orders.rank == 0:  # By itself torch would listen at every address of this host.
+        server = {"is_master": True, "master_listen_fd": os.dup(seat.place.fileno())}
+    else:
+        socket.create_connection((orders.host, orders.port), _REACHING_S).close()
+    return distributed.TCPStore(orders.host, orders.port, wait_for_workers=False, timeout=_FORMING, **server)
+
+
+class _Sealed(distributed.Store):  # type: ignore[misc]
+    """A store with a group's seal on each value. Counts, which no group needs to be formed, have none."""
+
+    def __init__(self, store: distributed.Store, seal: Seal) -> None:
+        super().__init__()
+        self._store, self._seal = store, seal
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, self._seal.put_on(key, value))
+
+    def get(self, key: str) -> bytes:
+        return self._seal.take_off(key, self._store.get(key))
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._store.add(key, amount))
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
+
+    def wait(self, keys: list[str], timeout: timedelta = _FORMING) -> None:
+        self._store.wait(keys, timeout)
 
 
 @contextmanager

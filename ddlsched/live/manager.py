@@ -337,8 +337,6 @@ class LiveManager:
         self._tell(Event(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
-        for left in folder.glob("rendezvous*"):
-            left.unlink()
         assigned = assignment_of(
             job.job_id,
             token=self.store.start(job.job_id),

@@ -32,6 +32,8 @@ class Worker:
     generation: int = 0
     """Of the last group that it was ordered to; 0 if none."""
     is_ready: bool = False
+    meets_at: tuple[str, int] = ("", 0)
+    """The host and port at which a group meets of which it is the first; known once it is ready."""
 
     @property
     def is_starting(self) -> bool:
@@ -120,7 +122,7 @@ class JobProcesses:
         """Note that a process waits for orders, unless it has been given some since it said so."""
         for worker in self.workers.values():
             if (worker.number, worker.generation) == (said.process, said.generation):
-                worker.is_ready = True
+                worker.is_ready, worker.meets_at = True, (said.host, said.port)
 
     def has_broken(self) -> bool:
         """Return whether the group broke by itself: one has left it unasked, and all are still there."""
@@ -154,12 +156,12 @@ class JobProcesses:
         return any(worker.generation for worker in self.workers.values())
 
     def form(self, generation: int, now_s: float) -> None:
-        """Order those who are ready to a new group; the oldest are first."""
+        """Order those who are ready to a new group, which meets at the first of them; the oldest are first."""
         self.group = tuple(worker for worker in self.workers.values() if worker.is_ready)
         self.is_leaving, self.progress_s, self.last_step = False, now_s, 0
         for rank, worker in enumerate(self.group):
             worker.generation, worker.is_ready = generation, False
-            orders = Orders(generation, rank, len(self.group))
+            orders = Orders(generation, rank, len(self.group), *self.group[0].meets_at)
             worker.write(json.dumps(asdict(orders)).encode() + b"\n")
 
     def hanging(self, now_s: float, hang_s: float) -> list[Worker]:

@@ -23,7 +23,7 @@ from ddlsched.errors import InputError
 from ddlsched.live.socket_folders import SOCKET, listening_folder
 from ddlsched.units import MAX_NS, is_whole
 
-__all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "parse_report", "send_report"]
+__all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "address_towards", "parse_report", "send_report"]
 
 MOST_BYTES = 1024
 """Of a report, with its line break."""
@@ -52,6 +52,9 @@ class Ready:
     token: str
     process: int
     generation: int
+    host: str
+    """Where its next group is to meet if it is the first there."""
+    port: int
 
 
 def parse_report(line: bytes) -> Report | Ready | None:
@@ -115,6 +118,22 @@ def _connected(path: str) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def address_towards(path: str) -> str:
+    """Return by which address of its own this host reaches a path, or HOST:PORT; nothing is sent.
+
+    Raises
+    ------
+    OSError
+        No network leads there.
+    """
+    if path.startswith("/"):
+        return "127.0.0.1"
+    host, _, port = path.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
 
 
 class ReportSocket:

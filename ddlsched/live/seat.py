@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import socket
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from typing import ClassVar
 
 from ddlsched.live.commit_places import commits_at
 from ddlsched.live.commits import writing
-from ddlsched.live.progress_socket import Ready, Report, send_report
+from ddlsched.live.progress_socket import Ready, Report, address_towards, send_report
 
 __all__ = ["LEAVE", "Assignment", "Orders", "Seat"]
 
@@ -53,6 +54,9 @@ class Orders:
     generation: int
     rank: int
     ranks: int
+    host: str
+    """Where the group meets: its rank 0 listens there."""
+    port: int
 
 
 class Seat:
@@ -67,9 +71,13 @@ class Seat:
         self.assignment = Assignment(**json.loads(self._line()))
         self.folder = Path(self.assignment.folder)
         self.commits = commits_at(self.assignment.commits or self.folder)
+        self.place = socket.socket()
+        """Bound, once this process is ready, to where its next group meets if it is the first there."""
 
     def orders(self) -> Orders:
         """Say that this process is ready, as often as it takes, and wait for its orders."""
+        self.place.close()
+        self.place = self._new_place()
         while True:
             self._say_ready()
             while not self._has_more(_READY_AGAIN_S):
@@ -80,9 +88,9 @@ class Seat:
                 self._generation = orders.generation
                 return orders
 
-    def is_asked_to_leave(self) -> bool:
-        """Return, without waiting, whether the manager wants this process out of its group."""
-        return self._has_more(0.0)
+    def is_asked_to_leave(self, within_s: float = 0.0) -> bool:
+        """Return whether the manager wants this process out of its group, now or within some seconds."""
+        return self._has_more(within_s)
 
     def wait_for_leave(self) -> None:
         """Wait until the manager wants this process out of its group."""
@@ -98,9 +106,22 @@ class Seat:
         report = Report(job.job, job.token, self._generation, len(losses), samples, ranks, losses[-1], time_s)
         send_report(job.socket, report)
 
+    def _new_place(self) -> socket.socket:
+        """Return a socket at any port of the address by which this host reaches the manager; nobody answers there yet.
+
+        If it listened already, a connection of PyTorch's could wait in it for ever.
+        """
+        manager, place = self.assignment.socket, socket.socket()
+        try:
+            place.bind((address_towards(manager), 0))
+            return place
+        except OSError as error:
+            place.close()
+            sys.exit(f"{manager}: no way to the manager ({error}); expected that this host knows it and reaches it")
+
     def _say_ready(self) -> None:
-        job = self.assignment
-        send_report(job.socket, Ready(job.job, job.token, job.process, self._generation))
+        job, (host, port) = self.assignment, self.place.getsockname()
+        send_report(job.socket, Ready(job.job, job.token, job.process, self._generation, host, port))
 
     def _has_more(self, timeout_s: float | None) -> bool:
         return bool(self._read or select.select([self._from], [], [], timeout_s)[0])

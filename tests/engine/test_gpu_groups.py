@@ -17,6 +17,7 @@ import ddlsched
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.engine.driver import Simulation
+from ddlsched.engine.outcome import Window
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
@@ -26,10 +27,18 @@ FOUR_GPUS = ddlsched.Cluster(num_servers=2, gpus_per_server=2, gpu_memory_mb=10)
 POLICIES: dict[str, Any] = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=1"}
 
 
+configure = Simulation._configure
+
+
+def configure_without_groups(simulation: Simulation, window: Window | None) -> None:
+    configure(simulation, window)
+    simulation._state.run.grouping = False
+
+
 @contextmanager
 def without_groups() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Simulation, "_may_group", lambda *_: False)
+        patch.setattr(Simulation, "_configure", configure_without_groups)
         yield
 
 

@@ -59,7 +59,7 @@ def test_a_local_process_is_ended_at_once() -> None:
 
 def test_reports_by_tcp_are_believed_with_the_token_only() -> None:
     reports = ReportSocket({"a": "right"}.get, "127.0.0.1")
-    good, bad = (Ready("a", token, 1, 0) for token in ("right", "wrong"))
+    good, bad = (Ready("a", token, 1, 0, "127.0.0.1", 5) for token in ("right", "wrong"))
     for report in (good, bad):
         send_report(reports.path, report)
     received = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +49,7 @@ def _job(servers: int, message_bytes: int, card_bytes_per_s: float) -> Job:
     )
 
 
-def measure_alone(
-    path: Path, jobs: Sequence[Job], settings: GateSettings, crew: WorkerCrew, watch: Callable[[], None] = lambda: None
-) -> None:
+def measure_alone(path: Path, jobs: Sequence[Job], settings: GateSettings, crew: WorkerCrew) -> None:
     """Have a crew run each job alone, unless the file is there, and keep a row of each.
 
     Its columns are those of :mod:`ddlsched.performance.calibration.ring_wait`, and ``compute_s``.
@@ -60,12 +58,9 @@ def measure_alone(
 
     if path.exists():
         return
-    rows = []
-    for job in jobs:
-        rows.append(_row(job, sent_freely([job], settings, crew)))
-        watch()
+    table = pd.DataFrame([_row(job, sent_freely([job], settings, crew)) for job in jobs])
     with replacing(path, "jobs alone") as file:
-        pd.DataFrame(rows).to_csv(file, index=False, float_format="%.6g")
+        table.to_csv(file, index=False, float_format="%.6g")
 
 
 def _row(job: Job, transfers: pd.DataFrame) -> dict[str, float]:

@@ -42,7 +42,7 @@ class AloneRows:
 
 
 def read_alone(path: Path) -> AloneRows:
-    """Read a CSV file with the columns :data:`COLUMNS`; it may have more.
+    """Read a CSV file with the columns :data:`COLUMNS`; it may have ``compute_s``, too, which is not used.
 
     Raises
     ------

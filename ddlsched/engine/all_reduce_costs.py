@@ -76,7 +76,10 @@ class Costs:
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the bytes that a message puts on each link of its ring."""
-        name = lambda: f"contention {label(self._contention)}: wire_bytes"  # noqa: E731
+
+        def name() -> str:
+            return f"contention {label(self._contention)}: wire_bytes"
+
         wire = guarded(name, lambda: self._contention.wire_bytes(message_bytes, num_servers))
         if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
             raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
@@ -106,6 +109,15 @@ class Costs:
     def has_plain_rings(self, number: int) -> bool:
         """Return whether all of a job's collectives are rings over its servers, whose inside costs nothing."""
         return self._state.network.inside is None and self._only_all_reduces[number]
+
+    @property
+    def beyond_plain_rings(self) -> str:
+        """The transfers of no such rings, as messages name them; nothing if there are none."""
+        if self._state.network.inside is not None:
+            return "about all transfers, as the inside of servers takes time"
+        if not all(self._only_all_reduces):
+            return "about transfers of jobs that do not only all-reduce over all their workers"
+        return ""
 
     def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
         return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)

@@ -118,7 +118,7 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = self._forms.paths_are_compiled and settings.window is None  # Python notes recorded links
+        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving: StopsAndMoves | None = None

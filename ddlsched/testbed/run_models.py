@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from ddlsched.network.connection_shares import ConnectionShares
+from ddlsched.network.packet_rings import PacketRings
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.performance.calibration.fit import Constant
 from ddlsched.performance.calibration.measurements import Measurements
@@ -22,6 +23,9 @@ _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 """On the training mixes of experiments/fidelity, at 100 Mbit/s: neither jobs alone nor pairs on the same servers tell
 them. Its ``choosing.py`` prints how others do."""
 
+_CHOSEN_OF_PACKETS = {"overhead": 0.04}
+"""On the same mixes: the counters of the testbed's interfaces have half of it."""
+
 
 @dataclass(frozen=True)
 class RunModels:
@@ -32,7 +36,7 @@ class RunModels:
     by_name
         The models.
     wait
-        Of rings, as ``connection-shares`` has it; None where it has none.
+        Of rings, as ``packet-rings`` and ``connection-shares`` have it; None where they have none.
     """
 
     by_name: Mapping[str, RunModel]
@@ -42,9 +46,9 @@ class RunModels:
 def run_models(rows: Measurements, shares: ShareRows | None, alone: AloneRows | None = None) -> RunModels:
     """Return the models that the rows fit, and those that need shares if these were measured.
 
-    ``connection-shares`` is the testbed as it is known, with the wait of rings if jobs alone tell it. Each model
-    after it leaves one thing out (one share a job, shares that grow with what is in flight, the loss of links that
-    several jobs cross, the price of steps, the chunks under way of a paused transfer, the wait) or adds one.
+    ``packet-rings`` is the testbed as it is known, packet by packet; ``connection-shares`` has shares of links that
+    were found on training mixes. Both have the wait of rings if jobs alone tell it. Each model after them leaves one
+    thing out or adds one.
 
     Raises
     ------
@@ -65,7 +69,25 @@ def run_models(rows: Measurements, shares: ShareRows | None, alone: AloneRows | 
         wait=wait.value if wait else 0.0,
         **_CHOSEN,
     )
-    return RunModels(models | _with_ablations(whole, fitted_constants(rows)), wait)
+    return RunModels(models | _by_packets(whole) | _with_ablations(whole, fitted_constants(rows)), wait)
+
+
+def _by_packets(alone: ConnectionShares) -> dict[str, RunModel]:
+    """Return ``packet-rings``, whose transfers alone cost what those of ``connection-shares`` do, and ablations."""
+    packets = PacketRings(
+        latency_s=alone.latency_s,
+        per_byte_s=alone.per_byte_s,
+        step_s=alone.step_s,
+        wait=alone.wait,
+        **_CHOSEN_OF_PACKETS,
+    )
+    model = RunModel(contention=packets, chunks_end=True)
+    return {
+        "packet-rings": model,
+        f"{WITHOUT}no loss of packets": replace(model, contention=replace(packets, queue_bytes=2e6)),
+        f"{WITHOUT}no time to react": replace(model, contention=replace(packets, react_s=0.0)),
+        f"{WITHOUT}no overhead": replace(model, contention=replace(packets, overhead=0.0)),
+    }
 
 
 def _with_ablations(whole: ConnectionShares, without_steps: Mapping[str, float]) -> dict[str, RunModel]:

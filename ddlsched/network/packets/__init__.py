@@ -1,0 +1,1 @@
+"""Packets of rings, one by one, in compiled code; :mod:`ddlsched.network.packet_rings` asks it."""

@@ -1,0 +1,291 @@
+"""Packets in the first-in-first-out queues of links, and the windows of the connections that send them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ddlsched.network.packets.event_heap import compiled, event_heap, push
+
+__all__ = [
+    "ACKNOWLEDGED",
+    "BEGINS",
+    "KINDS",
+    "LINK_FREE",
+    "LOST",
+    "READY_BYTES",
+    "TOLD",
+    "Rings",
+    "State",
+    "acknowledged",
+    "event_code",
+    "next_packet",
+    "send",
+    "send_again",
+    "state_of",
+    "way_back_s",
+]
+
+READY_BYTES = 150
+"""Of the word that a rank is ready, with its headers."""
+SMALLEST_PACKET_BYTES = 1448.0
+"""By so much a window grows when it has come through once: TCP's segment on Ethernet."""
+SHRINK = 0.7
+"""What a loss leaves of a window, as cubic has it."""
+LINK_FREE, ACKNOWLEDGED, TOLD, REACTS, LOST, BEGINS = range(6)
+KINDS = 6
+
+_FLOW = np.dtype(
+    [
+        ("ring", np.int64),
+        ("window_bytes", np.float64),
+        ("under_way_bytes", np.float64),
+        ("shrunk_until_s", np.float64),
+        ("first_segment", np.int64),
+        ("num_segments", np.int64),
+    ],
+    align=True,
+)
+_LINK = np.dtype(
+    [
+        ("per_byte_s", np.float64),
+        ("queued_bytes", np.float64),
+        ("free_s", np.float64),
+        ("first", np.int64),
+        ("last", np.int64),
+        ("busy", np.int64),
+    ],
+    align=True,
+)
+_PACKET = np.dtype(
+    [("flow", np.int64), ("message", np.int64), ("hop", np.int64), ("next", np.int64), ("bytes", np.float64)],
+    align=True,
+)
+_COUNT = np.dtype(
+    [("rounds", np.int64), ("counted", np.int64), ("begin_s", np.float64), ("end_s", np.float64)], align=True
+)
+_RANK = np.dtype(
+    [("sent", np.int64), ("ready", np.int64), ("told", np.int64), ("received_bytes", np.float64), ("done", np.int64)],
+    align=True,
+)
+
+
+class Rings(NamedTuple):
+    """Rings, the messages that they reduce, and the way of each flow.
+
+    Parameters
+    ----------
+    num_ranks
+        Of each ring; its flows, from each rank to the next, follow each other, ring by ring.
+    ring_of
+        The ring of each message, of shape (messages,).
+    segment_bytes
+        Of each message: half of what a rank sends in a step.
+    forth, back
+        The links that each flow crosses, and those from its target back to its source, of shape (flows, hops), filled
+        up with -1.
+    per_byte_s
+        Of each link.
+    """
+
+    num_ranks: np.ndarray
+    ring_of: np.ndarray
+    segment_bytes: np.ndarray
+    forth: np.ndarray
+    back: np.ndarray
+    per_byte_s: np.ndarray
+
+
+class State(NamedTuple):
+    """All that changes, and the parameters; compiled code changes it in place."""
+
+    rings: Rings
+    events: Any
+    counts: Any
+    """What is counted of each message."""
+    flows: Any
+    links: Any
+    packets: Any
+    free_packets: np.ndarray
+    """Numbers of the packets that are not in use, and in the last place how many there are."""
+    ranks: Any
+    """What each rank has done of each message, of shape (messages, ranks)."""
+    first_flow: np.ndarray
+    segments: np.ndarray
+    """The messages whose segments a flow is to send, in order, and what is left of them, of shape (flows, places)."""
+    left_bytes: np.ndarray
+    queue_bytes: float
+    packet_bytes: float
+    react_s: float
+    recover_s: float
+
+
+def state_of(rings: Rings, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float) -> State:
+    """Return the state in which nothing has been sent."""
+    flows, places = len(rings.forth), 2 * len(rings.ring_of) + 2
+    most_packets = int(flows * (2 * queue_bytes / SMALLEST_PACKET_BYTES + 8))
+    state = State(
+        rings=rings,
+        events=event_heap(
+            len(rings.per_byte_s) + 2 * most_packets + 8 * len(rings.ring_of) * int(rings.num_ranks.max())
+        ),
+        counts=np.zeros(len(rings.ring_of), _COUNT),
+        flows=np.zeros(flows, _FLOW),
+        links=np.zeros(len(rings.per_byte_s), _LINK),
+        packets=np.zeros(most_packets, _PACKET),
+        free_packets=np.append(np.arange(most_packets), most_packets),
+        ranks=np.zeros((len(rings.ring_of), int(rings.num_ranks.max())), _RANK),
+        first_flow=np.cumsum(rings.num_ranks) - rings.num_ranks,
+        segments=np.zeros((flows, places), np.int64),
+        left_bytes=np.zeros((flows, places)),
+        queue_bytes=float(queue_bytes),
+        packet_bytes=float(packet_bytes),
+        react_s=float(react_s),
+        recover_s=float(recover_s),
+    )
+    state.flows["ring"] = np.repeat(np.arange(len(rings.num_ranks)), rings.num_ranks)
+    state.flows["window_bytes"] = queue_bytes
+    state.links["first"] = state.links["last"] = -1
+    state.links["per_byte_s"] = rings.per_byte_s
+    return state
+
+
+@compiled
+def event_code(kind, number):
+    """Return an event's kind and what it is of as one number."""
+    return number * KINDS + kind
+
+
+@compiled
+def way_back_s(s, number, more_bytes, now_s):
+    """Return how long what goes back from a flow's target to its source waits, and is sent, on the way."""
+    seconds = 0.0
+    for link_number in s.rings.back[number]:
+        if link_number >= 0:
+            link = s.links[link_number]
+            seconds += (link.queued_bytes + more_bytes) * link.per_byte_s
+            if link.busy:
+                seconds += link.free_s - now_s
+    return seconds
+
+
+@compiled
+def send(s, number, now_s):
+    """Send packets of a flow while its window lets it."""
+    flow = s.flows[number]
+    while flow.num_segments > 0 and flow.under_way_bytes < flow.window_bytes and s.free_packets[-1] > 0:
+        packet_number = _cut_packet(s, number)
+        flow.under_way_bytes += s.packets[packet_number].bytes
+        _forward(s, packet_number, now_s)
+
+
+@compiled
+def _cut_packet(s, number):
+    """Return a new packet of the segment that a flow is to send next."""
+    flow = s.flows[number]
+    place = flow.first_segment
+    s.free_packets[-1] -= 1
+    packet_number = s.free_packets[s.free_packets[-1]]
+    packet = s.packets[packet_number]
+    room_bytes = max(flow.window_bytes - flow.under_way_bytes, SMALLEST_PACKET_BYTES)
+    packet.flow, packet.hop, packet.message = number, 0, s.segments[number, place]
+    packet.bytes = min(s.packet_bytes, room_bytes, s.left_bytes[number, place])
+    s.left_bytes[number, place] -= packet.bytes
+    if s.left_bytes[number, place] < 1e-6:
+        flow.first_segment = (place + 1) % s.segments.shape[1]
+        flow.num_segments -= 1
+    return packet_number
+
+
+@compiled
+def _forward(s, packet_number, now_s):
+    """Let a packet go on from link to link, through those that are free, until it has to wait, is lost or has come."""
+    packet = s.packets[packet_number]
+    way = s.rings.forth[packet.flow]
+    while packet.hop < len(way) and way[packet.hop] >= 0:
+        link = s.links[way[packet.hop]]
+        if link.queued_bytes + packet.bytes > s.queue_bytes:
+            _lose(s, packet_number, now_s)
+            return
+        if link.busy:
+            packet.next = -1
+            if link.first < 0:
+                link.first = packet_number
+            else:
+                s.packets[link.last].next = packet_number
+            link.last = packet_number
+            link.queued_bytes += packet.bytes
+            return
+        _occupy(s, way[packet.hop], packet.bytes, now_s)
+        packet.hop += 1
+    _arrive(s, packet_number, now_s)
+
+
+@compiled
+def _occupy(s, link_number, sent_bytes, now_s):
+    """Let a link send: by its bucket of tokens what it begins has gone at once, and the next has to wait for it."""
+    link = s.links[link_number]
+    link.busy, link.free_s = 1, now_s + sent_bytes * link.per_byte_s
+    push(s.events, link.free_s, event_code(LINK_FREE, link_number))
+
+
+@compiled
+def next_packet(s, link_number, now_s):
+    """Let a link send the next packet of its queue."""
+    link = s.links[link_number]
+    link.busy = 0
+    packet_number = link.first
+    if packet_number < 0:
+        return
+    packet = s.packets[packet_number]
+    link.first = packet.next
+    link.queued_bytes -= packet.bytes
+    _occupy(s, link_number, packet.bytes, now_s)
+    packet.hop += 1
+    _forward(s, packet_number, now_s)
+
+
+@compiled
+def _lose(s, packet_number, now_s):
+    """Send a packet once more when its loss is known, and let the window shrink, once in that time."""
+    flow = s.flows[s.packets[packet_number].flow]
+    if now_s >= flow.shrunk_until_s:
+        flow.window_bytes = max(SHRINK * flow.window_bytes, 2 * s.packet_bytes)
+        flow.shrunk_until_s = now_s + s.recover_s
+    push(s.events, now_s + s.recover_s, event_code(LOST, packet_number))
+
+
+@compiled
+def send_again(s, packet_number, now_s):
+    """Send a packet that was lost; it never left its flow's window."""
+    s.packets[packet_number].hop = 0
+    _forward(s, packet_number, now_s)
+
+
+@compiled
+def _arrive(s, packet_number, now_s):
+    """Let the next rank have a packet, act if a segment is whole now, and acknowledge it."""
+    packet = s.packets[packet_number]
+    ring = s.flows[packet.flow].ring
+    rank = (packet.flow - s.first_flow[ring] + 1) % s.rings.num_ranks[ring]
+    own, segment_bytes = s.ranks[packet.message, rank], s.rings.segment_bytes[packet.message]
+    whole_before = int(own.received_bytes / segment_bytes + 1e-6)
+    own.received_bytes += packet.bytes
+    if int(own.received_bytes / segment_bytes + 1e-6) > whole_before:
+        push(s.events, now_s, event_code(REACTS, packet.message * s.ranks.shape[1] + rank))
+    push(s.events, now_s + way_back_s(s, packet.flow, 0.0, now_s), event_code(ACKNOWLEDGED, packet_number))
+
+
+@compiled
+def acknowledged(s, packet_number, now_s):
+    """Let a flow know that a packet has come: its window grows if it was full, and there is room for the next."""
+    packet = s.packets[packet_number]
+    flow = s.flows[packet.flow]
+    if flow.under_way_bytes >= flow.window_bytes - SMALLEST_PACKET_BYTES:
+        grown_bytes = flow.window_bytes + packet.bytes * SMALLEST_PACKET_BYTES / flow.window_bytes
+        flow.window_bytes = min(grown_bytes, s.queue_bytes)
+    flow.under_way_bytes -= packet.bytes
+    s.free_packets[s.free_packets[-1]] = packet_number
+    s.free_packets[-1] += 1
+    send(s, packet.flow, now_s)

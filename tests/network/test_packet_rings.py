@@ -1,0 +1,181 @@
+"""Rings by packets: what queues, windows and the ring's own order make of all-reduces that share links."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from ddlsched import Cluster, simulate
+from ddlsched.errors import InputError
+from ddlsched.network.packet_rings import PacketRings
+from ddlsched.network.packets import ring_packets
+from ddlsched.network.rates import contention_form
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
+from ddlsched.policies.views import TransferView
+from ddlsched.testing import job_view, transfer_view
+
+PER_BYTE_S = 8e-8
+STAR = Network(resolve("topology", "star:nic_gbps=0.1"), 6)
+LEAVES = Network(resolve("topology", "leaf-spine:servers_per_leaf=2,spines=1,oversubscription=2,nic_gbps=0.1"), 4)
+MODEL = PacketRings(per_byte_s=PER_BYTE_S, react_s=1e-4)
+
+
+def transfer(job: int, servers: tuple[int, ...], megabytes: float, network: Network = STAR) -> TransferView:
+    """Return a transfer of a message of so many MB."""
+    view = job_view(number=job, num_gpus=len(servers), servers=servers)
+    wire_bytes = MODEL.wire_bytes(megabytes * 1e6, len(servers))
+    return transfer_view(view, message_bytes=wire_bytes, links=network.ring(servers).links)
+
+
+def rates(*active: TransferView, model: PacketRings = MODEL, network: Network = STAR) -> list[float]:
+    """Return rates as parts of a card's."""
+    found = model.bound_to(network).rates(active, [], network.links)
+    return [rate * PER_BYTE_S for rate in found]
+
+
+def test_it_is_asked_for_all_rates() -> None:
+    assert contention_form(MODEL) == contention_form(MODEL.bound_to(STAR)) == "rates"
+    with pytest.raises(InputError, match=r"call bound_to\(network\) first"):
+        MODEL.rates([transfer(0, (0, 1), 1.0)], [], STAR.links)
+
+
+def test_a_transfer_that_meets_none_has_its_links_but_for_the_wait() -> None:
+    apart = transfer(0, (0, 1), 1.0), transfer(1, (2, 3, 4), 0.2)
+    assert rates(*apart) == [1.0, 1.0]
+    waits = PacketRings(per_byte_s=PER_BYTE_S, wait=0.1)
+    assert rates(*apart, model=waits) == pytest.approx([1 / 1.1, 1 / 1.2])
+
+
+def test_rings_on_the_same_servers_share_their_links_evenly() -> None:
+    """Two have nearly half each, three a third: there is always somebody who sends."""
+    assert rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(2))) == pytest.approx([0.5] * 2, rel=0.06)
+    assert rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(3))) == pytest.approx([1 / 3] * 3, rel=0.09)
+
+
+def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
+    """It has less in the queues."""
+    small, large = rates(transfer(0, (0, 1), 0.1), transfer(1, (0, 1), 2.0))
+    assert small < 0.4
+    assert large > 0.6
+    assert small + large <= 1.01
+
+
+def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
+    """Each shares a card with each of the others: by max-min all had a half, and so had the links no gaps."""
+    active = transfer(0, (0, 1), 1.0), transfer(1, (1, 2), 1.0), transfer(2, (2, 3), 1.0), transfer(3, (3, 0), 1.0)
+    found = rates(*active)
+    assert max(found) < 0.5
+    assert np.mean(found) < 0.48
+
+
+def test_the_messages_of_a_job_have_one_connection() -> None:
+    """Beside three buckets of one job, another has more than a quarter."""
+    buckets = [transfer(0, (0, 1), 1.0) for _ in range(3)]
+    *own, other = rates(*buckets, transfer(1, (0, 1), 1.0))
+    assert own == pytest.approx([own[0]] * 3, rel=0.1)
+    assert 0.4 < other < 0.6
+    of_jobs = rates(*(transfer(job, (0, 1), 1.0) for job in range(4)))
+    assert of_jobs[3] < other
+
+
+def test_a_full_queue_costs_time() -> None:
+    """Six large messages on two cards: with a short queue packets are lost, and their flows pause."""
+    active = [transfer(job, (0, 1), 2.0) for job in range(6)]
+    short = PacketRings(per_byte_s=PER_BYTE_S, react_s=1e-4, queue_bytes=30_000.0, recover_s=0.2)
+    assert sum(rates(*active, model=short)) < 0.9 * sum(rates(*active))
+
+
+def test_switches_have_queues_too() -> None:
+    """Two rings over both leaves, on servers of their own, share the cable between them."""
+    active = transfer(0, (0, 2), 1.0, LEAVES), transfer(1, (1, 3), 1.0, LEAVES)
+    assert rates(*active, network=LEAVES) == pytest.approx([0.5, 0.5], rel=0.06)
+
+
+sets_of_rings = st.lists(
+    st.tuples(st.lists(st.integers(0, 5), min_size=2, max_size=4, unique=True), st.floats(0.02, 3.0)),
+    min_size=2,
+    max_size=6,
+)
+
+
+@given(sets_of_rings)
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]]) -> None:
+    active = [transfer(job, tuple(sorted(servers)), size) for job, (servers, size) in enumerate(sets)]
+    found = rates(*active)
+    assert all(0 < rate <= 1 for rate in found)
+    carried = np.zeros(6)
+    for own, rate in zip(active, found, strict=True):
+        carried[list(own.links)] += rate
+    assert carried.max() <= 1.02  # mean durations of messages that ended at different times
+
+
+@given(sets_of_rings)
+@hypothesis_settings(max_examples=10, deadline=None)
+def test_rates_do_not_depend_on_what_was_asked_before_or_on_the_order(sets: Sequence[tuple[list[int], float]]) -> None:
+    active = [transfer(job, tuple(sorted(servers)), size) for job, (servers, size) in enumerate(sets)]
+    bound = MODEL.bound_to(STAR)
+    first = bound.rates(active, [], STAR.links)
+    assert bound.rates(active, [], STAR.links) == MODEL.bound_to(STAR).rates(active, [], STAR.links) == first
+    assert bound.rates(active[::-1], [], STAR.links)[::-1] == first
+
+
+def test_what_is_no_ring_is_refused() -> None:
+    view = job_view(number=0, num_gpus=2, servers=(0, 1))
+    elsewhere = transfer_view(view, message_bytes=1e6, links=(0, 1, 2))
+    with pytest.raises(InputError, match=r"is no ring over its servers .* expected jobs without groups"):
+        rates(elsewhere, transfer(1, (0, 1), 1.0))
+    inside = Network(resolve("topology", "star:nvlink_gbps=100,cards=2"), 2)
+    with pytest.raises(InputError, match="the inside of its servers"):
+        MODEL.bound_to(inside)
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"react_s": -1.0}, "react_s is -1.0; expected a number from 0 to 1e"),
+        ({"wait": 1.5}, "wait is 1.5; expected a number from 0 to 1"),
+        ({"packet_bytes": 100.0}, "packet_bytes is 100.0 and queue_bytes 200000.0; expected 1448 <= packet_bytes"),
+        ({"queue_bytes": 10_000.0}, "queue_bytes 10000.0; expected 1448 <= packet_bytes <= queue_bytes"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(given_: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        PacketRings(**given_)
+
+
+def test_a_run_under_it_is_repeatable_and_slower_than_max_min() -> None:
+    cluster = Cluster(num_servers=4, gpus_per_server=4, topology="star:nic_gbps=1")
+    jobs = "microsoft-160:scale=0.01,num_jobs=6"
+    runs = [
+        simulate(jobs, cluster, contention=name, placement="random", communication="bounded-overlap:limit=9", seed=3)
+        for name in ("packet-rings", "packet-rings", "max-min")
+    ]
+    jcts = [run.jobs.jct_s.to_numpy() for run in runs]
+    assert (jcts[0] == jcts[1]).all()
+    assert jcts[0].mean() > jcts[2].mean()
+
+
+def test_compiled_code_is_stale_once_a_source_of_its_folder_has_changed(tmp_path: Path) -> None:
+    folder = Path(ring_packets.__file__).parent
+    shutil.copytree(folder, tmp_path / "packets", ignore=shutil.ignore_patterns("__pycache__"))
+    asked = (
+        "import importlib.util as u, sys; s = u.spec_from_file_location('r', sys.argv[1]); m = u.module_from_spec(s);"
+    )
+    command = [sys.executable, "-c", asked + " s.loader.exec_module(m); print(m._stamp())"]
+    command.append(str(tmp_path / "packets" / "ring_packets.py"))
+    before = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(before) == ring_packets._stamp()
+    with (tmp_path / "packets" / "packet_queues.py").open("a", encoding="utf-8") as file:
+        file.write("# changed\n")
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout != before

@@ -165,7 +165,7 @@ class _OnNetwork:
         jobs = sorted(of_job.values(), key=lambda own: [messages[place] for place in own])
         sent = tuple(tuple(messages[place] for place in own) for own in jobs)
         if sent not in self._kept_s:
-            self._kept_s[sent] = self._simulated_s(sent).tolist()
+            self._kept_s[sent] = _same_for_same(sent, self._simulated_s(sent))
         in_order = [place for own in jobs for place in own]
         return [seconds for _, seconds in sorted(zip(in_order, self._kept_s[sent], strict=True))]
 
@@ -220,6 +220,15 @@ def _connected(links: Sequence[Sequence[int]]) -> list[list[int]]:
         groups = [group for group in groups if group[0].isdisjoint(own)]
         groups.append((set(own).union(*(group[0] for group in met)), [*(n for group in met for n in group[1]), place]))
     return [places for _, places in groups]
+
+
+def _same_for_same(jobs: _Jobs, seconds: np.ndarray) -> list[float]:
+    """Return mean times for messages that are alike: in the long run chance favours none of them."""
+    alike: dict[tuple[tuple[_Message, ...], _Message], list[float]] = {}
+    messages = [(own, message) for own in jobs for message in own]
+    for message, each in zip(messages, seconds.tolist(), strict=True):
+        alike.setdefault(message, []).append(each)
+    return [sum(alike[message]) / len(alike[message]) for message in messages]
 
 
 def _filled(ways: Sequence[Sequence[int]]) -> np.ndarray:

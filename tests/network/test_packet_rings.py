@@ -56,10 +56,12 @@ def test_a_transfer_that_meets_none_has_its_links_but_for_the_wait() -> None:
     assert rates(*apart, model=waits) == pytest.approx([1 / 1.1, 1 / 1.2])
 
 
-def test_rings_on_the_same_servers_share_their_links_evenly() -> None:
-    """Two have nearly half each, three a third: there is always somebody who sends."""
-    assert rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(2))) == pytest.approx([0.5] * 2, rel=0.06)
-    assert rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(3))) == pytest.approx([1 / 3] * 3, rel=0.09)
+def test_rings_that_are_alike_have_equal_shares_of_nearly_all() -> None:
+    """Rings of three servers: there is nearly always somebody who sends."""
+    for count in (2, 3):
+        found = rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(count)))
+        assert found == [found[0]] * count
+        assert 0.93 < sum(found) <= 1.01
 
 
 def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
@@ -71,21 +73,21 @@ def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
 
 
 def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
-    """Each shares a card with each of the others: by max-min all had a half, and so had the links no gaps."""
-    active = transfer(0, (0, 1), 1.0), transfer(1, (1, 2), 1.0), transfer(2, (2, 3), 1.0), transfer(3, (3, 0), 1.0)
-    found = rates(*active)
-    assert max(found) < 0.5
-    assert np.mean(found) < 0.48
+    """By max-min the ring of three that meets two others would have half of its cards, and leave them half."""
+    middle, *others = rates(transfer(0, (1, 2, 3), 0.7), transfer(1, (0, 1), 1.0), transfer(2, (2, 4), 1.0))
+    assert middle < 0.45
+    assert all(middle + other < 0.98 for other in others)
 
 
 def test_the_messages_of_a_job_have_one_connection() -> None:
-    """Beside three buckets of one job, another has more than a quarter."""
+    """Beside three buckets of one job another has more than a quarter, which it has beside three jobs."""
     buckets = [transfer(0, (0, 1), 1.0) for _ in range(3)]
     *own, other = rates(*buckets, transfer(1, (0, 1), 1.0))
-    assert own == pytest.approx([own[0]] * 3, rel=0.1)
-    assert 0.4 < other < 0.6
+    assert own == [own[0]] * 3
+    assert other > 1.3 * own[0]
     of_jobs = rates(*(transfer(job, (0, 1), 1.0) for job in range(4)))
-    assert of_jobs[3] < other
+    assert of_jobs == [of_jobs[0]] * 4
+    assert of_jobs[0] < other
 
 
 def test_a_full_queue_costs_time() -> None:
@@ -135,7 +137,7 @@ def test_what_is_no_ring_is_refused() -> None:
     elsewhere = transfer_view(view, message_bytes=1e6, links=(0, 1, 2))
     with pytest.raises(InputError, match=r"is no ring over its servers .* expected jobs without groups"):
         rates(elsewhere, transfer(1, (0, 1), 1.0))
-    inside = Network(resolve("topology", "star:nvlink_gbps=100,cards=2"), 2)
+    inside = Network(resolve("topology", "star:nvlink_gbps=100"), 2)
     with pytest.raises(InputError, match="the inside of its servers"):
         MODEL.bound_to(inside)
 
@@ -156,14 +158,14 @@ def test_parameters_out_of_range_are_refused(given_: dict[str, float], message: 
 
 def test_a_run_under_it_is_repeatable_and_slower_than_max_min() -> None:
     cluster = Cluster(num_servers=4, gpus_per_server=4, topology="star:nic_gbps=1")
-    jobs = "microsoft-160:scale=0.01,num_jobs=6"
+    jobs = "stream:load=2,num_jobs=12,scale=0.005"
     runs = [
         simulate(jobs, cluster, contention=name, placement="random", communication="bounded-overlap:limit=9", seed=3)
         for name in ("packet-rings", "packet-rings", "max-min")
     ]
-    jcts = [run.jobs.jct_s.to_numpy() for run in runs]
-    assert (jcts[0] == jcts[1]).all()
-    assert jcts[0].mean() > jcts[2].mean()
+    jcts_s = [run.jobs.jct_s.to_numpy() for run in runs]
+    assert (jcts_s[0] == jcts_s[1]).all()
+    assert jcts_s[0].mean() > jcts_s[2].mean()
 
 
 def test_compiled_code_is_stale_once_a_source_of_its_folder_has_changed(tmp_path: Path) -> None:

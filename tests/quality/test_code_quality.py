@@ -53,6 +53,7 @@ PROMISED = {
         "equal-share",
         "max-min",
         "mltcp",
+        "packet-rings",
         "size-shares",
         "strict-levels",
     },

@@ -28,7 +28,10 @@ __all__ = ["WITH", "WITHOUT", "FidelityReport", "report_of"]
 WITHOUT, WITH = "- ", "+ "
 """How the names of models begin that leave something out of another, or add to it; in the tables, and not drawn."""
 
-_ELSEWHERE = "; exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s"
+_ELSEWHERE = (
+    "; exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s, and so was the "
+    "overhead of packet-rings"
+)
 
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}
 _GAIN_ENDS = {"measured_gain": ("low", "high"), "difference": ("difference_low", "difference_high")}

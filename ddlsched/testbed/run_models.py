@@ -69,7 +69,7 @@ def run_models(rows: Measurements, shares: ShareRows | None, alone: AloneRows | 
         wait=wait.value if wait else 0.0,
         **_CHOSEN,
     )
-    return RunModels(models | _by_packets(whole) | _with_ablations(whole, fitted_constants(rows)), wait)
+    return RunModels(models | _with_ablations(whole, fitted_constants(rows)) | _by_packets(whole), wait)
 
 
 def _by_packets(alone: ConnectionShares) -> dict[str, RunModel]:

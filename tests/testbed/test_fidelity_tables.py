@@ -202,7 +202,10 @@ def test_the_report_says_which_constants_were_not_fitted_to_what_it_measured(
     plain = report_of(measured, simulated, fitted, "free").text().splitlines()
     assert plain[0] == "models, fitted to jobs alone and pairs:"
     more = report_of(measured, simulated, fitted | {"connection-shares": "loss=0.03"}, "free").text().splitlines()
-    chosen = "exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s"
+    chosen = (
+        "exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s, and so was "
+        "the overhead of packet-rings"
+    )
     assert more[0] == f"models, fitted to jobs alone and pairs; {chosen}:"
 
 

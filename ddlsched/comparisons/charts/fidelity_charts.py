@@ -22,6 +22,7 @@ _COLOURS = {
     "linear": PALETTE["vermillion"],
     "size-shares": PALETTE["purple"],
     "connection-shares": PALETTE["orange"],
+    "packet-rings": INK,
 }
 """Of contention models, in every chart."""
 _MARKERS = "os^DvP"

@@ -29,8 +29,8 @@ WITHOUT, WITH = "- ", "+ "
 """How the names of models begin that leave something out of another, or add to it; in the tables, and not drawn."""
 
 _ELSEWHERE = (
-    "; exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s, and so was the "
-    "overhead of packet-rings"
+    "; exponent, window and loss of connection-shares were chosen in experiments/fidelity, at 100 Mbit/s, and so was "
+    "the overhead of packet-rings"
 )
 
 _ERROR_ENDS = {"mean_abs_jct_error": ("mean_low", "mean_high"), "p95_abs_jct_error": ("p95_low", "p95_high")}

@@ -73,7 +73,7 @@ def test_a_map_of_designs_has_a_scale_of_its_shades(values: list[list[float]], e
 
 
 def test_a_model_has_one_colour_in_both_charts_of_fidelity() -> None:
-    models = ["max-min", "equal-share", "linear", "size-shares", "connection-shares", "asked-for"]
+    models = ["max-min", "equal-share", "linear", "size-shares", "connection-shares", "packet-rings", "asked-for"]
     times = {"measured_jct_s": 90.0, "simulated_jct_s": 95.0, "jct_error": 0.05}
     errors = pd.DataFrame([{"model": model, **times} for model in models])
     (curves,) = fidelity_charts.error_distribution(errors).axes

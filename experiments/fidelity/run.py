@@ -88,6 +88,27 @@ def reports(measured: pd.DataFrame, ran: Sequence[Mix], models: Mapping[str, Run
     return result
 
 
+def on_one_server(jobs: pd.DataFrame, measured: pd.DataFrame, model: str = "packet-rings") -> str:
+    """Return how far jobs that send nothing are off under a model, and all others; where each ran is that of its runs.
+
+    Parameters
+    ----------
+    jobs
+        Errors, a row a job, mix, policy and model.
+    measured
+        The runs, whose column ``servers`` says where each job ran.
+    """
+    keys = ["mix", "policy", "job_id"]
+    places = measured.groupby(keys).servers.agg(lambda runs: all("," not in one for one in runs)).rename("alone")
+    own = jobs[jobs.model == model].merge(places.reset_index(), on=keys)
+    texts = []
+    for alone, name in ((True, "on one server"), (False, "on several")):
+        off = own[own.alone == alone].jct_error.abs() * 100
+        if len(off):
+            texts.append(f"{name} {off.mean():.1f}, 95 % within {off.quantile(0.95):.1f} ({len(off)})")
+    return f"error of jobs under {model} (%): {'; '.join(texts)}"
+
+
 def beyond(folder: Path) -> list[str]:
     """Return a line for what of the mixes is beyond what the calibration measured, if anything is."""
     reach = Reach.of(read_measurements(folder / measuring.CALIBRATION))
@@ -135,6 +156,7 @@ def main(arguments: Sequence[str]) -> None:
     models = {**fit.by_name} | {name: RunModel(contention=name) for name in args.contention}
     for half, report in reports(*runs, models).items():
         print(f"== {half} mixes\n\n{report.text()}")
+        print(on_one_server(report.jobs, measured_runs(folder)[0]) + "\n")
         tables = args.out if args.measured is None else args.tables
         if tables is not None:
             target = tables / half.replace(" ", "_")

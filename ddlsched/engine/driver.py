@@ -16,10 +16,17 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
-from ddlsched.engine.loop.advance import advance, most_slices
+from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
-from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, sort_queue, take_sample, take_samples
+from ddlsched.engine.loop.from_python import (
+    gather_rivals,
+    most_slices,
+    rank_rivals,
+    sort_queue,
+    take_sample,
+    take_samples,
+)
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms

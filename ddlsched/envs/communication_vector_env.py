@@ -15,10 +15,8 @@ from ddlsched.engine.loop.layout import State
 from ddlsched.engine.loop.transfer_steps import (
     MET,
     STEPPED_RUN,
-    WORDS_OF_STATE,
     Standing,
     decide,
-    keep_state,
     loop_address,
 )
 from ddlsched.envs.communication_env import CommunicationEnv
@@ -85,7 +83,6 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._unit_s = unit_s
         self._episodes: list[Stepped[State] | None] = [None] * num_envs
         self._states: list[State | None] = [None] * num_envs
-        self._headers = np.zeros((num_envs, WORDS_OF_STATE), np.int64)
         self._runs = np.zeros(num_envs, STEPPED_RUN)
         self._transfers = np.zeros((num_envs, 1 + MET, 4), np.float32)
         self._most = np.zeros((num_envs, 1), np.float32)
@@ -167,10 +164,8 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if isinstance(found, Result):
             self._note_end(number, found)
             return
-        if found is not self._states[number]:
-            keep_state(found, self._headers[number].ctypes.data)
-            self._states[number] = found
-        run["state"], run["standing"] = self._headers[number].ctypes.data, Standing.EVENTS.value
+        self._states[number] = found
+        run["state"], run["standing"] = found.address, Standing.EVENTS.value
 
     def _note_end(self, number: int, result: Result) -> None:
         if not self._runs["num_decisions"][number]:

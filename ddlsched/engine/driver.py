@@ -280,7 +280,7 @@ class Simulation:
     def _rank(self) -> None:
         """Rank the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
-        if state.run.order_address:
+        if state.now.order_address.item(0):
             rank_rivals(state.arrays)
             return
         count = gather_rivals(state.arrays)
@@ -298,23 +298,23 @@ class Simulation:
         self._set_wake("wake_placement_ns", "placement")
         if self._moving is not None:
             self._moving.plan()
-            self._state.run.must_place = 0  # a job that left its GPUs has set it
+            self._state.now.must_place[0] = 0  # a job that left its GPUs has set it
             self._set_wake("wake_placement_ns", "order")
-        if self._state.run.order_ranked:
+        if self._state.now.order_ranked.item(0):
             self._rank()
 
     def _stop_and_move(self, moving: StopsAndMoves) -> None:
         """Move jobs that are due, and let the order stop others for those that wait, which then queue, too."""
         moving.carry_out()
         if moving.stop():
-            if self._state.run.order_ranked:
+            if self._state.now.order_ranked.item(0):
                 self._rank()
             sort_queue(self._state.arrays)
 
     def _allocate(self) -> None:
         self._resizing.allocate()
         self._set_wake("wake_placement_ns", "allocation")
-        if self._state.run.order_ranked:  # transfers may have left links for which others wait
+        if self._state.now.order_ranked.item(0):  # transfers may have left links for which others wait
             self._rank()
 
     def _communicate(self) -> None:

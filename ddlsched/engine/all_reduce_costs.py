@@ -87,7 +87,9 @@ class Costs:
         """Return what one of a job's collectives, by its place among them, puts on the network along paths of now."""
         way = self._routes.asked(number)
         if self.has_plain_rings(number):
-            return self._plain(self._routes.ring(servers, way), self._state.workload[number].dag.messages[place], len(servers))
+            return self._plain(
+                self._routes.ring(servers, way), self._state.workload[number].dag.messages[place], len(servers)
+            )
         task, workers = self._collectives(number)[place]
         return self._planned(task, [self._rank(chosen[worker]) for worker in workers], way)
 

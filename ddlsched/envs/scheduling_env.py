@@ -122,7 +122,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         return self._stepped.advance()
 
     def draws(self, options: dict[str, Any] | None) -> int:
-        """Return how many runs may be drawn until one has a decision: one if its seed is given, or jobs stay the same."""
+        """Return how many runs may be drawn until one has a decision: one if its seed is given or jobs are the same."""
         fixed = isinstance(self.workload, Workload) or "seed" in (options or {})
         return 1 if fixed else _MOST_DRAWS
 

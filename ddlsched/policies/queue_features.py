@@ -23,7 +23,10 @@ LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest me
 
 def log_share(value: float) -> float:
     """Return log(1 + value) / 25: from 0 to 1 for any time in seconds."""
-    return min(math.log1p(max(value, 0.0)) / LARGEST_LOG, 1.0)
+    if value <= 0.0:
+        return 0.0
+    share = math.log1p(value) / LARGEST_LOG
+    return 1.0 if share > 1.0 else share
 
 
 def log_shares(values: np.ndarray) -> np.ndarray:

@@ -218,6 +218,25 @@ def test_a_table_is_drawn_without_a_run(tmp_path):
     assert "EASY backfilling" in text
 
 
+def test_only_some_of_the_first_points_and_none_halfway():
+    some = run.only(choosing.grid(choosing.START), ["load=0.8", "gbps=25", "jobs_per_gpu=4", "trace="])
+    assert [(point.gbps, point.load, point.interference) for point in some] == [(25.0, "0.8", 0.0), (25.0, "0.8", 0.6)]
+    rows = pd.DataFrame({"door": ["order"], "priced": [True], "on": ["a"], "best_placement": ["a"], "high": [-0.5]})
+    asked = []
+
+    class Known:
+        def rows(self, batch):
+            asked.extend(batch)
+            return [(point, rows.assign(high=-0.5 if point.load == "0.5" else 0.0)) for point in batch]
+
+    ends = [replace(POINT, load=load) for load in ("0.5", points.BURST)]
+    for adding, batches in ((False, ends), (True, [*ends, replace(POINT, load="0.8")])):
+        asked.clear()
+        run.explored(Known(), ends, 3, float("inf"), adding=adding)
+        assert asked[: len(batches)] == batches
+        assert (len(asked) > len(ends)) is adding
+
+
 @pytest.mark.slow
 def test_the_quick_form_runs_and_resumes(tmp_path):
     command = [sys.executable, FOLDER / "run.py", "--seeds", "1", "--minutes", "0.01", "--out", tmp_path]

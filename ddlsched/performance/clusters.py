@@ -34,7 +34,7 @@ _NODES = {
 """NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200 and DGX B200; for a6000 an assumption. A tpu-v4 board's links go on to
 other boards at the same speed, so its "card" is that of its four chips."""
 
-_SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.38)}
+_SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.38 as fitted to measurements, 0.8
 assumed as where the published times were measured (see EFFICIENCIES)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,6 +113,11 @@ class Costs:
         gpu, bandwidth = self.machine.gpu, self.memory_bytes_per_s
         return sum(operations_s(one, gpu, precision=self.precision, bytes_per_s=bandwidth) for one in operations)
 
+    def launched_s(self, operations: Sequence[Operation]) -> Amount:
+        """Return the same, or the time to launch them if that is longer."""
+        launches = sum(one.kernels for one in operations)
+        return np.maximum(self.computing_s(operations), launches * self.machine.gpu.efficiency.launch_s)
+
     def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
         """Return the time of collectives one after the other; one of no bytes takes none."""
         total_s: Amount = 0.0
@@ -125,14 +130,49 @@ class Costs:
     def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName) -> Amount:
         """Return the time of one collective in a named group; in an all-to-all everyone sends to everyone directly."""
         algorithm = "direct" if kind == "all-to-all" else self.algorithm
-        return collective_s(kind, message_bytes, self.groups[group], algorithm=algorithm)
+        seconds = collective_s(kind, message_bytes, self.groups[group], algorithm=algorithm)
+        return seconds + np.where(self._members(group) > 1, self.machine.gpu.efficiency.collective_s, 0.0)
+
+    def _members(self, group: GroupName) -> Amount:
+        return np.prod([np.asarray(span.size) for span in self.groups[group]], axis=0)
 
     def part(self, layers: Iterable[Layer], *, recomputed: bool = True) -> PassTimes:
-        """Return the times of layers one after the other; ``recomputed`` if they are within what is checkpointed."""
-        total = PassTimes()
+        """Return the times of layers one after the other; ``recomputed`` if they are within what is checkpointed.
+
+        A pass over them takes no less than its launches.
+        """
+        total, launches = PassTimes(), PassTimes()
         for layer in layers:
             total = _add(total, self._layer(layer, recomputed))
-        return total
+            launches = _add(launches, self._launches_s(layer, recomputed))
+        if not np.any(self.machine.gpu.efficiency.launch_s):
+            return total
+        return dataclasses.replace(
+            total,
+            forward_s=np.maximum(total.forward_s, launches.forward_s - total.forward_exposed_s),
+            backward_s=np.maximum(total.backward_s, launches.backward_s - total.backward_exposed_s),
+            again_s=np.maximum(total.again_s, launches.again_s - total.again_exposed_s),
+        )
+
+    def _launches_s(self, layer: Layer, recomputed: bool) -> PassTimes:
+        """Return the time of a layer's launches, its collectives' included."""
+        launch_s = self.machine.gpu.efficiency.launch_s
+        backward = (*layer.input_gradient, *layer.weight_gradient)
+        forward_s, backward_s = (
+            launch_s * (sum(one.kernels for one in operations) + sum(map(self._is_sent, collectives)))
+            for operations, collectives in (
+                (layer.forward, layer.forward_collectives),
+                (backward, layer.backward_collectives),
+            )
+        )
+        return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=forward_s * self._again(layer, recomputed))
+
+    def _is_sent(self, collective: Collective) -> Amount:
+        return (np.asarray(collective.message_bytes) > 0) & (self._members(collective.group) > 1)
+
+    def _again(self, layer: Layer, recomputed: bool) -> Amount:
+        kind = np.asarray(self.parallelism.recompute)
+        return recomputed & ((kind == "full") | ((kind == "selective") & (layer.role == "attention")))
 
     def _layer(self, layer: Layer, recomputed: bool) -> PassTimes:
         forward_s, input_s, weight_s = map(
@@ -140,10 +180,7 @@ class Costs:
         )
         sent_s = self.collectives_s(layer.forward_collectives)
         returned_s = self.collectives_s(layer.backward_collectives)
-        again = recomputed and (
-            self.parallelism.recompute == "full"
-            or (self.parallelism.recompute == "selective" and layer.role == "attention")
-        )
+        again = self._again(layer, recomputed)
         return PassTimes(
             forward_s=forward_s,
             backward_s=input_s + weight_s,

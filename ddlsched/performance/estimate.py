@@ -236,9 +236,9 @@ def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
     gradient_bytes = GRADIENT_BYTES * (layer.parameters - layer.table_parameters)
     return LayerTimes(
         name=layer.name,
-        forward_s=costs.computing_s(layer.forward),
-        input_gradient_s=costs.computing_s(layer.input_gradient),
-        weight_gradient_s=costs.computing_s(layer.weight_gradient),
+        forward_s=costs.launched_s(layer.forward),
+        input_gradient_s=costs.launched_s(layer.input_gradient),
+        weight_gradient_s=costs.launched_s(layer.weight_gradient),
         forward_collective_s=costs.collectives_s(layer.forward_collectives),
         input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
         weight_gradient_collective_s=costs.collectives_s([Collective("all-reduce", gradient_bytes, "data")] * reduce),

@@ -19,7 +19,17 @@ from ddlsched.performance.rows import a100_nodes, estimate_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Fitted", "Link", "Prior", "draw_rows", "fit_constants", "fit_link", "fit_rows", "mean_error"]
+__all__ = [
+    "Fitted",
+    "Link",
+    "Prior",
+    "draw_rows",
+    "fit_constants",
+    "fit_link",
+    "fit_rows",
+    "mean_error",
+    "stratum_weights",
+]
 
 
 class Link(NamedTuple):
@@ -49,16 +59,19 @@ class Prior(NamedTuple):
 
 PRIORS: Mapping[str, Prior] = {
     "matrix": Prior(0.8, 0.15),
-    "half_flops": Prior(1e9, 0.5),
     "memory": Prior(0.8, 0.15),
-    "kernel_s": Prior(50e-6, 1.0),
+    "gap_s": Prior(10e-6, 1.0),
+    "launch_s": Prior(60e-6, 1.0),
+    "collective_s": Prior(100e-6, 1.0),
+    "odd": Prior(3.0, 0.4),
     "network_bytes_per_s": Prior(5e9, 0.5),
 }
-"""Large matrix products and copies reach about 0.8 of the data sheet; kernels launched one by one from Python take
-tens of microseconds; of 12.5 GB/s a GPU about 0.8 arrive, and gradients are often reduced in single precision, twice
-the bytes counted here. A log-ratio of 0.1 counts as much as one measured row that is off by 10 %."""
+"""Large matrix products and copies reach about 0.8 of the data sheet; small kernels lose microseconds, and take tens of
+them to be launched from Python; products that tensor cores cannot load whole words of are a few times as slow; of 12.5
+GB/s a GPU about 0.8 arrive, and gradients are often reduced in single precision, twice the bytes counted here."""
 
-_TOLERANCE = 0.1
+_TOLERANCE = 0.03
+"""Log-ratio from which on a measured row counts linearly: about the error of most."""
 
 
 class Fitted(NamedTuple):
@@ -101,8 +114,24 @@ def draw_rows(frame: pd.DataFrame, strata: Sequence[str], *, share: float, seed:
     return chosen
 
 
-def fit_rows(frames: Sequence[pd.DataFrame]) -> Fitted:
+def stratum_weights(frame: pd.DataFrame, strata: Sequence[str], drawn: np.ndarray) -> np.ndarray:
+    """Return how much each drawn row counts: as many rows as it was drawn from; on average 1 (post-stratification)."""
+    groups = frame.groupby(list(strata)).ngroup().to_numpy()
+    own = groups[drawn]
+    stood_for = np.bincount(groups)[own] / np.bincount(own)[own]
+    weights: np.ndarray = stood_for / stood_for.mean()
+    return weights
+
+
+def fit_rows(frames: Sequence[pd.DataFrame], weights: Sequence[np.ndarray] | None = None) -> Fitted:
     """Return the constants that explain the ``iteration_ms`` of all frames' rows best.
+
+    Parameters
+    ----------
+    frames
+        Of rows.
+    weights
+        How much each of their rows counts; by default 1.
 
     Raises
     ------
@@ -113,19 +142,23 @@ def fit_rows(frames: Sequence[pd.DataFrame]) -> Fitted:
         if "iteration_ms" not in frame:
             raise InputError("the rows have no column 'iteration_ms'; expected measured times to fit")
 
+    counted = np.sqrt(np.concatenate(weights)) if weights is not None else 1.0
+
     def log_ratios(values: Mapping[str, float]) -> np.ndarray:
         fitted = _fitted(values)
-        return np.concatenate([_log_ratio(frame, fitted) for frame in frames])
+        ratios: np.ndarray = counted * np.concatenate([_log_ratio(frame, fitted) for frame in frames])
+        return ratios
 
-    return _fitted(fit_constants(log_ratios, PRIORS))
+    return _fitted(fit_constants(log_ratios, PRIORS, tolerance=_TOLERANCE))
 
 
 def fit_constants(
-    log_ratios: Callable[[Mapping[str, float]], np.ndarray], priors: Mapping[str, Prior]
+    log_ratios: Callable[[Mapping[str, float]], np.ndarray], priors: Mapping[str, Prior], *, tolerance: float = 0.1
 ) -> dict[str, float]:
     """Return the constants with the least sum of squares of logs of predicted over measured, and of the priors'.
 
-    Squares grow linearly from a tenth on (soft L1), so that single rows far off do not decide.
+    Squares grow linearly from ``tolerance`` on (soft L1), so that single rows far off do not decide. A log-ratio of
+    that size counts as much as a constant that is as far from its prior as its spread.
     """
     from scipy.optimize import least_squares
 
@@ -135,7 +168,7 @@ def fit_constants(
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         values = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        return np.concatenate([log_ratios(values) / _TOLERANCE, (logs - centre) / spread])
+        return np.concatenate([log_ratios(values) / tolerance, (logs - centre) / spread])
 
     found = least_squares(residuals, centre, loss="soft_l1")
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))

@@ -37,12 +37,26 @@ class Efficiency:
         Share of the memory's bandwidth.
     kernel_s
         Least time of a kernel: from one launch to the next.
+    gap_s
+        Lost with every kernel, beside its work.
+    launch_s
+        The host's time to launch a kernel or a collective. The host runs ahead, so a pass over a part of the model
+        takes no less than its launches, and no more for those that end before the GPU has done its work.
+    collective_s
+        Lost with every collective of more than one GPU, beside its steps.
+    odd
+        How many times as long a product takes whose matrix has an odd number of columns (halves of words, which tensor
+        cores cannot load together).
     """
 
     matrix: Amount = 1.0
     half_flops: Amount = 0.0
     memory: Amount = 1.0
     kernel_s: Amount = 0.0
+    gap_s: Amount = 0.0
+    launch_s: Amount = 0.0
+    collective_s: Amount = 0.0
+    odd: Amount = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +187,7 @@ class Machine:
 def operations_s(
     operation: Operation, gpu: Gpu, *, precision: Precision = "half", bytes_per_s: Amount = None
 ) -> Amount:
-    """Return the time of an operation, seconds: the longest of computing, moving bytes, and launching kernels.
+    """Return the time of an operation, seconds: the longest of computing, moving and least time; and its gaps.
 
     ``bytes_per_s`` stands in for the bandwidth of the GPU's own memory. With the default efficiency this is the
     roofline: operations / min(bandwidth x operations / bytes, peak).
@@ -182,8 +196,10 @@ def operations_s(
     bandwidth = gpu.memory_bytes_per_s if bytes_per_s is None else bytes_per_s
     moving_s = operation.traffic_bytes / (bandwidth * efficiency.memory)
     started = np.where(np.asarray(operation.flops) > 0, operation.kernels, 0)
-    computing_s = (operation.flops + started * efficiency.half_flops) / (gpu.peak(precision) * efficiency.matrix)
-    return np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
+    flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
+    computing_s = (flops + started * efficiency.half_flops) / (gpu.peak(precision) * efficiency.matrix)
+    longest_s = np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
+    return longest_s + operation.kernels * efficiency.gap_s
 
 
 def tiers_of_topology(

@@ -29,11 +29,14 @@ class Operation(NamedTuple):
         Read from and written to memory, in all.
     kernels
         How many are launched.
+    odd
+        Whether the matrix of a product has an odd number of columns.
     """
 
     flops: Amount
     traffic_bytes: Amount
     kernels: Amount = 1
+    odd: Amount = False
 
 
 class Collective(NamedTuple):
@@ -96,9 +99,9 @@ class Layers(NamedTuple):
     last: tuple[Layer, ...]
 
 
-def _product(m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount) -> Operation:
+def _product(m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount) -> Operation:
     traffic_bytes = element_bytes * batch * (m * k + k * n + m * n)
-    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes)
+    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes, odd=odd)
 
 
 def matrix_product(
@@ -115,6 +118,7 @@ def matrix_product(
     forward_collectives: Sequence[Collective] = (),
     backward_collectives: Sequence[Collective] = (),
     role: Role = "other",
+    odd: Amount = False,
 ) -> Layer:
     """Return the layer Y (m x n) = X (m x k) W (k x n), ``batch`` times.
 
@@ -122,7 +126,7 @@ def matrix_product(
     parameter but an activation too (attention scores). ``bias`` adds parameters. X is kept for backward, unless
     ``activation_bytes`` says how much is.
     """
-    product = _product(m, k, n, batch, element_bytes)
+    product = _product(m, k, n, batch, element_bytes, odd)
     kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
     return Layer(
         name=name,

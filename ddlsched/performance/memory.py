@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.performance import Amount
 from ddlsched.performance.layers import Layer, Layers
-from ddlsched.performance.parallel_layout import Parallelism, Recompute
+from ddlsched.performance.parallel_layout import Parallelism
 
 __all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
 
@@ -85,11 +85,13 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     return np.maximum(first_stage, body + last) + working
 
 
-def _block_bytes(block: tuple[Layer, ...], recompute: Recompute) -> tuple[Amount, Amount]:
+def _block_bytes(block: tuple[Layer, ...], recompute: Amount) -> tuple[Amount, Amount]:
     """Return what a block keeps from forward to backward, and what recomputing it takes on top, once."""
+    if not block:
+        return 0.0, 0.0
+    full, selective = (np.asarray(recompute) == kind for kind in ("full", "selective"))
     everything = _sum(block, "activation_bytes")
-    if recompute == "full" and block:
-        # Its first layer keeps exactly the block's input.
-        return block[0].activation_bytes, everything
-    again = _sum([layer for layer in block if layer.role == "attention"], "activation_bytes")
-    return (everything - again, again) if recompute == "selective" else (everything, 0.0)
+    attention = _sum([layer for layer in block if layer.role == "attention"], "activation_bytes")
+    again = np.where(selective, attention, 0.0)
+    # With all layers computed again, the first keeps exactly the block's input.
+    return np.where(full, block[0].activation_bytes, everything - again), np.where(full, everything, again)

@@ -48,7 +48,8 @@ class Parallelism:
         0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
         GPUs.
     recompute
-        What is computed again in backward instead of kept: nothing, the attention's core, or all layers.
+        What is computed again in backward instead of kept: nothing, the attention's core, or all layers (a name, or an
+        array of names).
     overlap
         Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
         communicate for every micro-batch, behind each one's.
@@ -63,12 +64,13 @@ class Parallelism:
     micro_batch: Amount = 1
     global_batch: Amount = 1
     zero: Amount = 0
-    recompute: Recompute = "none"
+    recompute: Recompute | np.ndarray = "none"
     overlap: Amount = False
 
     def __post_init__(self) -> None:
-        if self.recompute not in RECOMPUTE:
-            raise InputError(f"recompute is {self.recompute!r}; expected one of {', '.join(RECOMPUTE)}")
+        for kind in {self.recompute} if isinstance(self.recompute, str) else set(np.unique(self.recompute).tolist()):
+            if kind not in RECOMPUTE:
+                raise InputError(f"recompute is {kind!r}; expected one of {', '.join(RECOMPUTE)}")
         for name in _DEGREES:
             if np.any(np.asarray(getattr(self, name)) > MOST):
                 raise InputError(f"{name} is {getattr(self, name)}; expected at most {MOST:,}")

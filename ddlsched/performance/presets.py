@@ -64,7 +64,7 @@ own. """
 EFFICIENCIES: dict[str, Efficiency] = {
     "ideal": Efficiency(),
     "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
-    "eager": Efficiency(matrix=0.764, half_flops=0.99e9, memory=0.727, kernel_s=74.4e-6),
+    "eager": Efficiency(matrix=0.768, memory=0.692, gap_s=41.2e-6, launch_s=94.8e-6, collective_s=336e-6, odd=3.10),
 }
 """How far GPUs stay below those figures.
 
@@ -75,7 +75,7 @@ kernels are launched one by one. Both were fitted on A100s; on other GPUs they a
 
 A100_NODE_TIERS = (
     Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
-    Tier(size=1, bytes_per_s=4.757e9, latency_s=10e-6),
+    Tier(size=1, bytes_per_s=6.640e9, latency_s=10e-6),
 )
 """Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""

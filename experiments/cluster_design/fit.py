@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ddlsched.performance.collectives import Span, collective_s
-from ddlsched.performance.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error
+from ddlsched.performance.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from ddlsched.performance.rows import estimate_rows, read_rows
 
 SHARE = 0.1
@@ -33,8 +34,25 @@ def read(data: Path) -> dict[str, pd.DataFrame]:
 
 def fit(frames: dict[str, pd.DataFrame], seed: int) -> tuple[Fitted, dict[str, np.ndarray]]:
     """Return the constants of one split, and which rows were fitted."""
-    drawn = {name: draw_rows(frame, STRATA[name], share=SHARE, seed=seed) for name, frame in frames.items()}
-    return fit_rows([frame[drawn[name]] for name, frame in frames.items()]), drawn
+    drawn = drawn_rows(frames, seed)
+    fitted = fit_rows([each.rows for each in drawn.values()], [each.weights for each in drawn.values()])
+    return fitted, {name: frame.index.isin(drawn[name].rows.index) for name, frame in frames.items()}
+
+
+class Drawn(NamedTuple):
+    """Rows to fit, and how much each of them counts."""
+
+    rows: pd.DataFrame
+    weights: np.ndarray
+
+
+def drawn_rows(frames: dict[str, pd.DataFrame], seed: int) -> dict[str, Drawn]:
+    """Return the rows to fit of each file."""
+    found = {}
+    for name, frame in frames.items():
+        which = draw_rows(frame, STRATA[name], share=SHARE, seed=seed)
+        found[name] = Drawn(frame[which], stratum_weights(frame, STRATA[name], which))
+    return found
 
 
 def splits(frames: dict[str, pd.DataFrame], count: int) -> pd.DataFrame:
@@ -137,6 +155,9 @@ def main() -> int:
     for name, frame in frames.items():
         for what, rows in (("fitted", drawn[name]), ("tested", ~drawn[name])):
             print(f"  {name}, {what} rows: off by {100 * mean_error(frame[rows], fitted):.2f} % on average")
+    tested = frames["multi"][~drawn["multi"]]
+    widths = (f"{width:,} {100 * mean_error(own, fitted):.1f} %" for width, own in tested.groupby("hidden"))
+    print(f"  multi, tested rows by width: {', '.join(widths)}")
     report_rows(frames, fitted)
     table = splits(frames, arguments.splits)
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")

@@ -23,6 +23,7 @@ from scipy.optimize import linprog
 from ddlsched.performance.energy_costs import Costs
 from ddlsched.performance.estimate import estimate
 from ddlsched.performance.fitting import Fitted, fit_rows, mean_error
+from ddlsched.performance.presets import GPUS
 from ddlsched.performance.rows import plans_of
 
 LAYOUT = ["hidden", "tensor_parallel", "data_parallel", "pipeline_parallel"]
@@ -50,11 +51,51 @@ def missing_table(rows: pd.DataFrame, fitted: Fitted) -> pd.DataFrame:
     columns = ["hidden", "micro_batch", "tensor_parallel", "data_parallel", "pipeline_parallel"]
     table = rows[columns].assign(
         slots=slots(rows),
+        measured_s=rows["iteration_ms"] / 1e3,
         error_percent=100 * (1e3 * step_s / rows["iteration_ms"] - 1),
         missing_s=missing_s,
         missing_ms_a_slot=1e3 * missing_s / slots(rows),
     )
     return table.sort_values([*LAYOUT, "micro_batch"])
+
+
+def shares_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of the GPUs' peak at which blocks were multiplied, by width and tensor parallelism.
+
+    Operations of all slots of a stage, filling and draining and recomputation included, over the measured step.
+    """
+    plan = plans_of(rows)[1]
+    passes = np.where(np.asarray(plan.recompute) == "full", 4, 3)
+    blocks = rows["layers"] / rows["pipeline_parallel"]
+    flops = passes * _block_flops(rows) * blocks * slots(rows)
+    share = 1e5 * flops / rows["iteration_ms"] / GPUS["a100-80"].peak("half")
+    groups = rows.assign(share=share).groupby(["hidden", "tensor_parallel"])["share"]
+    return groups.agg(rows="size", least_percent="min", mean_percent="mean", most_percent="max").reset_index()
+
+
+def _block_flops(rows: pd.DataFrame) -> np.ndarray:
+    """Return the operations of one block's forward pass on one GPU."""
+    model, plan, _ = plans_of(rows)
+    operations = [operation for layer in model.layers(plan).block for operation in layer.forward]
+    flops: np.ndarray = np.broadcast_to(sum(operation.flops for operation in operations), len(rows))
+    return flops
+
+
+def recomputation_table(rows: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
+    """Return at what share of the peak a wider block does what it has more to multiply, without recomputation and with.
+
+    Of the rows of 2 to 8 GPUs, without tensor parallelism, and with micro-batches that take longer than their launches.
+    What a block does beside products takes no less in the wider one, so products are no slower than this.
+    """
+    alone = rows[(rows["tensor_parallel"] == 1) & (rows["micro_batch"] >= 4)].groupby(PROFILE, as_index=False).head(1)
+    both = alone.assign(flops=_block_flops(alone)).merge(profiles, on=PROFILE)
+    found = []
+    for micro_batch, own in both.sort_values("hidden").groupby("micro_batch"):
+        for (_, less), (_, more) in pairwise(own.iterrows()):
+            share = 1e5 * (more["flops"] - less["flops"]) / (more["block_ms"] - less["block_ms"])
+            share = share / GPUS["a100-80"].peak("half")
+            found.append((micro_batch, less["hidden"], more["hidden"], 3 * share, 4 * share))
+    return pd.DataFrame(found, columns=["micro_batch", "hidden", "wider", "none_percent", "full_percent"])
 
 
 def terms_s(rows: pd.DataFrame, fitted: Fitted) -> dict[str, np.ndarray]:
@@ -111,12 +152,17 @@ def parts_s(rows: pd.DataFrame, fitted: Fitted) -> list[np.ndarray]:
 
 
 def terms_table(rows: pd.DataFrame, fitted: Fitted) -> pd.DataFrame:
-    """Return the least mean error of all rows with each term, and with all of them."""
+    """Return the least mean error with each term, and with all of them, beside any multiple of the whole step."""
     step_s, measured_s = predicted_s(rows, fitted), rows["iteration_ms"].to_numpy() / 1e3
-    terms = terms_s(rows, fitted)
-    options = {"nothing": [], **{name: [column] for name, column in terms.items()}, "all of these": [*terms.values()]}
-    found = [(name, 100 * least_error(step_s, measured_s, columns)) for name, columns in options.items()]
-    free = least_error(np.zeros(len(rows)), measured_s, [*parts_s(rows, fitted), *terms.values()])
+    terms, none_s = terms_s(rows, fitted), np.zeros(len(rows))
+    options = {
+        "nothing but the multiple": [],
+        **{name: [column] for name, column in terms.items()},
+        "all of these": [*terms.values()],
+    }
+    found = [("nothing", 100 * least_error(step_s, measured_s, []))]
+    found += [(name, 100 * least_error(none_s, measured_s, [step_s, *columns])) for name, columns in options.items()]
+    free = least_error(none_s, measured_s, [*parts_s(rows, fitted), *terms.values()])
     found.append(("all of these, and each part of the model any multiple of itself", 100 * free))
     return pd.DataFrame(found, columns=["added to the model", "least mean error %"])
 
@@ -187,28 +233,27 @@ def _profile(rows: pd.DataFrame, fitted: Fitted) -> dict[str, float]:
     found, *_ = np.linalg.lstsq(design, np.ones(len(rows)), rcond=None)
     model, plan, _ = plans_of(rows, 0)
     costs, layers = Costs(parallelism=plan, machine=fitted.machine(int(rows["gpus"].iloc[0]))), model.layers(plan)
-    parts = [costs.part(layers.block), costs.part([*layers.first, *layers.last], recomputed=False)]
-    block_ms, ends_ms = (1e3 * float(part.compute_s + part.exposed_s) for part in parts)
+    parts = [costs.part(layers.block), *(costs.part(part, recomputed=False) for part in (layers.first, layers.last))]
+    block_ms, *ends_ms = (1e3 * float(part.compute_s + part.exposed_s) for part in parts)
     return {
         **{name: int(rows[name].iloc[0]) for name in PROFILE},
         "rows": len(rows),
         "block_ms": found[0],
         "predicted_block_ms": block_ms,
         "ends_ms": found[1],
-        "predicted_ends_ms": ends_ms,
+        "predicted_ends_ms": sum(ends_ms),
         "worst_percent": 100 * float(np.abs(design @ found - 1).max()),
     }
 
 
 def left_out(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the mean error of all rows of each width, with constants fitted to the drawn rows of all others."""
-    _, which = fit.fit(frames, fit.SEED)
-    drawn = {name: frame[which[name]] for name, frame in frames.items()}
+    drawn = fit.drawn_rows(frames, fit.SEED)
     found = []
     for name, frame in frames.items():
         for hidden, own in frame.groupby("hidden"):
-            others = [each[each["hidden"] != hidden] for each in drawn.values()]
-            constants = fit_rows([each for each in others if len(each)])
+            others = [fit.Drawn(*(part[each.rows["hidden"] != hidden] for part in each)) for each in drawn.values()]
+            constants = fit_rows([each.rows for each in others], [each.weights for each in others])
             found.append((name, hidden, len(own), 100 * mean_error(own, constants)))
     return pd.DataFrame(found, columns=["file", "hidden", "rows", "error_percent"])
 
@@ -221,6 +266,7 @@ def main() -> int:
     fitted, _ = fit.fit(frames, fit.SEED)
     single, multi = frames["single"], frames["multi"]
     print(f"What rows of 64 to 512 GPUs take longer than predicted\n{_text(missing_table(multi, fitted))}\n")
+    print(f"Shares of the peak at which blocks are multiplied\n{_text(shares_table(multi))}\n")
     print(f"Larger micro-batches that take longer for a sequence\n{_text(contradictions(multi))}\n")
     print(f"The least mean error of the rows of 64 to 512 GPUs\n{_text(terms_table(multi, fitted))}\n")
     plain = 100 * float(np.abs(1e3 * predicted_s(single, fitted) / single["iteration_ms"] - 1).mean())
@@ -229,7 +275,9 @@ def main() -> int:
     print(
         f"{single.groupby(PROFILE).ngroups} profiles, {rising:.2f} % if a block's time does not fall where it is larger"
     )
-    print(f"\nBlocks and ends of rows of 2 to 8 GPUs\n{_text(profiles_table(single, fitted))}")
+    profiles = profiles_table(single, fitted)
+    print(f"\nBlocks and ends of rows of 2 to 8 GPUs\n{_text(profiles)}")
+    print(f"\nShares of the peak, by recomputation\n{_text(recomputation_table(single, profiles))}")
     print(f"\nEach width, with constants fitted to the others\n{_text(left_out(frames))}")
     return 0
 

@@ -93,8 +93,11 @@ def test_only_blocks_and_ends_keep_the_rows_of_few_gpus_from_their_times() -> No
     assert table["rows"].sum() == 720
     assert table["worst_percent"].max() < 0.8
     alone = table[table["tensor_parallel"] == 1]
-    assert (alone["ends_ms"] / alone["predicted_ends_ms"]).min() > 1.8
-    assert (alone["block_ms"] / alone["predicted_block_ms"]).max() < 0.96
+    assert (alone["block_ms"] / alone["predicted_block_ms"]).between(0.94, 1.11).all()
+    assert (alone["ends_ms"] / alone["predicted_ends_ms"]).between(0.85, 1.05).all()
+    again = residuals.recomputation_table(frames["single"], table)
+    assert again["none_percent"].max() < 82
+    assert again["full_percent"].min() > 100  # of an A100's peak: so nothing was recomputed
 
 
 @needs_data("training_times")
@@ -103,7 +106,7 @@ def test_no_term_brings_the_rows_of_many_gpus_within_5_percent() -> None:
     multi = fit.read(DATA)["multi"]
     least = residuals.terms_table(multi, SHIPPED).set_index("added to the model").iloc[:, 0]
     assert least["nothing"] == pytest.approx(6.9, abs=0.1)
-    assert least.min() == least.iloc[-1] == pytest.approx(5.7, abs=0.1)
+    assert least.min() == least.iloc[-1] == pytest.approx(5.8, abs=0.1)
     pairs = residuals.contradictions(multi)
     assert (8192, 4, 8, 16, 4, 6) in {tuple(pair[:6]) for pair in pairs.itertuples(index=False)}
 
@@ -112,4 +115,14 @@ def test_no_term_brings_the_rows_of_many_gpus_within_5_percent() -> None:
 def test_a_nodes_rows_could_be_met_by_profiles_of_their_own() -> None:
     single = fit.read(DATA)["single"]
     free, rising = (residuals.least_by_profile(single, SHIPPED, rising=which) for which in (False, True))
-    assert free < rising < 0.05
+    assert free < 0.01
+    assert free < rising < 0.02
+
+
+@needs_data("training_times")
+def test_only_of_the_39_billion_model_do_fewer_gpus_to_a_matrix_multiply_no_faster() -> None:
+    table = residuals.shares_table(fit.read(DATA)["multi"])
+    means = table.set_index(["hidden", "tensor_parallel"])["mean_percent"]
+    for hidden, own in means.groupby("hidden"):
+        assert own.is_monotonic_decreasing == (hidden != 8192)
+    assert means[8192, 2] < means[8192, 8]

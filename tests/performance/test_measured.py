@@ -13,10 +13,10 @@ from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.performance.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error
+from ddlsched.performance.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from ddlsched.performance.hardware import Efficiency
 from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES
-from ddlsched.performance.rows import COLUMNS, predicted_ms, read_rows
+from ddlsched.performance.rows import COLUMNS, plans_of, predicted_ms, read_rows
 
 megatron, fit = scripts_of("cluster_design", "megatron", "fit")
 
@@ -47,18 +47,22 @@ def test_the_shipped_efficiency_is_the_fitted_one() -> None:
 # ---- Measured rows
 
 
+def test_constants_of_measured_rows_meet_megatrons_eight_times_too() -> None:
+    """They were not fitted to them: other software, on other machines."""
+    errors = np.abs(list(megatron.errors(EFFICIENCIES["eager"]).values()))
+    assert errors.mean() < 0.04
+    assert errors.max() < 0.07
+
+
 @needs_data("training_times")
 def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
     frames = fit.read(DATA)
     fitted, drawn = fit.fit(frames, fit.SEED)
     assert all(drawn[name].sum() <= 0.1 * len(frames[name]) for name in frames)
-    assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.10
-    assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.08
-    shipped = EFFICIENCIES["eager"]
-    assert fitted.efficiency.matrix == pytest.approx(shipped.matrix, rel=5e-3)
-    assert fitted.efficiency.half_flops == pytest.approx(shipped.half_flops, rel=5e-3)
-    assert fitted.efficiency.memory == pytest.approx(shipped.memory, rel=5e-3)
-    assert fitted.efficiency.kernel_s == pytest.approx(shipped.kernel_s, rel=5e-3)
+    assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.05
+    assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.07
+    found, shipped = dataclasses.asdict(fitted.efficiency), dataclasses.asdict(EFFICIENCIES["eager"])
+    assert found == pytest.approx(shipped, rel=5e-3)
     assert fitted.network_bytes_per_s == pytest.approx(A100_NODE_TIERS[1].bytes_per_s, rel=5e-3)
 
 
@@ -67,7 +71,7 @@ def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
 def test_so_do_other_tenths(seed) -> None:
     frames = fit.read(DATA)
     fitted, drawn = fit.fit(frames, seed)
-    assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.10
+    assert mean_error(frames["single"][~drawn["single"]], fitted) < 0.05
     assert mean_error(frames["multi"][~drawn["multi"]], fitted) < 0.08
 
 
@@ -113,14 +117,14 @@ def made_up(seed: int = 0) -> pd.DataFrame:
 
 
 def test_the_fit_finds_the_constants_that_made_the_rows() -> None:
-    truth = Fitted(Efficiency(matrix=0.7, half_flops=2e9, memory=0.7, kernel_s=30e-6), 8e9)
+    truth = Fitted(Efficiency(matrix=0.7, memory=0.7, gap_s=20e-6, launch_s=80e-6, collective_s=200e-6, odd=2.0), 8e9)
     frame = made_up()
     log_ms = np.log(1e3 * np.asarray(fit.estimate_rows(frame, truth.machine(frame["gpus"].to_numpy())).step_s))
     frame["iteration_ms"] = np.exp(log_ms)
     found = fit_rows([frame])
     assert mean_error(frame, found) < 0.01
     assert found.efficiency.matrix == pytest.approx(0.7, rel=0.05)
-    assert found.efficiency.kernel_s == pytest.approx(30e-6, rel=0.05)
+    assert found.efficiency.launch_s == pytest.approx(80e-6, rel=0.05)
 
 
 def test_the_fit_needs_measured_times() -> None:
@@ -135,6 +139,25 @@ def test_rows_are_drawn_evenly_and_by_seed() -> None:
     assert set(frame[drawn].groupby("hidden").size()) == {2}
     assert (drawn == draw_rows(frame, ["hidden"], share=0.1, seed=3)).all()
     assert (drawn != draw_rows(frame, ["hidden"], share=0.1, seed=4)).any()
+
+
+def test_drawn_rows_count_as_many_rows_as_they_were_drawn_from() -> None:
+    frame = pd.DataFrame({"hidden": [1, 1, 1, 2, 2, 2, 2, 2, 2]})
+    drawn = np.array([True, False, False, True, True, False, False, False, False])
+    assert stratum_weights(frame, ["hidden"], drawn).tolist() == [1.0, 1.0, 1.0]
+    drawn[1] = True
+    assert stratum_weights(frame, ["hidden"], drawn) == pytest.approx([2 / 3, 2 / 3, 4 / 3, 4 / 3])
+
+
+def test_a_row_that_counts_more_is_met_closer() -> None:
+    """Of the same run, measured twice, the longer or the shorter."""
+    frame = made_up().iloc[[0, 0]]
+    frame = frame.assign(iteration_ms=predicted_ms(frame) * [1.2, 0.8])
+    for weights, closer in (([9.0, 1.0], 0), ([1.0, 9.0], 1)):
+        found = fit_rows([frame], [np.array(weights)])
+        step_ms = 1e3 * fit.estimate_rows(frame, found.machine(frame["gpus"].to_numpy())).step_s
+        errors = np.abs(step_ms / frame["iteration_ms"].to_numpy() - 1)
+        assert errors[closer] < 0.05 < errors[1 - closer]
 
 
 def test_a_link_is_found_again() -> None:
@@ -157,6 +180,14 @@ def test_rows_of_a_file_are_predicted_one_by_one_as_all_at_once(tmp_path) -> Non
     alone = [float(predicted_ms(frame.iloc[[row]])[0]) for row in range(len(frame))]
     assert together.tolist() == pytest.approx(alone)
     assert (together > 0).all()
+
+
+def test_recomputation_of_rows_is_that_of_one_node_or_of_several() -> None:
+    frame = pd.concat([made_up()] * 2, ignore_index=True)
+    frame.loc[60:, ["gpus", "data_parallel", "global_batch"]] *= 16
+    kinds = np.asarray(plans_of(frame)[1].recompute)
+    assert set(kinds[frame["gpus"] <= 8]) == {"none"}
+    assert set(kinds[frame["gpus"] > 8]) == {"full"}
 
 
 @pytest.mark.parametrize(

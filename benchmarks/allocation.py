@@ -100,7 +100,7 @@ def changes() -> Table:
     figures = (
         instants,
         rescales,
-        f"{seconds:.1f}",
+        f"{seconds:.2f}",
         f"{1e3 * seconds / instants:.2f}",
         f"{1e3 * seconds / rescales:.2f}",
     )

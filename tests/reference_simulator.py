@@ -130,6 +130,8 @@ class RunningJob:
         ] = {}  # of a collective that crosses links, on each GPU that takes part
         numbers = {task.name: i for i, task in enumerate(tasks)}
         self.predecessors = [[numbers[name] for name in task.after] for task in tasks]
+        self.everywhere: dict[tuple[int, int], set[tuple[int, int]]] = {}  # parts in a task, by task and tuple
+        self.waits_for: dict[tuple[int, int], set[tuple[int, int]]] = {}  # by part, those that end before it begins
         self.gpus: tuple[int, ...] = ()  # in placement order, as the servers
         self.last_gpus: tuple[int, ...] = ()
         self.servers: tuple[int, ...] = ()
@@ -187,11 +189,18 @@ class RunningJob:
         group = self.dag.tasks[task].group
         return [tuple(range(self.num_gpus))] if group is None else list(self.dag.groups[group])
 
-    def gpus_of(self, task: int) -> set[int]:
-        return {self.gpus[worker] for members in self.tuples(task) for worker in members}
-
-    def takes_part(self, gpu: int, task: int) -> bool:
-        return gpu in self.gpus if self.dag.tasks[task].group is None else gpu in self.gpus_of(task)
+    def take(self, gpus: list[int]) -> None:
+        """Become placed: each GPU takes part in some tasks, and waits for its own parts in what comes before them."""
+        self.gpus = self.last_gpus = tuple(gpus)
+        self.everywhere = {
+            (task, place): {(task, gpus[worker]) for worker in workers}
+            for task in range(len(self.predecessors))
+            for place, workers in enumerate(self.tuples(task))
+        }
+        parts = set().union(*self.everywhere.values())
+        self.waits_for = {
+            (task, gpu): {(other, gpu) for other in self.predecessors[task]} & parts for task, gpu in parts
+        }
 
     def computes_ns(self) -> list[int]:
         """What each worker computes in an iteration."""
@@ -203,7 +212,7 @@ class RunningJob:
         return max(self.computes_ns())
 
     def service_of(self, iterations: int) -> int:
-        return iterations * sum(self.computes_ns())
+        return iterations * sum(self.computes_ns()) if iterations else 0
 
     @property
     def service_ns(self) -> int:
@@ -247,38 +256,27 @@ class RunningJob:
     def finished(self) -> bool:
         return bool(self.gpus) and self.to_go == 0
 
-    def everywhere(self, task: int, place: int) -> set[tuple[int, int]]:
-        """A collective on all the GPUs of a tuple."""
-        return {(task, self.gpus[worker]) for worker in self.tuples(task)[place]}
-
-    def is_ready(self, task: int, gpu: int) -> bool:
-        """Whether nothing keeps a GPU from its part in a task."""
-        if (task, gpu) in self.begun:
-            return False
-        return all((other, gpu) in self.done for other in self.predecessors[task] if self.takes_part(gpu, other))
-
-    def ready_compute(self, gpu: int) -> list[int]:
-        if self.finished or self.restarts_until_ns >= 0:
-            return []
-        return [task for task in self.durations_ns if self.takes_part(gpu, task) and self.is_ready(task, gpu)]
+    def ready_parts(self) -> set[tuple[int, int]]:
+        """The parts in tasks from which nothing keeps their GPUs."""
+        return {part for part in self.waits_for.keys() - self.begun if self.waits_for[part] <= self.done}
 
     def ready_collectives(self) -> list[tuple[int, int]]:
-        pairs = [(task, place) for task in self.collectives for place in range(len(self.tuples(task)))]
-        return [pair for pair in pairs if all(self.is_ready(task, gpu) for task, gpu in self.everywhere(*pair))]
+        """Those for which all GPUs of a tuple are ready."""
+        ready = self.ready_parts()
+        return [pair for pair, parts in self.everywhere.items() if pair[0] in self.collectives and parts <= ready]
 
     def iteration_is_over(self) -> bool:
-        return len(self.done) == sum(len(self.gpus_of(task)) for task in range(len(self.predecessors)))
+        return self.done == set(self.waits_for)
 
     def compute_left_on(self, gpu: int) -> int:
         """What is left to compute in all iterations on one GPU."""
-        own = {task: ns for task, ns in self.durations_ns.items() if self.takes_part(gpu, task)}
-        return self.left({(task, gpu): ns for task, ns in own.items()})
+        return self.left({(task, gpu): ns for task, ns in self.durations_ns.items() if (task, gpu) in self.waits_for})
 
     def communication_left_on(self, gpu: int) -> int:
         return self.left({pair: ns for pair, ns in self.loads_ns.items() if pair[1] == gpu})
 
     def left(self, amounts_ns: dict[tuple[int, int], int]) -> int:
-        done_ns = sum(amounts_ns.get(pair, 0) for pair in self.done)
+        done_ns = sum(ns for pair, ns in amounts_ns.items() if pair in self.done)
         return self.to_go * sum(amounts_ns.values()) - done_ns
 
 
@@ -388,8 +386,7 @@ class Simulation:
         for state in self.residents:  # step 2
             self.advance(state)
         self.change_capacity()
-        if len(self.rivals()) > 1:
-            self.rank()
+        self.rank(least=2)
         self.let_finished_jobs_leave()  # step 3
         if self.elastic and self.elastic.wake_ns == self.now_ns:
             self.elastic.wake_ns = None
@@ -429,7 +426,7 @@ class Simulation:
             if transfer.task < 0:
                 self.state_has_come(transfer.job)
             else:
-                transfer.job.done |= transfer.job.everywhere(transfer.task, transfer.place)
+                transfer.job.done |= transfer.job.everywhere[transfer.task, transfer.place]
             self.events += 1
         self.ended_parts = {t for t in self.transfers if t.part_ns == self.now_ns}
         for transfer in self.ended_parts:
@@ -474,10 +471,10 @@ class Simulation:
                 return
 
     def collective_is_ready(self, state: RunningJob, task: int, place: int) -> None:
-        state.begun |= state.everywhere(task, place)
+        state.begun |= state.everywhere[task, place]
         traffic = state.traffic[task, place]
         if not traffic.links:
-            state.done |= state.everywhere(task, place)
+            state.done |= state.everywhere[task, place]
             return
         transfer = Transfer(
             simulation=self,
@@ -545,14 +542,15 @@ class Simulation:
         rivals = {transfer.job for transfer in self.transfers} if self.transfers_changed else set()
         if self.jobs_changed or any(state.finished for state in self.residents):
             rivals |= {state for state in self.queue if not isinstance(state.job, ElasticJob)}
-        for gpu in self.idle_gpus():
-            ready = {state for state in self.residents if gpu in state.gpus and state.ready_compute(gpu)}
-            rivals |= ready if len(ready) > 1 else set()
+        for ready in self.ready_by_gpu().values():
+            states = {state for state, _ in ready}
+            rivals |= states if len(states) > 1 else set()
         return sorted(rivals, key=lambda state: state.number)
 
-    def rank(self) -> None:
-        """Ask the order once for each rival: its answers may depend on how often it was asked."""
-        self.keys = {state: (self.order.key(state, self.now_s), state.number) for state in self.rivals()}
+    def rank(self, least: int = 0) -> None:
+        """Ask the order once for each of some rivals: its answers may depend on how often it was asked."""
+        if len(rivals := self.rivals()) >= least:
+            self.keys = {state: (self.order.key(state, self.now_s), state.number) for state in rivals}
 
     # Step 3
 
@@ -627,7 +625,7 @@ class Simulation:
         return int(self.cluster.server_of_gpu[gpu])
 
     def place(self, state: RunningJob, gpus: list[int], hold_ns: int) -> None:
-        state.gpus = state.last_gpus = tuple(gpus)
+        state.take(gpus)
         state.servers = tuple(dict.fromkeys(self.server(gpu) for gpu in gpus))
         state.placed_ns = state.checkpoint_ns = state.iteration_ns = self.now_ns
         if not state.restarts:
@@ -657,7 +655,7 @@ class Simulation:
                     alone_s = latency_s + self.model.alone_per_byte_s * traffic.wire_bytes
                     longest_ns = max(longest_ns, round(alone_s * NS_PER_S))
                     load_ns = round(self.load_per_byte_s * traffic.wire_bytes * NS_PER_S)
-                    state.loads_ns |= dict.fromkeys(state.everywhere(number, place), load_ns)
+                    state.loads_ns |= dict.fromkeys(state.everywhere[number, place], load_ns)
             state.communication_ns += longest_ns
 
     @property
@@ -780,12 +778,19 @@ class Simulation:
 
     # Step 5
 
-    def idle_gpus(self) -> list[int]:
-        return sorted(set(range(self.cluster.num_gpus)) - {task.gpu for _, task in self.computing})
+    def ready_by_gpu(self) -> dict[int, list[tuple[RunningJob, int]]]:
+        """What each idle GPU may compute."""
+        idle = sorted(set(range(self.cluster.num_gpus)) - {task.gpu for _, task in self.computing})
+        running = [state for state in self.residents if state.restarts_until_ns < 0 and not state.finished]
+        ready: dict[int, list[tuple[RunningJob, int]]] = {gpu: [] for gpu in idle}
+        for state in running:
+            for task, gpu in state.ready_parts():
+                if gpu in ready and task in state.durations_ns:
+                    ready[gpu].append((state, task))
+        return ready
 
     def fill_idle_gpus(self) -> None:
-        for gpu in self.idle_gpus():
-            ready = [(s, task) for s in self.residents if gpu in s.gpus for task in s.ready_compute(gpu)]
+        for gpu, ready in self.ready_by_gpu().items():
             if ready:
                 self.start(gpu, *min(ready, key=lambda pair: (self.keys.get(pair[0], pair[0]), pair[1])))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import re
 
 from reference_simulator import ReferenceRun, reference_simulate
 from strategies import Setting
@@ -18,6 +19,10 @@ from ddlsched.testing import python_form
 __all__ = ["assert_agrees", "run_engine", "run_reference"]
 
 
+PATH_IN_PYTHON = re.compile(r"path .*: (the run is recorded|about (all )?transfers|.* is, too$)")
+"""What is said of a compiled path policy that such runs ask in Python all the same."""
+
+
 def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False) -> Result:
     """Run the engine, with policies compiled or calling every policy and model in Python."""
     given = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
@@ -28,7 +33,8 @@ def run_engine(setting: Setting, *, python: bool = False, timeline: bool = False
         plugins = {kind: python_form(plugin) for kind, plugin in plugins.items()}
     with contextlib.redirect_stderr(io.StringIO()) as said:
         result = ddlsched.simulate(given.pop("workload"), cluster, timeline=timeline, **plugins, **given)
-    assert "in Python" not in said.getvalue(), said.getvalue()  # where a policy that is not compiled is told
+    told = [line for line in said.getvalue().splitlines() if "in Python" in line and not PATH_IN_PYTHON.search(line)]
+    assert not told, told  # where a policy that is not compiled is told
     return result
 
 

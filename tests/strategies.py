@@ -1,4 +1,7 @@
-"""Hypothesis strategies: workloads full of ties, DAGs of any shape, clusters, networks and policies."""
+"""Hypothesis strategies: workloads full of ties, DAGs of any shape, clusters, networks and policies.
+
+Each is made once: to make and validate it for every example takes as long as to draw from it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -145,6 +149,7 @@ class Setting:
     path: Any = None
 
 
+@cache
 @st.composite
 def general_dags(draw: st.DrawFn) -> IterationDag:
     """Return up to seven tasks, each after any of those before it, numbered in any order."""
@@ -161,6 +166,7 @@ def general_dags(draw: st.DrawFn) -> IterationDag:
     return IterationDag(tuple(draw(st.permutations(tasks))))
 
 
+@cache
 @st.composite
 def groups_of(draw: st.DrawFn, num_gpus: int) -> Groups:
     """Return groups of a job's workers: pairs for sends, tuples of any size, all workers in one tuple."""
@@ -176,6 +182,7 @@ def groups_of(draw: st.DrawFn, num_gpus: int) -> Groups:
     return groups
 
 
+@cache
 @st.composite
 def grouped_dags(draw: st.DrawFn, num_gpus: int) -> IterationDag:
     """Return up to eight tasks, on all workers and in groups, each after any of those before it that it meets."""
@@ -208,6 +215,7 @@ def grouped_dags(draw: st.DrawFn, num_gpus: int) -> IterationDag:
     return IterationDag(tuple(draw(st.permutations(tasks))), groups)
 
 
+@cache
 def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:
     """Return the usual iteration, one in buckets, or a general graph."""
     data_parallel = st.builds(
@@ -220,6 +228,7 @@ def iterations() -> st.SearchStrategy[DataParallelIteration | IterationDag]:
     return st.one_of(data_parallel, data_parallel, general_dags())
 
 
+@cache
 @st.composite
 def jobs(draw: st.DrawFn, number: int, num_gpus: int, grouped: bool) -> Job:
     """Return a job that fits a cluster of so many GPUs; perhaps one with collectives over groups of its workers."""
@@ -235,12 +244,14 @@ def jobs(draw: st.DrawFn, number: int, num_gpus: int, grouped: bool) -> Job:
     )
 
 
+@cache
 @st.composite
 def workloads(draw: st.DrawFn, num_gpus: int, *, grouped: bool = False) -> Workload:
     """Return 1 to 8 jobs that fit a cluster of so many GPUs."""
     return Workload(tuple(draw(jobs(number, num_gpus, grouped)) for number in range(draw(st.integers(1, 8)))))
 
 
+@cache
 def topologies() -> st.SearchStrategy[Topology]:
     """Return a star, a leaf-spine or a fat-tree, with and without latency."""
     latency = st.sampled_from((0.0, 1e-5))
@@ -268,6 +279,7 @@ def topologies() -> st.SearchStrategy[Topology]:
     )
 
 
+@cache
 def topologies_with_inside() -> st.SearchStrategy[Topology]:
     """Return a star, rails or sides whose servers have an inside, with and without latency."""
     latency = st.sampled_from((0.0, 1e-5))
@@ -296,6 +308,7 @@ def topologies_with_inside() -> st.SearchStrategy[Topology]:
     )
 
 
+@cache
 def contention_models() -> st.SearchStrategy[ContentionModel]:
     """Return each of the models, with and without latency."""
     latency = st.sampled_from((0.0, 6.69e-4))
@@ -341,6 +354,7 @@ def contention_models() -> st.SearchStrategy[ContentionModel]:
     )
 
 
+@cache
 def equal_servers() -> st.SearchStrategy[Cluster]:
     """Return a small cluster of one kind of server."""
     return st.builds(
@@ -352,6 +366,7 @@ def equal_servers() -> st.SearchStrategy[Cluster]:
     )
 
 
+@cache
 def clusters() -> st.SearchStrategy[Cluster]:
     """Return a small cluster of one kind of server or of several."""
     server = st.builds(
@@ -365,6 +380,7 @@ def clusters() -> st.SearchStrategy[Cluster]:
     return st.one_of(equal_servers(), equal_servers(), different)
 
 
+@cache
 @st.composite
 def outages(draw: st.DrawFn, num_servers: int) -> tuple[Outage, ...]:
     """Return up to four outages, all repaired, so that every job can finish; of a server they do not overlap."""
@@ -378,6 +394,7 @@ def outages(draw: st.DrawFn, num_servers: int) -> tuple[Outage, ...]:
     return tuple(chosen)
 
 
+@cache
 def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
     """Return nothing, or jitter, slow GPUs and outages together."""
     some = st.builds(
@@ -393,6 +410,7 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
     return st.one_of(st.just(Disturbances()), some)
 
 
+@cache
 @st.composite
 def settings(draw: st.DrawFn, *, disturbed: bool = True, grouped: bool = False) -> Setting:
     """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end.
@@ -476,6 +494,7 @@ class Scripted:
         return min((int(now_s / self.every_s + 1e-6) + 1) * self.every_s, self.until_s)
 
 
+@cache
 def curves() -> st.SearchStrategy[ScalingCurve]:
     """Return a curve of each kind; few values, so that things happen at the same instant."""
     return st.one_of(
@@ -485,6 +504,7 @@ def curves() -> st.SearchStrategy[ScalingCurve]:
     )
 
 
+@cache
 @st.composite
 def elastic_jobs(draw: st.DrawFn, job_id: str, num_gpus: int) -> ElasticJob:
     """Return a job that can run on a cluster of so many GPUs."""
@@ -507,6 +527,7 @@ def elastic_jobs(draw: st.DrawFn, job_id: str, num_gpus: int) -> ElasticJob:
     )
 
 
+@cache
 @st.composite
 def capacity_traces(draw: st.DrawFn, num_servers: int) -> CapacityTrace:
     """Return a trace of servers that come and go and are all there in the end."""
@@ -527,6 +548,7 @@ def cost_of(change: Rescale) -> float:
     return sizes_s + 1e-4 * change.lost_samples + change.pending_s / 3 + (0.0 if change.is_first else 0.0077)
 
 
+@cache
 def rescale_costs() -> st.SearchStrategy[Callable[[Rescale], float]]:
     """Return constants, or a model."""
     seconds = st.sampled_from((0.0, 0.0, 0.01, 0.033))
@@ -536,6 +558,7 @@ def rescale_costs() -> st.SearchStrategy[Callable[[Rescale], float]]:
     return st.one_of(constants, st.just(cost_of))
 
 
+@cache
 @st.composite
 def elastic_settings(draw: st.DrawFn) -> ElasticSetting:
     """Return a whole run with elastic jobs."""

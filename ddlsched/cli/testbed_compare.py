@@ -65,9 +65,8 @@ def compare(
 
     from ddlsched.performance.calibration.measurements import read_measurements
     from ddlsched.performance.calibration.reach import Reach
-    from ddlsched.performance.calibration.ring_wait import fit_wait, read_alone, wait_text
-    from ddlsched.performance.calibration.shares import fit_size_shares, read_shares
-    from ddlsched.plugins.names import resolve
+    from ddlsched.performance.calibration.ring_wait import read_alone, wait_text
+    from ddlsched.performance.calibration.shares import read_shares
     from ddlsched.testbed.alone_runs import alone_jobs, measure_alone
     from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
     from ddlsched.testbed.fidelity import Runs, note_settings, plan, run_planned
@@ -96,14 +95,14 @@ def compare(
             for run in track(missing, "running", console=Console(stderr=True)):
                 runs.keep(run, run_planned(run, crew, fitted["max-min"], realtime=realtime))
     rows = read_measurements(out / "calibration.csv")
-    shares, alone = read_shares(out / "shares.csv"), read_alone(out / "alone.csv")
-    wait = fit_wait(alone, resolve("contention", fit_size_shares(shares, rows).of_connections))
-    models = run_models(rows, shares, wait=wait.value)
-    models |= {name: RunModel(contention=name) for name in wanted.contention or ()}
+    alone = read_alone(out / "alone.csv")
+    fit = run_models(rows, read_shares(out / "shares.csv"), alone)
+    models = {**fit.by_name} | {name: RunModel(contention=name) for name in wanted.contention or ()}
     report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
     report.write(out)
     emit(report.text())
-    emit(f"\n{wait_text(alone, wait)}\n")
+    if fit.wait:
+        emit(f"\n{wait_text(alone, fit.wait)}\n")
     for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
         notice(line)
     notice(f"tables and charts: {out}")

@@ -138,7 +138,7 @@ class Cluster:
         object.__setattr__(self, "gpus_per_server", max(server.gpus for server in self.servers))
         object.__setattr__(self, "gpu_memory_mb", max(float(server.gpu_memory_mb) for server in self.servers))
 
-    @property
+    @cached_property
     def num_gpus(self) -> int:
         """GPUs of all servers."""
         return sum(server.gpus for server in self.servers) or self.num_servers * self.gpus_per_server

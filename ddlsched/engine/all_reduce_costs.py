@@ -16,7 +16,7 @@ from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Ring
 from ddlsched.network.traffic import Way, traffic_of
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
-from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
+from ddlsched.workload.dag import CollectiveTask
 
 __all__ = ["Costs", "PlannedTransfer"]
 
@@ -42,11 +42,6 @@ class PlannedTransfer(NamedTuple):
     shares: tuple[float, ...] = ()
 
 
-def _is_plain(dag: IterationDag) -> bool:
-    """Return whether all collectives are all-reduces over all workers, in rings."""
-    return all(isinstance(task, AllReduceTask | ComputeTask) for task in dag.tasks)
-
-
 class Costs:
     """Times of a run's all-reduces under its contention model.
 
@@ -61,22 +56,18 @@ class Costs:
     ) -> None:
         self._state, self._routes, self._contention = state, routes, contention
         self._load_per_byte_s = contention.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
-        self._only_all_reduces = [_is_plain(job.dag) for job in state.workload]
         for number, job in enumerate(state.workload):
             if job.num_gpus > 1:
-                wire = [self.wire_bytes(message, job.num_gpus) for message in self.messages(number)]
+                wire = [self.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
                 self.check_service(number, sum(self.reduce_ns(w, 0.0) for w in wire))
                 self.check_service(number, sum(self.load_ns(w) for w in wire))
 
-    def messages(self, number: int) -> list[float]:
-        """Return the message sizes of a job's collectives, bytes."""
-        return [
-            task.message_bytes for task in self._state.workload[number].dag.tasks if isinstance(task, CollectiveTask)
-        ]
-
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return the bytes that a message puts on each link of its ring."""
-        name = lambda: f"contention {label(self._contention)}: wire_bytes"  # noqa: E731
+
+        def name() -> str:
+            return f"contention {label(self._contention)}: wire_bytes"
+
         wire = guarded(name, lambda: self._contention.wire_bytes(message_bytes, num_servers))
         if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
             raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
@@ -86,7 +77,7 @@ class Costs:
         """Return what each of a job's collectives puts on the network if the job has these GPUs, in placement order."""
         way = self._routes.of_job(number)
         if self.has_plain_rings(number):
-            messages = self.messages(number)
+            messages = self._state.workload[number].dag.messages
             ring = self._routes.ring(servers, way) if messages else Ring((), 0.0)
             return [self._plain(ring, message, len(servers)) for message in messages]
         ranks = [self._rank(gpu) for gpu in chosen]
@@ -99,13 +90,24 @@ class Costs:
         """Return what one of a job's collectives, by its place among them, puts on the network along paths of now."""
         way = self._routes.asked(number)
         if self.has_plain_rings(number):
-            return self._plain(self._routes.ring(servers, way), self.messages(number)[place], len(servers))
+            return self._plain(
+                self._routes.ring(servers, way), self._state.workload[number].dag.messages[place], len(servers)
+            )
         task, workers = self._collectives(number)[place]
         return self._planned(task, [self._rank(chosen[worker]) for worker in workers], way)
 
     def has_plain_rings(self, number: int) -> bool:
         """Return whether all of a job's collectives are rings over its servers, whose inside costs nothing."""
-        return self._state.network.inside is None and self._only_all_reduces[number]
+        return self._state.network.inside is None and self._state.workload[number].dag.only_rings_of_all
+
+    @property
+    def beyond_plain_rings(self) -> str:
+        """The transfers of no such rings, as messages name them; nothing if there are none."""
+        if self._state.network.inside is not None:
+            return "about all transfers, as the inside of servers takes time"
+        if not all(self._only_all_reduces):
+            return "about transfers of jobs that do not only all-reduce over all their workers"
+        return ""
 
     def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
         return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)

@@ -59,7 +59,7 @@ def build_state(
     refuse_elastic_misfits(workload, cluster)
     jobs = _jobs(workload, moving)
     arrays = build_tasks(workload, jobs, moving)
-    num_transfers, pending = len(arrays.transfers), np.concatenate(arrays.pending)
+    num_transfers, pending = len(arrays.transfers), np.array(arrays.pending, np.int64)
     num_gpus, num_items = cluster.num_gpus, cluster.num_gpus + num_transfers + len(jobs)
     memory_classes, jobs["memory_class"] = np.unique(jobs.memory_bytes, return_inverse=True)
     penalties_ppm, jobs["kind"] = _penalties_ppm(workload, interference)

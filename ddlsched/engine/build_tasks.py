@@ -7,7 +7,7 @@ whose workers all do the same, those are the tasks of its DAG.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,17 +21,34 @@ __all__ = ["TaskArrays", "build_tasks", "count_parts"]
 
 @dataclass
 class TaskArrays:
-    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.loop.layout.State`."""
+    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.loop.layout.State`.
+
+    ``tasks`` are there once :func:`build_tasks` is through, from ``rows``.
+    """
 
     tasks: Records
     transfers: Records
     workers: Records
-    pending: list[np.ndarray] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
     successors: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
     needs: list[int] = field(default_factory=list)
     owners: list[tuple[int, int]] = field(default_factory=list)
     """Job and task of each transfer."""
+    rows: list[Row] = field(default_factory=list)
+
+
+class Row(NamedTuple):
+    """The fields of a task's record: building it takes longer for each record than for a list of all."""
+
+    dag_task: int
+    duration_ns: int = 0
+    transfer: int = -1
+    compute_predecessors: int = 0
+    reduce_predecessors: int = 0
+    pending: int = 0
+    first_member: int = 0
+    num_members: int = 0
 
 
 def count_parts(job: Job) -> tuple[int, int]:
@@ -54,24 +71,33 @@ def build_tasks(workload: Workload, jobs: Records, moving: bool) -> TaskArrays:
         make_records("transfer", int((jobs.num_transfers + jobs.num_gpus * moving).sum())),
         _workers(jobs),
     )
-    arrays.tasks.transfer = arrays.transfers.step = -1
+    arrays.transfers.step = -1
     arrays.transfers.weight = 1.0
+    num_followers: list[int] = []
+    first_followers: list[int] = []
+    first_sources: list[int] = []
+    num_sources: list[int] = []
+    alike: dict[int, _Alike] = {}
     for number, job in enumerate(workload):
-        record = jobs[number]
-        tasks = arrays.tasks[record.first_task : record.first_task + record.num_tasks]
-        if job.dag.groups and is_grouped(job.dag.tasks, job.dag.groups, job.num_gpus):
-            followers, sources = _add_grouped(arrays, job, number, record, tasks)
+        dag = job.dag
+        if dag.groups and is_grouped(dag.tasks, dag.groups, job.num_gpus):
+            followers, sources = _add_grouped(arrays, job, number, jobs[number])
         else:
-            followers = job.dag.successors()
-            sources = [place for place, task in enumerate(job.dag.tasks) if not task.after]
-            _add_alike(arrays, job, number, tasks)
-        counts = [len(following) for following in followers]
-        tasks["num_successors"] = counts
-        tasks["first_successor"] = [*accumulate(counts, initial=len(arrays.successors))][:-1]
-        arrays.successors += chain.from_iterable(followers)
+            known = alike.get(id(dag)) or alike.setdefault(id(dag), _Alike.of(dag))  # many jobs share one
+            known.add(arrays, number, job.num_gpus)
+            followers, sources = known.followers, known.sources
+        for following in followers:
+            num_followers.append(len(following))
+            first_followers.append(len(arrays.successors))
+            arrays.successors += following
         arrays.owners += [(number, -1 - place) for place in range(job.num_gpus * moving)]
-        record.first_source, record.num_sources = len(arrays.successors), len(sources)
+        first_sources.append(len(arrays.successors))
+        num_sources.append(len(sources))
         arrays.successors += sources
+    for name, column in zip(Row._fields, np.array(arrays.rows, np.int64).T, strict=True):
+        arrays.tasks[name] = column
+    arrays.tasks["num_successors"], arrays.tasks["first_successor"] = num_followers, first_followers
+    jobs["first_source"], jobs["num_sources"] = first_sources, num_sources
     if arrays.owners:
         arrays.transfers["job"], arrays.transfers["task"] = np.array(arrays.owners, np.int64).T
     return arrays
@@ -88,46 +114,73 @@ def _workers(jobs: Records) -> Records:
     return workers
 
 
-def _add_alike(arrays: TaskArrays, job: Job, number: int, tasks: Records) -> None:
-    """Fill in the tasks of a job whose workers all do the same."""
-    dag, first = job.dag.tasks, len(arrays.owners)
-    computes = {task.name: isinstance(task, ComputeTask) for task in dag}
-    collectives = [place for place, task in enumerate(dag) if not computes[task.name]]
-    tasks["dag_task"] = range(len(dag))
-    tasks["duration_ns"] = [task.duration_ns if isinstance(task, ComputeTask) else 0 for task in dag]
-    tasks["transfer"][collectives] = range(first, first + len(collectives))
-    arrays.owners += [(number, place) for place in collectives]
-    after_computes = np.array([sum(computes[name] for name in task.after) for task in dag], np.int64)
-    predecessors = np.array([len(task.after) for task in dag], np.int64)
-    tasks["compute_predecessors"], tasks["reduce_predecessors"] = after_computes, predecessors - after_computes
-    tasks["pending"] = after_computes * (job.num_gpus - 1) + predecessors
-    arrays.pending.append(np.tile(predecessors, job.num_gpus))
+@dataclass(frozen=True)
+class _Alike:
+    """The tasks of jobs that share a DAG and whose workers all do the same.
+
+    ``rows`` are those of the first job, if it has one GPU; ``before`` are the predecessors of each task.
+    """
+
+    rows: list[Row]
+    before: list[int]
+    collectives: list[int]
+    followers: list[list[int]]
+    sources: list[int]
+
+    @classmethod
+    def of(cls, dag: IterationDag) -> _Alike:
+        computes = {task.name for task in dag.tasks if isinstance(task, ComputeTask)}
+        rows: list[Row] = []
+        collectives: list[int] = []
+        for place, task in enumerate(dag.tasks):
+            before, after_computes = len(task.after), len(computes.intersection(task.after))
+            row = Row(place, 0, -1, after_computes, before - after_computes, before)
+            if isinstance(task, ComputeTask):
+                rows.append(row._replace(duration_ns=task.duration_ns))
+            else:
+                rows.append(row._replace(transfer=len(collectives)))
+                collectives.append(place)
+        return cls(
+            rows=rows,
+            before=[len(task.after) for task in dag.tasks],
+            collectives=collectives,
+            followers=dag.successors(),
+            sources=[place for place, task in enumerate(dag.tasks) if not task.after],
+        )
+
+    def add(self, arrays: TaskArrays, number: int, num_gpus: int) -> None:
+        """Add those of a job."""
+        first, others = len(arrays.owners), num_gpus - 1
+        arrays.owners += [(number, place) for place in self.collectives]
+        arrays.rows += [
+            Row(place, ns, first + reduce if reduce >= 0 else -1, computes, reduces, computes * others + pending)
+            for place, ns, reduce, computes, reduces, pending, _, _ in self.rows
+        ]
+        arrays.pending += self.before * num_gpus
 
 
-def _add_grouped(
-    arrays: TaskArrays, job: Job, number: int, record: Records, tasks: Records
-) -> tuple[list[list[int]], list[int]]:
-    """Fill in the parts of a job of groups; return which parts follow each one, and those that begin an iteration."""
+def _add_grouped(arrays: TaskArrays, job: Job, number: int, record: Records) -> tuple[list[list[int]], list[int]]:
+    """Add the parts of a job of groups; return which parts follow each one, and those that begin an iteration."""
     dag = job.dag
     parts = parts_of(dag.tasks, dag.groups, job.num_gpus)
     waits = _Waits.of(dag, parts, job.num_gpus)
     steps = 0
-    for place, (part, known) in enumerate(zip(parts, tasks, strict=True)):
+    for place, part in enumerate(parts):
         task = dag.tasks[part.task]
-        known.dag_task = part.task
         if isinstance(task, ComputeTask):
-            known.duration_ns = task.duration_ns
-            known.compute_predecessors = -1  # they differ from worker to worker: see ``needs``
+            # -1: predecessors differ from worker to worker, see ``needs``
+            arrays.rows.append(Row(part.task, task.duration_ns, compute_predecessors=-1))
             steps += len(part.workers)
             continue
-        known.first_member, known.num_members = len(arrays.members), len(part.workers)
+        total = int(waits.totals[place])
+        arrays.rows.append(
+            Row(part.task, 0, len(arrays.owners), 0, total, total, len(arrays.members), len(part.workers))
+        )
         arrays.members += part.workers
-        known.transfer = len(arrays.owners)
         arrays.owners.append((number, place))
-        known.reduce_predecessors = known.pending = waits.totals[place]
     record.grouped, record.group_steps, record.first_need = 1, steps, len(arrays.needs)
     arrays.needs += waits.needs.ravel().tolist()
-    arrays.pending.append(np.maximum(waits.needs, 0).ravel())
+    arrays.pending += np.maximum(waits.needs, 0).ravel().tolist()
     own = arrays.workers[record.first_worker : record.first_worker + job.num_gpus]
     own.spared_ns = dag.compute_ns - np.array(dag.worker_compute_ns(job.num_gpus), np.int64)
     return waits.followers, waits.sources

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.allocation_checks import what_is_wrong_with
 from ddlsched.engine.placement_checks import (
     what_is_wrong_with_gpus,
@@ -31,9 +32,29 @@ from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.rescale import Rescale, RescaleCost
 
-__all__ = ["CheckedPolicies"]
+__all__ = ["CheckedPolicies", "begun"]
 
 _FRAMEWORK = Path(__file__).parents[1]
+
+
+_METHODS = {
+    "placement": ("place", "place_round"),
+    "order": ("key",),
+    "communication": ("admit", "transfer_key", "select"),
+    "allocation": ("allocate",),
+    "path": ("path",),
+}
+
+
+def begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+    """Return what is asked during a run of a policy: what its ``begin`` answers, if it has one."""
+    if not hasattr(policy, "begin"):
+        return policy
+    answer = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
+    if not any(hasattr(answer, method) for method in _METHODS[kind]):
+        methods = " or ".join(_METHODS[kind])
+        raise PluginError(f"{kind} {label(policy)}: begin answered {answer!r}; expected an object with {methods}")
+    return answer
 
 
 class CheckedPolicies:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.checked_policies import CheckedPolicies, begun
 from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
-from ddlsched.engine.loop.advance import advance, most_slices
+from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
-from ddlsched.engine.loop.from_python import gather_rivals, rank_rivals, sort_queue, take_sample, take_samples
+from ddlsched.engine.loop.from_python import (
+    gather_rivals,
+    most_slices,
+    rank_rivals,
+    sort_queue,
+    take_sample,
+    take_samples,
+)
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
@@ -34,7 +39,7 @@ from ddlsched.engine.standstill import Standstill
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.transfer_decisions import TransferDecisions
-from ddlsched.errors import PluginError, SimulationError, guarded, label
+from ddlsched.errors import SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
 from ddlsched.workload.job import Workload
 
@@ -92,11 +97,11 @@ class Simulation:
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
         streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(7)]
         self._policies = policies = CheckedPolicies(
-            placement=_begun("placement", settings.placement, cluster, streams[0]),
-            order=_begun("order", settings.order, cluster, streams[1]),
-            communication=_begun("communication", settings.communication, cluster, streams[2]),
-            allocation=_begun("allocation", settings.allocation, cluster, streams[5]),
-            path=_begun("path", settings.path, cluster, streams[6]),
+            placement=begun("placement", settings.placement, cluster, streams[0]),
+            order=begun("order", settings.order, cluster, streams[1]),
+            communication=begun("communication", settings.communication, cluster, streams[2]),
+            allocation=begun("allocation", settings.allocation, cluster, streams[5]),
+            path=begun("path", settings.path, cluster, streams[6]),
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
@@ -118,7 +123,7 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = self._forms.paths_are_compiled and settings.window is None  # Python notes recorded links
+        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving: StopsAndMoves | None = None
@@ -273,7 +278,7 @@ class Simulation:
     def _rank(self) -> None:
         """Rank the jobs that this instant must choose between."""
         state, now_s = self._state, self._state.now_s
-        if state.run.order_address:
+        if state.now.order_address.item(0):
             rank_rivals(state.arrays)
             return
         count = gather_rivals(state.arrays)
@@ -291,23 +296,23 @@ class Simulation:
         self._set_wake("wake_placement_ns", "placement")
         if self._moving is not None:
             self._moving.plan()
-            self._state.run.must_place = 0  # a job that left its GPUs has set it
+            self._state.now.must_place[0] = 0  # a job that left its GPUs has set it
             self._set_wake("wake_placement_ns", "order")
-        if self._state.run.order_ranked:
+        if self._state.now.order_ranked.item(0):
             self._rank()
 
     def _stop_and_move(self, moving: StopsAndMoves) -> None:
         """Move jobs that are due, and let the order stop others for those that wait, which then queue, too."""
         moving.carry_out()
         if moving.stop():
-            if self._state.run.order_ranked:
+            if self._state.now.order_ranked.item(0):
                 self._rank()
             sort_queue(self._state.arrays)
 
     def _allocate(self) -> None:
         self._resizing.allocate()
         self._set_wake("wake_placement_ns", "allocation")
-        if self._state.run.order_ranked:  # transfers may have left links for which others wait
+        if self._state.now.order_ranked.item(0):  # transfers may have left links for which others wait
             self._rank()
 
     def _communicate(self) -> None:
@@ -369,30 +374,11 @@ class Simulation:
         return why
 
 
-_METHODS = {
-    "placement": ("place", "place_round"),
-    "order": ("key",),
-    "communication": ("admit", "transfer_key", "select"),
-    "allocation": ("allocate",),
-    "path": ("path",),
-}
-
-
 def _number_of(workload: Workload, window: Window | None) -> int | None:
     """Return the number of the one job that is recorded, if it is one."""
     if window is None or window.job_id is None:
         return None
     return workload.number_of(window.job_id)
-
-
-def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
-    if not hasattr(policy, "begin"):
-        return policy
-    begun = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
-    if not any(hasattr(begun, method) for method in _METHODS[kind]):
-        methods = " or ".join(_METHODS[kind])
-        raise PluginError(f"{kind} {label(policy)}: begin answered {begun!r}; expected an object with {methods}")
-    return begun
 
 
 def _some(names: list[str]) -> str:

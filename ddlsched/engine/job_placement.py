@@ -25,6 +25,7 @@ from ddlsched.units import NS_PER_S
 
 __all__ = ["JobPlacement"]
 
+_QUEUED = JobState.QUEUED.value
 _FEW = 16
 """GPUs with free memory are looked up in a list if they are fewer than one in so many; a scan is faster for more."""
 
@@ -68,14 +69,18 @@ class JobPlacement:
 
     def place_queue(self) -> None:
         """Ask who of the queue starts, and where."""
-        state, run, view = self._state, self._state.run, self.view()
-        queue = state.arrays.queue[: run.num_queued].copy()
+        state, now, view = self._state, self._state.now, self.view()
+        queue = state.arrays.queue[: now.num_queued.item(0)].copy()
+        num_left, some_started = len(queue), False
         for number, chosen in self._starts(queue, view):
             self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
-        left = queue[state.jobs.state[queue] == JobState.QUEUED]
-        run.num_queued = run.num_sorted = len(left)
-        state.arrays.queue[: len(left)] = left
-        if run.record:
+            some_started = True
+        if some_started:
+            left = queue[state.jobs.state[queue] == _QUEUED]
+            num_left = len(left)
+            state.arrays.queue[:num_left] = left
+        now.num_queued[0] = now.num_sorted[0] = num_left
+        if now.record.item(0):
             self._note_reservations()
 
     def _starts(self, queue: np.ndarray, view: ClusterView) -> Iterator[tuple[int, list[int]]]:
@@ -123,7 +128,7 @@ class JobPlacement:
         if transfers:
             stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
             stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
-            self._make_room([], sum(len(transfer.links) for transfer in transfers), 0)
+            self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
             self._transfers.send(number, transfers, hold_ns)
 
     def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
@@ -143,12 +148,14 @@ class JobPlacement:
         """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
         state, costs = self._state, self._costs
         job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
-        self._make_room(chosen, self._most_crossings(number, servers, planned, crossed), len(job_links))
+        gpus = np.array(chosen, np.int64)
+        self._make_room_on(gpus)
+        self._make_room(self._most_crossings(number, servers, planned, crossed), len(job_links))
         place_job(
             state.arrays,
             number,
             len(state.stays),
-            np.array(chosen, np.int64),
+            gpus,
             len(servers),
             np.array(job_links, np.int64),
             np.array([len(transfer.links) for transfer in planned], np.int64),
@@ -177,7 +184,7 @@ class JobPlacement:
             stay = state.stays[state.jobs.stay.item(number)]
             place = transfer - state.jobs.first_transfer.item(number)
             planned = self._costs.planned_anew(number, place, stay.gpus, state.views[number].servers)
-            self._make_room([], len(planned.links), 0)
+            self._make_room(len(planned.links), 0)
             shares = planned.shares or (1.0,) * len(planned.links)
             latency_ns = self._costs.latency_s(planned.cable_latency_s) * NS_PER_S
             reroute_transfer(
@@ -187,7 +194,7 @@ class JobPlacement:
             state.transfer_views[transfer] = TransferView(
                 transfer, view, planned.links, state.transfers, transfer, state.now, planned.shares
             )
-            if state.run.record:
+            if state.now.record.item(0):
                 stay.reroute(state.transfers.task.item(transfer), state.now_ns, planned.links)
         state.now.num_unrouted[0] = 0
 
@@ -216,12 +223,16 @@ class JobPlacement:
                 wake(state.arrays, number)
         return [state.views[number] for number in numbers]
 
-    def _make_room(self, chosen: list[int], num_entries: int, num_links: int) -> None:
-        """Double the arrays that the next placement would overfill."""
+    def _make_room_on(self, gpus: np.ndarray) -> None:
+        """Double the lists of residents if one of the GPUs' is full."""
         state, arrays = self._state, self._state.arrays
-        if state.gpus.num_residents[chosen].max(initial=0) == arrays.residents.shape[1]:
+        if state.gpus.num_residents[gpus].max() == arrays.residents.shape[1]:
             residents = np.concatenate([arrays.residents, np.zeros_like(arrays.residents)], axis=1)
-            state.arrays = arrays = arrays._replace(residents=residents)
+            state.arrays = arrays._replace(residents=residents)
+
+    def _make_room(self, num_entries: int, num_links: int) -> None:
+        """Double the arrays that the next transfers would overfill."""
+        state, arrays = self._state, self._state.arrays
         needed = state.now.num_entries.item(0) + num_entries
         if needed > len(arrays.entries):
             entries = make_records("entry", max(needed, 2 * len(arrays.entries)))

@@ -16,6 +16,8 @@ __all__ = [
     "what_is_wrong_with_stops",
 ]
 
+_WHOLE = (int, np.integer)
+
 
 def what_is_wrong_with_gpus(
     chosen: Any, job: JobView, cluster: ClusterView, own: frozenset[int] = frozenset()
@@ -25,9 +27,10 @@ def what_is_wrong_with_gpus(
         gpus = list(chosen)
     except TypeError:
         return f"answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
+    num_gpus, exclusive = cluster.num_gpus, cluster.exclusive
     for gpu in gpus:
-        if isinstance(gpu, bool) or not isinstance(gpu, int | np.integer) or not 0 <= gpu < cluster.num_gpus:
-            return f"answered GPU {gpu!r}; expected whole numbers from 0 to {cluster.num_gpus - 1}"
+        if isinstance(gpu, bool) or not isinstance(gpu, _WHOLE) or not 0 <= gpu < num_gpus:
+            return f"answered GPU {gpu!r}; expected whole numbers from 0 to {num_gpus - 1}"
     if len(gpus) != job.num_gpus:
         return f"answered {len(gpus)} GPUs {gpus[:8]}; expected {job.num_gpus}"
     seen: set[int] = set()
@@ -37,7 +40,7 @@ def what_is_wrong_with_gpus(
         seen.add(gpu)
         if gpu in own:
             continue
-        if cluster.exclusive and cluster.num_residents(gpu):
+        if exclusive and cluster.num_residents(gpu):
             return f"answered GPU {gpu}, which has a job; expected a free one, as the cluster is exclusive"
         if not cluster.fits(job, gpu):
             free = f"{cluster.free_memory_mb(gpu):g} MB free"

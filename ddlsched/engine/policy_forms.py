@@ -135,7 +135,7 @@ class PolicyForms:
         except CannotCompileError as reason:
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
-            _say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {reason}")
+            _say_in_python(kind, policy, str(reason))
             return Form(policy)
         return Form(policy, compiled, next(iter(compiled.values())).fields.record())
 
@@ -144,10 +144,25 @@ class PolicyForms:
         """Whether the loop never asks Python for an order, a transfer or a rate."""
         return all(form.is_compiled for form in self._forms())
 
-    @property
-    def paths_are_compiled(self) -> bool:
-        """Whether the loop asks for paths itself: nobody in Python looks at the links of transfers then."""
-        return self.path.is_compiled and self.all_compiled
+    def loop_asks_for_paths(self, recorded: bool, in_python: str) -> bool:
+        """Return whether the loop asks a path policy itself; a line on stderr says why one that is compiled is not.
+
+        Parameters
+        ----------
+        recorded
+            Whether the links of each transfer are noted, in Python.
+        in_python
+            About which transfers it is asked in Python nevertheless, if any.
+        """
+        if not self.path.is_compiled:
+            return False
+        others = [label(form.policy) for form in self._forms() if not form.is_compiled]
+        why = "the run is recorded, with the links of each transfer" if recorded else ""
+        if others:  # it may look at the links of transfers
+            why = f"{others[0]} is, too"
+        if why or in_python:
+            _say_in_python("path", self.path.policy, why or in_python)
+        return not why
 
     def check_unchanged(self) -> None:
         """Check that what compiled methods took for constant during a run still is what it was.
@@ -256,6 +271,10 @@ def _repeats(form: Form) -> bool:
         return False
     (method,) = form.methods.values()
     return not form.reads & PROGRESS or (form.promises("key_is_linear") and method.whole_first)
+
+
+def _say_in_python(kind: Kind, policy: Any, why: str) -> None:
+    _say_once(f"{kind} {label(policy)} is asked in Python, 10 to 50 times slower than compiled: {why}")
 
 
 @functools.cache

@@ -24,8 +24,11 @@ class RunState:
         What is simulated.
     arrays
         Those of the event loop. Another ``State`` once an array had to grow, so never keep it.
+    run
+        The run's one record.
     now, jobs, gpus, links, transfers, tasks
-        Fields of those arrays that never grow, an array each; ``now`` those of the run.
+        Fields of those arrays that never grow, an array each, from which one value is read several times as fast as
+        from a record; ``now`` those of the run.
     views, transfer_views
         What policies see of the jobs, by number, and of the transfers of jobs that were placed.
     stays
@@ -37,6 +40,7 @@ class RunState:
     def __init__(self, workload: Workload, cluster: Cluster, network: Network, arrays: State) -> None:
         self.workload, self.cluster, self.network = workload, cluster, network
         self.arrays = arrays
+        self.run: Records = arrays.run[0]
         self.now, self.jobs = Columns(arrays.run), Columns(arrays.jobs)
         self.gpus, self.links = Columns(arrays.gpus), Columns(arrays.links)
         self.transfers, self.tasks = Columns(arrays.transfers), Columns(arrays.tasks)
@@ -44,11 +48,6 @@ class RunState:
         self.transfer_views: dict[int, TransferView] = {}
         self.stays: list[Residency] = []
         self.server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
-
-    @property
-    def run(self) -> Records:
-        """The run's one record."""
-        return self.arrays.run[0]
 
     @property
     def now_ns(self) -> int:

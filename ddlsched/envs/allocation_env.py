@@ -87,11 +87,14 @@ class _AskedAllocation:
         self, job: ElasticJobView, sums: tuple[int, int, int], capacity: CapacityView, now_s: float, last_chance: bool
     ) -> int:
         num_gpus, left = capacity.cluster.num_gpus, sums[0]
+        least, most = job.job.min_gpus, min(job.job.max_gpus, left)
+        if most < least:
+            return 0
+        if last_chance and most == least:
+            return least
         mask = np.zeros(num_gpus + 1, bool)
-        mask[job.job.min_gpus : min(job.job.max_gpus, left) + 1] = True
-        mask[0] = not (last_chance and mask.any())
-        if mask.sum() == 1:
-            return int(np.argmax(mask))
+        mask[least : most + 1] = True
+        mask[0] = not last_chance
         observed = {
             "job": np.array(_features(job, num_gpus, now_s), np.float32),
             "cluster": np.array([left / num_gpus, log_share(sums[1]), log_share(sums[2])], np.float32),
@@ -100,9 +103,10 @@ class _AskedAllocation:
 
 
 def _features(job: ElasticJobView, num_gpus: int, now_s: float) -> tuple[float, ...]:
-    shares = (count / num_gpus for count in (job.num_gpus, job.job.min_gpus, min(job.job.max_gpus, num_gpus)))
     return (
-        *shares,
+        job.num_gpus / num_gpus,
+        job.job.min_gpus / num_gpus,
+        min(job.job.max_gpus, num_gpus) / num_gpus,
         log_share(job.samples_left),
         log_share(now_s - job.job.arrival_s),
         log_share(job.rescaling_left_s),

@@ -15,14 +15,12 @@ from ddlsched.engine.loop.layout import State
 from ddlsched.engine.loop.transfer_steps import (
     MET,
     STEPPED_RUN,
-    WORDS_OF_STATE,
     Standing,
     decide,
-    keep_state,
     loop_address,
 )
 from ddlsched.envs.communication_env import CommunicationEnv
-from ddlsched.envs.scheduling_env import Observation
+from ddlsched.envs.scheduling_env import NO_DECISION, Observation
 from ddlsched.envs.stepping import Stepped
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import PlacementPolicy
@@ -52,7 +50,7 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     Raises
     ------
     InputError
-        An argument that cannot be, a run without any decision, or ``NUMBA_DISABLE_JIT=1``.
+        An argument that cannot be, no run with a decision, or ``NUMBA_DISABLE_JIT=1``.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium has it
@@ -85,13 +83,13 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._unit_s = unit_s
         self._episodes: list[Stepped[State] | None] = [None] * num_envs
         self._states: list[State | None] = [None] * num_envs
-        self._headers = np.zeros((num_envs, WORDS_OF_STATE), np.int64)
         self._runs = np.zeros(num_envs, STEPPED_RUN)
         self._transfers = np.zeros((num_envs, 1 + MET, 4), np.float32)
         self._most = np.zeros((num_envs, 1), np.float32)
         self._rewarded = np.zeros(num_envs)
         self._average_jct_s = np.zeros(num_envs)
         self._ended = np.zeros(num_envs, bool)
+        self._draws_left = [0] * num_envs
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -132,7 +130,13 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         return self._observed(), rewards, self._ended.copy(), np.zeros(self.num_envs, bool), self._infos()
 
     def _begin(self, number: int, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Begin an episode in a place."""
+        self._draws_left[number] = self._envs[number].draws(options)
+        self._draw(number, seed, options)
+
+    def _draw(self, number: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Put a new run in a place; it stands before its first event."""
+        self._draws_left[number] -= 1
         env = self._envs[number]
         jobs, of_run = env.drawn_run(seed, options)
         self._end(number)
@@ -167,14 +171,15 @@ class CommunicationVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if isinstance(found, Result):
             self._note_end(number, found)
             return
-        if found is not self._states[number]:
-            keep_state(found, self._headers[number].ctypes.data)
-            self._states[number] = found
-        run["state"], run["standing"] = self._headers[number].ctypes.data, Standing.EVENTS.value
+        self._states[number] = found
+        run["state"], run["standing"] = found.address, Standing.EVENTS.value
 
     def _note_end(self, number: int, result: Result) -> None:
         if not self._runs["num_decisions"][number]:
-            raise InputError("the run has no decision to take; expected jobs among which something can be chosen")
+            if not self._draws_left[number]:
+                raise InputError(NO_DECISION)
+            self._draw(number, None, None)
+            return
         self.results[number], self._ended[number] = result, True
         jct_s = result.jobs["jct_s"].to_numpy()
         self._average_jct_s[number], self._runs["job_seconds"][number] = jct_s.mean(), jct_s.sum()

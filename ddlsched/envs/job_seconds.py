@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.policies.job_view import IterationsLeft
+from ddlsched.policies.job_view import JobsTogether
 from ddlsched.policies.views import JobView
 from ddlsched.workload.job import Workload
 
@@ -28,12 +28,12 @@ class JobSeconds:
         self._num_arrived = self._num_ended = 0
         self._num_there: int | None = None
         self._running: dict[int, JobView] = {}
-        self._left: IterationsLeft | None = None
+        self._together: JobsTogether | None = None
         self._counted_s, self._now_s = 0.0, -1.0
 
     def started(self, job: JobView) -> None:
         """Note a job that runs from now on."""
-        self._running[job.number], self._left = job, None
+        self._running[job.number], self._together = job, None
 
     def there(self, num_jobs: int) -> None:
         """Note how many jobs are there, of those that have arrived by the next call of :meth:`since`."""
@@ -61,12 +61,12 @@ class JobSeconds:
         if self._num_there is not None:
             self._num_ended = self._num_arrived - self._num_there
         elif self._running:
-            if self._left is None:
-                self._left = IterationsLeft(self._running.values())
-            left = self._left.now()  # of all at once: each decision asks
+            if self._together is None:
+                self._together = JobsTogether(self._running.values())
+            left = self._together.iterations_left  # of all at once: each decision asks
             if not left.all():
                 self._running = {
                     number: job for (number, job), more in zip(self._running.items(), left, strict=True) if more
                 }
                 self._num_ended += int((left == 0).sum())
-                self._left = None
+                self._together = None

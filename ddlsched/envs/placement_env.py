@@ -83,11 +83,12 @@ class _AskedPlacement:
         self, seen: dict[str, np.ndarray], by_server: Mapping[int, list[GpuId]], has_some: bool, cluster: ClusterView
     ) -> int:
         """Return the next server, or one more than there are: the job waits."""
+        may_wait = not has_some and not cluster.is_idle
+        if len(by_server) + may_wait == 1:
+            return next(iter(by_server), cluster.num_servers)
         mask = np.zeros(cluster.num_servers + 1, bool)
         mask[list(by_server)] = True
-        mask[-1] = not has_some and not cluster.is_idle
-        if mask.sum() == 1:
-            return int(np.argmax(mask))
+        mask[-1] = may_wait
         return self.ask(Decision(cluster.now_s, seen | {"servers": seen["servers"].copy()}, mask))
 
     def _servers(self, eligible: np.ndarray, cluster: ClusterView) -> tuple[dict[int, list[GpuId]], np.ndarray]:

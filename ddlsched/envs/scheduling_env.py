@@ -21,10 +21,12 @@ from ddlsched.units import is_whole
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["Observation", "SchedulingEnv"]
+__all__ = ["NO_DECISION", "Observation", "SchedulingEnv"]
 
 Observation = dict[str, Any]
+NO_DECISION = "the run has no decision to take; expected jobs among which something can be chosen"
 _MOST_SEEDS = 1 << 31
+_MOST_DRAWS = 100
 
 
 class SchedulingEnv(gymnasium.Env[Observation, Any]):
@@ -50,7 +52,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     Raises
     ------
     InputError
-        An argument that cannot be, or a run without any decision.
+        An argument that cannot be, or no run with a decision.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium has it
@@ -95,7 +97,20 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``."""
+        """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``.
+
+        A run without any decision is no episode: :meth:`draws` says how often another is drawn.
+        """
+        for draw in range(self.draws(options)):
+            first = self._begun(seed if draw == 0 else None, options)
+            if not isinstance(first, Result):
+                self._decision = first
+                self._before_s = self._seconds.since(first.now_s)
+                return self._observed(first), {"now_s": first.now_s}
+        raise InputError(NO_DECISION)
+
+    def _begun(self, seed: int | None, options: dict[str, Any] | None) -> Decision | Result:
+        """Begin a run; return its first decision, or what it ended with."""
         jobs, of_run = self.drawn_run(seed, options)
         self._seconds = JobSeconds(jobs)
 
@@ -104,12 +119,12 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
             return simulate(jobs, self.cluster, seed=of_run, **(self.settings | policies))
 
         self._stepped = Stepped(run)
-        first = self._stepped.advance()
-        if isinstance(first, Result):
-            raise InputError("the run has no decision to take; expected jobs among which something can be chosen")
-        self._decision = first
-        self._before_s = self._seconds.since(first.now_s)
-        return self._observed(first), {"now_s": first.now_s}
+        return self._stepped.advance()
+
+    def draws(self, options: dict[str, Any] | None) -> int:
+        """Return how many runs may be drawn until one has a decision: one if its seed is given or jobs are the same."""
+        fixed = isinstance(self.workload, Workload) or "seed" in (options or {})
+        return 1 if fixed else _MOST_DRAWS
 
     def drawn_run(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Workload, int]:
         """End the episode under way, and return the next one's jobs and the seed of its run."""

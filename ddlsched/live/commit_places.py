@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ddlsched.errors import InputError
-from ddlsched.live.commits import commit, committed_state, committed_steps
+from ddlsched.live.commits import DamagedCommitsError, commit, committed_state, committed_steps
 
 __all__ = ["CommitFolder", "CommitStore", "Commits", "commits_at", "note_place"]
 
@@ -161,7 +161,9 @@ class CommitStore:
         Raises
         ------
         InputError
-            The place cannot be read, or none of its histories beyond that of a first commit is whole.
+            The place cannot be read.
+        DamagedCommitsError
+            None of its histories beyond that of a first commit is whole.
         """
         for _ in range(_LISTINGS):
             steps = self._steps()
@@ -174,7 +176,7 @@ class CommitStore:
         if max(steps) <= 1:  # the first commit was cut off, before which there is none
             return []
         what = f"none of the histories of steps {', '.join(map(str, sorted(steps)))} can be read"
-        raise InputError(f"{_without_password(self._url)}: {what}; expected one that is whole")
+        raise DamagedCommitsError(f"{_without_password(self._url)}: {what}; expected one that is whole")
 
     def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
         """Write a step's files, then remove those of the step before; what cannot be removed is tried again next time.

@@ -14,7 +14,11 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 
-__all__ = ["commit", "committed_state", "committed_steps", "writing"]
+__all__ = ["DamagedCommitsError", "commit", "committed_state", "committed_steps", "writing"]
+
+
+class DamagedCommitsError(InputError):
+    """What a job has committed was read, and is not what was written: it will not be later either."""
 
 
 def committed_steps(folder: Path) -> list[float]:
@@ -22,17 +26,19 @@ def committed_steps(folder: Path) -> list[float]:
 
     Raises
     ------
-    InputError
+    DamagedCommitsError
         The file that says so is damaged.
     """
     path = folder / "history.json"
     try:
-        history: list[float] = json.loads(path.read_bytes())["losses"]
+        history = json.loads(path.read_bytes())["losses"]
+        if isinstance(history, list):
+            return [float(loss) for loss in history]
     except FileNotFoundError:
         return []
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}: is damaged; expected the losses of a job's steps, as ddlsched wrote them") from None
-    return history
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        pass
+    raise DamagedCommitsError(f"{path}: is damaged; expected the losses of a job's steps, as ddlsched wrote them")
 
 
 def committed_state(folder: Path, step: int) -> Path:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.live.commit_places import commits_at, note_place
+from ddlsched.live.commits import DamagedCommitsError
 from ddlsched.live.idle_nodes.job_monitor import JobMonitor
 from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.live.idle_nodes.scavengers import Scavenger
@@ -74,7 +75,7 @@ class LiveManager:
     commits
         A URL that fsspec knows, at which each job commits in a place of its own; None for the job's folder.
     warn
-        Is told of what goes wrong and is tried again.
+        Is told of commits that cannot be read, and of what comes of it.
 
     Raises
     ------
@@ -162,6 +163,10 @@ class LiveManager:
         if self.watch is not None:
             self.watch(event)
 
+    def _warn(self, what: str) -> None:
+        if self.warn is not None:
+            self.warn(what)
+
     def _take(self, said: Report | Ready) -> None:
         job = self.running.get(said.job)
         if job is not None and isinstance(said, Ready):
@@ -234,9 +239,13 @@ class LiveManager:
         self._failures[job_id] = self._failures.get(job_id, 0) + 1
         self._ask = True
         if self._failures[job_id] >= _MOST_FAILURES:
-            self._stop(job_id)
-            self.store.fail(job_id)
-            self._tell(Event(self.now_s, "failed", job_id))
+            self._give_up(job_id)
+
+    def _give_up(self, job_id: str) -> None:
+        self._stop(job_id)
+        self.store.fail(job_id)
+        self._ask = True
+        self._tell(Event(self.now_s, "failed", job_id))
 
     def _end(self, job_id: str, nodes: list[str], why: str) -> None:
         """End the processes on some nodes; without any left the job waits."""
@@ -251,6 +260,8 @@ class LiveManager:
     def _committed_steps(self, job_id: str) -> int | None:
         """Return how many steps a job has committed; None if that cannot be read now: it stops, and is tried again.
 
+        One whose commits are damaged is given up, as they will not be read later either.
+
         Raises
         ------
         InputError
@@ -258,6 +269,11 @@ class LiveManager:
         """
         try:
             steps = len(self._committed(job_id))
+        except DamagedCommitsError as error:
+            self._reads.succeeded(job_id)
+            self._give_up(job_id)
+            self._warn(f"job {job_id!r} is given up: {error}")
+            return None
         except InputError as error:
             pause_s = self._reads.failed(job_id, self.now_s)
             if pause_s is None:
@@ -265,8 +281,7 @@ class LiveManager:
             self._stop(job_id)
             self._ask = True  # others may have its nodes
             self._tell(Event(self.now_s, "commits unreadable", job_id))
-            if self.warn is not None:
-                self.warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
+            self._warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
             return None
         self._reads.succeeded(job_id)
         return steps

@@ -59,8 +59,7 @@ class Choosing:
 
     def place_round(self, queue: JobQueue, cluster: ClusterView) -> Iterator[Start]:
         """Yield who is chosen, until nobody is."""
-        rest, refused = iter(queue), set[int]()
-        seen = list(islice(rest, self._slots))
+        seen, rest, refused = list(queue[: self._slots]), iter(queue[self._slots :]), set[int]()
         while seen:
             features, has_room = queue_features(seen, cluster, self._slots)
             if refused:

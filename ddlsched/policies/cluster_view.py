@@ -217,9 +217,10 @@ class ClusterView:
 
         Only the GPUs of these servers are looked at.
         """
-        different, places = np.unique(servers, return_inverse=True)
-        loads_ns = self._exact_server_loads_ns(different)
-        ranks: np.ndarray = np.unique(loads_ns, return_inverse=True)[1][places]
+        is_other = np.ones(len(servers), bool)  # than the one before it: one that comes again is reckoned again
+        np.not_equal(servers[1:], servers[:-1], out=is_other[1:])
+        loads_ns = self._exact_server_loads_ns(servers[is_other])
+        ranks: np.ndarray = np.searchsorted(np.sort(loads_ns), loads_ns)[np.cumsum(is_other) - 1]
         return ranks
 
     def _exact_server_loads_ns(self, servers: np.ndarray) -> np.ndarray:

@@ -42,5 +42,5 @@ class JobQueue(Sequence[JobView]):
         return self._views[number]
 
     def __iter__(self) -> Iterator[JobView]:
-        for place in range(len(self)):
-            yield self[place]
+        for number in self.numbers.tolist():
+            yield self._views[number]

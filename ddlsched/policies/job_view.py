@@ -12,7 +12,7 @@ from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
 
-__all__ = ["IterationsLeft", "JobView"]
+__all__ = ["JobView", "JobsTogether"]
 
 
 class JobView:
@@ -177,15 +177,46 @@ class JobView:
         return self.iterations_left * self.communication_ns * self.num_gpus
 
 
-class IterationsLeft:
-    """Reads at once how many iterations some jobs of a run have left; at least one job."""
+class JobsTogether:
+    """Reads a number of some jobs of a run at once, an array in their order; at least one job."""
 
     def __init__(self, jobs: Iterable[JobView]) -> None:
-        views = list(jobs)
-        self._columns = views[0]._columns
-        self._places = np.array([view._place for view in views], np.int64)
+        self._views = list(jobs)
+        self._columns = self._views[0]._columns
+        self._places = np.array([view._place for view in self._views], np.int64)
 
-    def now(self) -> np.ndarray:
-        """Return what each has left, in the jobs' order; 0 once it has ended."""
-        left: np.ndarray = self._columns.iterations_left[self._places]
-        return left
+    def _all(self, name: str) -> np.ndarray:
+        numbers: np.ndarray = getattr(self._columns, name)[self._places]
+        return numbers
+
+    @property
+    def iterations_left(self) -> np.ndarray:
+        """What each has left, whatever policies know of it; 0 once it has ended."""
+        return self._all("iterations_left")
+
+    @property
+    def num_gpus(self) -> np.ndarray:
+        """As :attr:`JobView.num_gpus`."""
+        return self._all("num_gpus")
+
+    @property
+    def memory_bytes(self) -> np.ndarray:
+        """As :attr:`JobView.memory_bytes`."""
+        return self._all("memory_bytes")
+
+    @property
+    def arrival_ns(self) -> np.ndarray:
+        """As :attr:`JobView.arrival_ns`."""
+        return self._all("arrival_ns")
+
+    @property
+    def message_bytes(self) -> np.ndarray:
+        """As :attr:`JobView.message_bytes`."""
+        return self._all("message_bytes")
+
+    @property
+    def remaining_service_ns(self) -> np.ndarray:
+        """As :attr:`JobView.remaining_service_ns`."""
+        if self._all("misjudged_iterations").any():
+            return np.array([view.remaining_service_ns for view in self._views], np.int64)
+        return self._all("remaining_service_ns")

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ddlsched.policies.cluster_view import ClusterView
-from ddlsched.policies.job_view import JobView
+from ddlsched.policies.job_view import JobsTogether, JobView
 from ddlsched.units import NS_PER_S
 
 __all__ = ["JOB_FEATURES", "LARGEST_LOG", "log_share", "log_shares", "queue_features"]
@@ -23,7 +23,10 @@ LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest me
 
 def log_share(value: float) -> float:
     """Return log(1 + value) / 25: from 0 to 1 for any time in seconds."""
-    return min(math.log1p(max(value, 0.0)) / LARGEST_LOG, 1.0)
+    if value <= 0.0:
+        return 0.0
+    share = math.log1p(value) / LARGEST_LOG
+    return 1.0 if share > 1.0 else share
 
 
 def log_shares(values: np.ndarray) -> np.ndarray:
@@ -51,16 +54,16 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
         GPUs are eligible, of shape (slots,).
     """
     features, has_room = np.zeros((slots, len(JOB_FEATURES)), np.float32), np.zeros(slots, bool)
-    num_gpus = np.array([job.num_gpus for job in jobs])
-    eligible, most_on_a_server = cluster.room_for(np.array([job.memory_bytes for job in jobs], np.int64))
+    together = JobsTogether(jobs)
+    num_gpus = together.num_gpus
+    eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
-        left_ns, arrival_ns = np.array([(job.remaining_service_ns, job.arrival_ns) for job in jobs], np.float64).T
         rows = features[: len(jobs)].T
         rows[0], rows[1] = num_gpus / cluster.num_gpus, eligible / cluster.num_gpus
         rows[2] = most_on_a_server >= num_gpus
-        rows[3] = log_shares(left_ns / num_gpus / NS_PER_S)
-        rows[4] = log_shares(np.array([job.message_bytes for job in jobs]) / 1e6)
-        rows[5] = log_shares((cluster.now_ns - arrival_ns) / NS_PER_S)
+        rows[3] = log_shares(together.remaining_service_ns.astype(np.float64) / num_gpus / NS_PER_S)
+        rows[4] = log_shares(together.message_bytes / 1e6)
+        rows[5] = log_shares((cluster.now_ns - together.arrival_ns.astype(np.float64)) / NS_PER_S)
         rows[6] = 1.0
     return features, has_room

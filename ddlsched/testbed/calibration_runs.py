@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ddlsched.errors import InputError
 from ddlsched.gate.gate import GateSettings
 from ddlsched.io.files import replacing
-from ddlsched.performance.calibration.fit import FORMS, calibrate, fit_constants
+from ddlsched.performance.calibration.fit import FORMS, fit_constants, presets
 from ddlsched.performance.calibration.measure import Measured, write_measurements
 from ddlsched.performance.calibration.measurements import Measurements, read_measurements
 from ddlsched.plugins.names import resolve
@@ -127,10 +127,10 @@ def fitted_models(rows: Measurements) -> dict[str, str]:
     InputError
         No model fits with a time of a byte above 0.
     """
-    presets = {fit.form.name: fit.preset for fit in calibrate(rows)}
-    shares = presets.get("max-min or equal-share")
+    found = presets(rows)
+    shares = found.get("max-min or equal-share")
     if shares is None:
         raise InputError("no contention model fits what was measured; expected times that grow with the message")
     names = {"linear, no penalty": "linear without penalty", "linear": "linear"}
     models = {"max-min": shares, "equal-share": shares.replace("max-min", "equal-share", 1)}
-    return models | {short: presets[name] for name, short in names.items() if name in presets}
+    return models | {short: found[name] for name, short in names.items() if name in found}

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.size_shares import SizeShares
+from ddlsched.performance.calibration.fit import Constant
 from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.performance.calibration.ring_wait import AloneRows, fit_wait
 from ddlsched.performance.calibration.shares import ShareRows, fit_size_shares
+from ddlsched.plugins.names import resolve
 from ddlsched.testbed.calibration_runs import fitted_constants, fitted_models
 from ddlsched.testbed.fidelity_report import WITH, WITHOUT
 from ddlsched.testbed.simulated import RunModel
 
-__all__ = ["run_models"]
+__all__ = ["RunModels", "run_models"]
 
 _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 """On the training mixes of experiments/fidelity, at 100 Mbit/s: neither jobs alone nor pairs on the same servers tell
 them. Its ``choosing.py`` prints how others do."""
 
 
-def run_models(rows: Measurements, shares: ShareRows | None, *, wait: float = 0.0) -> dict[str, RunModel]:
-    """Return the models by name: those that the rows fit, and those that need shares if these were measured.
+@dataclass(frozen=True)
+class RunModels:
+    """What calibrations fit.
 
-    ``connection-shares`` is the testbed as it is known, with the ``wait`` of rings if jobs alone told it. Each model
+    Parameters
+    ----------
+    by_name
+        The models.
+    wait
+        Of rings, as ``connection-shares`` has it; None where it has none.
+    """
+
+    by_name: Mapping[str, RunModel]
+    wait: Constant | None = None
+
+
+def run_models(rows: Measurements, shares: ShareRows | None, alone: AloneRows | None = None) -> RunModels:
+    """Return the models that the rows fit, and those that need shares if these were measured.
+
+    ``connection-shares`` is the testbed as it is known, with the wait of rings if jobs alone tell it. Each model
     after it leaves one thing out (one share a job, shares that grow with what is in flight, the loss of links that
     several jobs cross, the price of steps, the chunks under way of a paused transfer, the wait) or adds one.
 
@@ -34,18 +53,19 @@ def run_models(rows: Measurements, shares: ShareRows | None, *, wait: float = 0.
     """
     models = {name: RunModel(contention=preset) for name, preset in fitted_models(rows).items()}
     if shares is None:
-        return models
+        return RunModels(models)
     fit = fit_size_shares(shares, rows)
     models["size-shares"] = RunModel(contention=fit.whole, in_chunks=fit.in_chunks)
+    wait = fit_wait(alone, resolve("contention", fit.of_connections)) if alone else None
     found = {name: constant.value for name, constant in fit.constants.items()}
     whole = ConnectionShares(
         latency_s=found["latency_s"],
         per_byte_s=found["per_byte_s"],
         step_s=found.get("step_s", 0.0),
-        wait=wait,
+        wait=wait.value if wait else 0.0,
         **_CHOSEN,
     )
-    return models | _with_ablations(whole, fitted_constants(rows))
+    return RunModels(models | _with_ablations(whole, fitted_constants(rows)), wait)
 
 
 def _with_ablations(whole: ConnectionShares, without_steps: Mapping[str, float]) -> dict[str, RunModel]:

@@ -100,6 +100,16 @@ class IterationDag:
         )
 
     @cached_property
+    def messages(self) -> tuple[float, ...]:
+        """The message of each collective, bytes."""
+        return tuple(task.message_bytes for task in self.tasks if isinstance(task, CollectiveTask))
+
+    @cached_property
+    def only_rings_of_all(self) -> bool:
+        """Whether all collectives are all-reduces over all workers, in rings."""
+        return all(isinstance(task, AllReduceTask | ComputeTask) for task in self.tasks)
+
+    @cached_property
     def part_names(self) -> tuple[str, ...]:
         """The name of each compute task, and of a collective in each of its tuples, numbered if there are several."""
         return tuple(name for task in self.tasks for name in self.names_of(task))

@@ -65,9 +65,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self._check_texts()
-        limit_s = MAX_NS / NS_PER_S
-        arrival_s = self.arrival_s
-        _check(self, "arrival_s", arrival_s, 0 <= arrival_s < limit_s, f"seconds from 0 to below {limit_s:.6g}")
+        _check(self, "arrival_s", self.arrival_s, 0 <= self.arrival_s < _CLOCK_S, _ON_CLOCK)
         for name in ("num_gpus", "iterations"):
             count = getattr(self, name)
             _check(self, name, count, is_whole(count, 1), "a whole number from 1")
@@ -75,16 +73,16 @@ class Job:
         memory = self.gpu_memory_mb
         _check(self, "gpu_memory_mb", memory, 0 <= memory <= MAX_NS / 1e6, "a finite number of MB from 0")
         if (time_limit_s := self.time_limit_s) is not None:
-            good = 0 < time_limit_s < limit_s
-            _check(self, "time_limit_s", time_limit_s, good, f"seconds above 0, below {limit_s:.6g}")
+            good = 0 < time_limit_s < _CLOCK_S
+            _check(self, "time_limit_s", time_limit_s, good, f"seconds above 0, below {_CLOCK_S:.6g}")
         if isinstance(self.iteration, DataParallelIteration):
-            self._check_iteration(self.iteration, limit_s)
+            self._check_iteration(self.iteration)
         else:
             self._check_groups(self.iteration)
         if self.service_ns > MAX_NS:
             raise InputError(
                 f"job {self.job_id!r}: compute time x iterations x GPUs is {self.service_ns / NS_PER_S:.4g} s; "
-                f"expected at most {limit_s:.4g} s of service in all"
+                f"expected at most {_CLOCK_S:.4g} s of service in all"
             )
 
     def _check_texts(self) -> None:
@@ -93,16 +91,17 @@ class Job:
             if value is None and name != "job_id":
                 continue
             good = isinstance(value, str) and value == value.strip() != "" and not _CONTROL.search(value)
-            expected = "a text, not empty, without control characters or space around it"
-            _check(self, name, repr(value), good, expected)
+            if not good:
+                expected = "a text, not empty, without control characters or space around it"
+                raise InputError(f"job {self.job_id!r}: {name} is {value!r}; expected {expected}")
 
-    def _check_iteration(self, iteration: DataParallelIteration, limit_s: float) -> None:
+    def _check_iteration(self, iteration: DataParallelIteration) -> None:
         for name in ("forward_s", "backward_s"):
             value = getattr(iteration, name)
-            _check(self, name, value, 0 <= value < limit_s, f"seconds from 0 to below {limit_s:.6g}")
+            _check(self, name, value, 0 <= value < _CLOCK_S, _ON_CLOCK)
         message = iteration.message_bytes
         good = 0 <= message <= MAX_MESSAGE_BYTES
-        _check(self, "message_bytes", message, good, f"a number of bytes from 0 to {MAX_MESSAGE_BYTES:g}")
+        _check(self, "message_bytes", message, good, _BYTES)
         buckets = iteration.buckets
         _check(self, "buckets", buckets, is_whole(buckets, 1, 10_000), "a whole number from 1 to 10000")
 
@@ -147,6 +146,9 @@ class Job:
 
 _COLUMNS = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
 _SHOWN_JOBS = 5
+_CLOCK_S = MAX_NS / NS_PER_S
+_ON_CLOCK = f"seconds from 0 to below {_CLOCK_S:.6g}"  # texts once: a stream checks hundreds of jobs
+_BYTES = f"a number of bytes from 0 to {MAX_MESSAGE_BYTES:g}"
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that break lines, tables or encodings."""
 

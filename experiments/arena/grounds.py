@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream
 from ddlsched.workload.scaling_curves import LinearCurve
-from ddlsched.workload.traces.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.traces.trace_output import write_jobs
 from ddlsched.workload.workload_files import read_workload
+
+sys.path.append(str(Path(__file__).parents[1]))
+from public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
 DATA = next(
     (path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ import ddlsched
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.placement.monkeytree import MonkeyTreePlacement
 from ddlsched import Disturbances
+from ddlsched.cli.reporting import reported
 from ddlsched.errors import InputError
 from ddlsched.workload.generators.monkeytree_mix import MODELS, MixedModel, monkeytree_mix
 
@@ -198,7 +198,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with reported():
         main()
-    except InputError as error:
-        sys.exit(str(error))

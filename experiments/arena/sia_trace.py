@@ -38,6 +38,7 @@ from algorithms.allocation.sia import (
     restart_factor,
 )
 from algorithms.solving import Solver
+from ddlsched.cli.reporting import reported
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
@@ -243,7 +244,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with reported():
         main()
-    except InputError as error:
-        sys.exit(str(error))

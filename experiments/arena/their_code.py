@@ -23,6 +23,7 @@ from sia_trace import its_modules
 from algorithms.allocation.sia import Configuration, best_configurations, configurations
 from algorithms.placement.muri import grouped, period_s
 from algorithms.solving import Solver
+from ddlsched.cli.reporting import reported
 from ddlsched.errors import InputError
 
 PER_SERVER = 4
@@ -165,7 +166,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with reported():
         main()
-    except InputError as error:
-        sys.exit(str(error))

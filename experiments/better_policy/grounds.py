@@ -11,10 +11,12 @@ import numpy as np
 from ddlsched import Cluster, DataParallelIteration, Job, Result, Workload
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds, stream
-from ddlsched.workload.traces.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.traces.trace_output import write_jobs
 from ddlsched.workload.workload_files import read_workload, write_workload
+
+sys.path.append(str(Path(__file__).parents[1]))
+from public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
 LOAD = 0.9
 MIX_SCALE, MONKEYTREE_SCALE, CLOS_SCALE = 0.02, 0.03, 0.01

@@ -51,7 +51,7 @@ def training_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
 def searched(folder: Path, points: Sequence[tuple[float, float, float]]) -> pd.DataFrame:
     """Return a row a point, the best first: its constants and ``error``, a share."""
     measured, training = training_runs(folder)
-    whole = run.fitted(folder)["connection-shares"].contention
+    whole = run.fitted(folder).by_name["connection-shares"].contention
     rows = []
     for point in points:
         constants = dict(zip(CONSTANTS, point, strict=True))
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Which constants of connection-shares simulate training mixes best.")
     parser.add_argument("--measured", type=Path, default=Path(__file__).parent / "measured")
     folder = parser.parse_args(arguments).measured
-    print(text(searched(folder, grid()), run.fitted(folder)["connection-shares"].contention))
+    print(text(searched(folder, grid()), run.fitted(folder).by_name["connection-shares"].contention))
 
 
 if __name__ == "__main__":

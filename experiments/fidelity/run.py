@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import measuring
@@ -24,15 +24,13 @@ import pandas as pd
 from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
-from ddlsched.performance.calibration.fit import Constant
 from ddlsched.performance.calibration.measurements import read_measurements
 from ddlsched.performance.calibration.reach import Reach
-from ddlsched.performance.calibration.ring_wait import fit_wait, read_alone, wait_text
-from ddlsched.performance.calibration.shares import fit_size_shares, read_shares
-from ddlsched.plugins.names import resolve
+from ddlsched.performance.calibration.ring_wait import read_alone, wait_text
+from ddlsched.performance.calibration.shares import read_shares
 from ddlsched.testbed.fidelity import Mix
 from ddlsched.testbed.fidelity_report import FidelityReport, report_of
-from ddlsched.testbed.run_models import run_models
+from ddlsched.testbed.run_models import RunModels, run_models
 from ddlsched.testbed.simulated import RunModel, simulated_runs
 from ddlsched.workload.all_reduces import messages_and_workers
 
@@ -51,20 +49,14 @@ def measure(args: argparse.Namespace) -> None:
         raise
 
 
-def fitted(folder: Path) -> dict[str, RunModel]:
+def fitted(folder: Path) -> RunModels:
     """Return the models with the constants that jobs alone and pairs gave."""
-    rows, shares = read_measurements(folder / measuring.CALIBRATION), folder / measuring.SHARES
-    wait = ring_wait(folder)
-    return run_models(rows, read_shares(shares) if shares.exists() else None, wait=wait.value if wait else 0.0)
-
-
-def ring_wait(folder: Path) -> Constant | None:
-    """Return what each further server of a ring adds, if jobs alone were measured."""
-    rows, shares, jobs = (folder / name for name in (measuring.CALIBRATION, measuring.SHARES, measuring.ALONE))
-    if not shares.exists() or not jobs.exists():
-        return None
-    fit = fit_size_shares(read_shares(shares), read_measurements(rows))
-    return fit_wait(read_alone(jobs), resolve("contention", fit.of_connections))
+    shares, jobs = folder / measuring.SHARES, folder / measuring.ALONE
+    return run_models(
+        read_measurements(folder / measuring.CALIBRATION),
+        read_shares(shares) if shares.exists() else None,
+        read_alone(jobs) if jobs.exists() else None,
+    )
 
 
 def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
@@ -84,10 +76,8 @@ def measured_runs(folder: Path) -> tuple[pd.DataFrame, list[Mix]]:
     return measured, [mixes.mix_of(mixes.seed_of(name), own, draw) for name, own in in_order.items()]
 
 
-def reports(folder: Path, more_models: Sequence[str] = ()) -> dict[str, FidelityReport]:
+def reports(measured: pd.DataFrame, ran: Sequence[Mix], models: Mapping[str, RunModel]) -> dict[str, FidelityReport]:
     """Return what measured and simulated runs say of each other, for each half of the mixes that has any."""
-    measured, ran = measured_runs(folder)
-    models = fitted(folder) | {name: RunModel(contention=name) for name in more_models}
     simulated = simulated_runs(ran, models)
     result = {}
     for half, wanted in (("training", False), ("held out", True)):
@@ -141,15 +131,17 @@ def main(arguments: Sequence[str]) -> None:
     if args.measured is None:
         measure(args)
     folder = args.measured or args.out
-    for half, report in reports(folder, args.contention).items():
+    runs, fit = measured_runs(folder), fitted(folder)
+    models = {**fit.by_name} | {name: RunModel(contention=name) for name in args.contention}
+    for half, report in reports(*runs, models).items():
         print(f"== {half} mixes\n\n{report.text()}")
         tables = args.out if args.measured is None else args.tables
         if tables is not None:
             target = tables / half.replace(" ", "_")
             target.mkdir(parents=True, exist_ok=True)
             report.write(target)
-    if wait := ring_wait(folder):
-        print(wait_text(read_alone(folder / measuring.ALONE), wait))
+    if fit.wait:
+        print(wait_text(read_alone(folder / measuring.ALONE), fit.wait))
     for line in beyond(folder):
         print(line)
 

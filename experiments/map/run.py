@@ -27,11 +27,10 @@ from doors import placements_of, trials_of
 from page import page
 from picture import picture
 from points import Point
-from traces import DATA, imported, trace_points
+from traces import DATA, PUBLIC_TRACES, imported, trace_points
 
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep, sweep
 from ddlsched.io.progress import progress_bar
-from ddlsched.workload.traces.public_traces import PUBLIC_TRACES
 
 QUICK_POINTS = 10
 AT_ONCE = 6

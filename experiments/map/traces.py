@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from points import GPU_MEMORY_MB, GPUS, GPUS_PER_SERVER, Point
 
 from ddlsched import Workload
-from ddlsched.workload.traces.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 from ddlsched.workload.traces.trace_import import Selection, import_trace
 from ddlsched.workload.workload_files import write_workload
+
+sys.path.append(str(Path(__file__).parents[1]))
+from public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
 DATA = next(
     (path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")

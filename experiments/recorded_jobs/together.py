@@ -42,7 +42,7 @@ def models(network: Line) -> dict[str, MaxMin]:
     exponent and window fitted to pairs of all-reduces on the same two servers, which showed no loss.
     """
     plain = max_min(network)
-    found = run_models(read_measurements(FIDELITY / "calibration.csv"), read_shares(FIDELITY / "shares.csv"))
+    found = run_models(read_measurements(FIDELITY / "calibration.csv"), read_shares(FIDELITY / "shares.csv")).by_name
     mixes = resolve("contention", found["connection-shares"].contention)
     pairs = resolve("contention", found["size-shares"].contention)
     of_mixes = replace(mixes, latency_s=plain.latency_s, per_byte_s=plain.per_byte_s, step_s=0.0)

@@ -40,6 +40,25 @@ def test_job_summary_and_picture_are_written(tmp_path: Path, trace: Path) -> Non
     assert run("validate", out).exit_code == 0
 
 
+def test_nodes_that_take_no_time_are_kept_and_counted(tmp_path: Path) -> None:
+    more = [chakra_node(3, COMPUTE, after=[1]), chakra_node(4, COMPUTE, after=[3], duration_us=0)]
+    trace, out = write_chakra(tmp_path / "job.0.et", [*NODES, *more]), tmp_path / "job.json"
+    done = run("workload", "import-training", trace, "--gpus", 4, "--out", out, "--json")
+    what = "nodes of computation or memory that take 0 us, kept"
+    assert json.loads(done.stdout)["notes"] == {what: 2}
+    assert json.loads(done.stdout)["nodes"] == 5
+    assert f"2 {what}\n" in done.stderr
+    assert json.loads(run("validate", trace, "--json").stdout)[what] == 2
+    assert read_workload(out)[0].compute_ns == 1_300_000
+
+
+def test_a_node_of_less_than_no_time_is_refused_with_file_node_and_field(tmp_path: Path) -> None:
+    trace = write_chakra(tmp_path / "job.0.et", [chakra_node(0, COMPUTE, duration_us=-1), *NODES[1:]])
+    done = run("workload", "import-training", trace, "--gpus", 4, "--out", tmp_path / "job.json")
+    refused(done, str(trace), "node 0", "field duration_micros: is -1; expected microseconds from 0")
+    assert not (tmp_path / "job.json").exists()
+
+
 def test_validate_says_what_is_in_a_trace(trace: Path) -> None:
     done = run("validate", trace, "--json")
     assert done.exit_code == 0, done.stderr

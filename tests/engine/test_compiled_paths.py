@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from algorithms.path.sglb import Sglb
 from ddlsched.errors import InvalidDecisionError, PluginError
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.testing import python_form
+from ddlsched.workload.dag import CollectiveTask, IterationDag
 
 CLUSTER = ddlsched.Cluster(num_servers=8, gpus_per_server=2, topology="leaf-spine:servers_per_leaf=2,spines=3")
 JOBS = ddlsched.microsoft_160(seed=4, scale=0.002).jobs
@@ -73,12 +75,61 @@ def test_both_forms_decide_the_same(path: Any, given: dict[str, Any]) -> None:
     assert (compiled.links["bytes"][spine] > 0).sum() > 4  # more than one spine's
 
 
-def test_recorded_or_beside_a_policy_in_python_a_run_is_the_same() -> None:
-    path = Sglb(best=3, seed=1)
+IN_PYTHON = "is asked in Python, 10 to 50 times slower than compiled"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"timeline": True}, "the run is recorded, with the links of each transfer"),
+        ({"communication": python_form(BoundedOverlap(limit=2))}, "BoundedOverlap(limit=2) is, too"),
+    ],
+    ids=["recorded", "beside another"],
+)
+def test_recorded_or_beside_a_policy_in_python_a_run_is_the_same_and_a_line_says_so_once(
+    given: dict[str, Any], why: str, capsys: Any
+) -> None:
+    path = Sglb(best=3, seed=len(why))  # of its own, as a line is said once a process
     expected = outcome(run(path))
-    for other in (run(path, timeline=True), run(path, communication=python_form(BoundedOverlap(limit=2)))):
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        other = run(path, **given)
         assert not is_asked_in_the_loop(other)
         assert outcome(other) == expected
+    assert capsys.readouterr().err == f"ddlsched: path {path} {IN_PYTHON}: {why}\n"
+
+
+def grouped(job: ddlsched.Job) -> ddlsched.Job:
+    """Return the same job, whose workers all-reduce over all and then in two halves."""
+    half = job.num_gpus // 2
+    groups = {"halves": (tuple(range(half)), tuple(range(half, job.num_gpus)))}
+    more = CollectiveTask(name="halves", kind="all-reduce", message_bytes=1e6, group="halves", after=("backward",))
+    return dataclasses.replace(job, iteration=IterationDag((*job.dag.tasks, more), groups))
+
+
+@pytest.mark.parametrize(
+    ("topology", "first", "why"),
+    [
+        (
+            "leaf-spine:servers_per_leaf=2,spines=3",
+            grouped(JOBS[0]),
+            "about transfers of jobs that do not only all-reduce over all their workers",
+        ),
+        ("rail-optimised:nvlink_gbps=3600", JOBS[0], "about all transfers, as the inside of servers takes time"),
+    ],
+    ids=["groups", "inside"],
+)
+def test_a_line_says_once_about_which_transfers_it_is_asked_in_python(
+    topology: str, first: ddlsched.Job, why: str, capsys: Any
+) -> None:
+    path, cluster = Sglb(best=3, seed=len(why)), dataclasses.replace(CLUSTER, topology=topology)
+    jobs = ddlsched.Workload.of([first, *JOBS[1:9]])
+
+    def outcome_of(form: Any) -> list[Any]:
+        return outcome(ddlsched.simulate(jobs, cluster, path=form, placement="random", communication="adadual"))
+
+    assert outcome_of(path) == outcome_of(path) == outcome_of(python_form(path))
+    assert capsys.readouterr().err == f"ddlsched: path {path} {IN_PYTHON}: {why}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +172,6 @@ def test_what_cannot_be_compiled_runs_in_python_with_a_line_or_is_an_error(capsy
     assert not is_asked_in_the_loop(run(Sorts(), JOBS[:4]))
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "path Sorts() is asked in Python, 10 to 50 times slower than compiled" in said
+    assert f"path Sorts() {IN_PYTHON}" in said
     with pytest.raises(PluginError, match=r"path MustBeCompiled\(\): compiled is True, but .*calls sorted"):
         run(MustBeCompiled(), JOBS[:4])

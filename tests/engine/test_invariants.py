@@ -30,10 +30,7 @@ def each_instant(slices: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     ]
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Setting) -> None:
-    result = recorded(setting)
+def a_gpu_computes_one_task_at_a_time_and_all_that_is_counted(setting: Setting, result: Result) -> None:
     slices = compute_slices(result)
     for _, rows in slices.groupby("gpu"):
         assert (rows["start_ns"].to_numpy()[1:] >= rows["end_ns"].to_numpy()[:-1]).all()
@@ -52,10 +49,7 @@ def test_an_undisturbed_run_computes_every_task_once(setting: Setting) -> None:
     assert records.busy_ns.tolist() == [job.service_ns for job in setting.workload]
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_up(setting: Setting) -> None:
-    result = recorded(setting)
+def a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_up(setting: Setting, result: Result) -> None:
     stays = [(stay, setting.workload[stay.job].job_id) for stay in result.finished.stays]
     for row in compute_slices(result).itertuples():
         assert any(
@@ -66,10 +60,7 @@ def test_a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_
             assert setting.cluster.server_of_gpu[row.gpu] != server or row.end_ns <= down_ns or row.start_ns >= up_ns
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_memory_is_never_over_committed(setting: Setting) -> None:
-    result = recorded(setting)
+def memory_is_never_over_committed(setting: Setting, result: Result) -> None:
     for now in {stay.from_ns for stay in result.finished.stays}:
         used = np.zeros(setting.cluster.num_gpus, np.int64)
         for stay in result.finished.stays:
@@ -79,10 +70,7 @@ def test_memory_is_never_over_committed(setting: Setting) -> None:
     assert result.most_jobs_on_a_gpu <= (1 if setting.cluster.exclusive else len(setting.workload))
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_every_transfer_sends_its_bytes(setting: Setting) -> None:
-    result = recorded(setting)
+def every_transfer_sends_its_bytes(setting: Setting, result: Result) -> None:
     network, model = result.finished.network, result.contention
     slices = transfer_slices(result)
     carried, slacks = np.zeros(len(network.links)), 0.0
@@ -117,10 +105,7 @@ def sent_bytes(rows: pd.DataFrame, latency_ns: float) -> float:
     return sent
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
-    result = recorded(setting)
+def no_link_carries_more_than_it_can(setting: Setting, result: Result) -> None:
     links, per_byte_s = result.finished.network.links, result.contention.alone_per_byte_s
     for _, running in each_instant(transfer_slices(result)):
         carried = defaultdict(float)
@@ -131,10 +116,7 @@ def test_no_link_carries_more_than_it_can(setting: Setting) -> None:
             assert rate * per_byte_s <= links[link].relative_bandwidth * (1 + 1e-9)
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_a_jobs_time_is_at_least_its_compute_and_all_told(setting: Setting) -> None:
-    result = recorded(setting)
+def a_jobs_time_is_at_least_its_compute_and_all_told(setting: Setting, result: Result) -> None:
     disturbed = setting.disturbances != Disturbances() or setting.cluster.servers
     for row, job in zip(result.jobs.itertuples(), setting.workload, strict=True):
         if row.state != "finished":
@@ -148,10 +130,7 @@ def test_a_jobs_time_is_at_least_its_compute_and_all_told(setting: Setting) -> N
         assert disturbed or row.compute_s == pytest.approx(job.compute_ns * job.iterations / 1e9, abs=1e-9)
 
 
-@given(settings())
-@hypothesis_settings(max_examples=examples(30))
-def test_samples_hold_all_that_was_computed(setting: Setting) -> None:
-    result = recorded(setting)
+def samples_hold_all_that_was_computed(setting: Setting, result: Result) -> None:
     samples = result.samples
     spans_s = np.diff(samples["time_s"], prepend=0.0)
     assert len(samples) <= 257
@@ -160,3 +139,22 @@ def test_samples_hold_all_that_was_computed(setting: Setting) -> None:
     assert (samples["busy_gpus"] <= setting.cluster.num_gpus + 1e-9).all()
     if len(samples):
         assert samples["time_s"].iloc[-1] == pytest.approx(result.finished.end_ns / 1e9)
+
+
+DEMANDS = (
+    a_gpu_computes_one_task_at_a_time_and_all_that_is_counted,
+    a_gpu_computes_only_for_jobs_placed_on_it_and_only_while_its_server_is_up,
+    memory_is_never_over_committed,
+    every_transfer_sends_its_bytes,
+    no_link_carries_more_than_it_can,
+    a_jobs_time_is_at_least_its_compute_and_all_told,
+    samples_hold_all_that_was_computed,
+)
+
+
+@given(settings())
+@hypothesis_settings(max_examples=examples(75))
+def test_runs_meet_all_demands(setting: Setting) -> None:
+    result = recorded(setting)
+    for demand in DEMANDS:
+        demand(setting, result)

@@ -17,7 +17,7 @@ def planned(monkeypatch):
     """Let the first all-reduce of a job cross servers 0 and 1, the second the links of 2 and 3, after a latency."""
 
     def plan(self, number, chosen, servers):
-        first, second = self.messages(number)
+        first, second = self._state.workload[number].dag.messages
         return [PlannedTransfer((0, 1), first, 0.0), PlannedTransfer((2, 3), second, 0.25)]
 
     monkeypatch.setattr(Costs, "planned", plan)

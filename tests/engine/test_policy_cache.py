@@ -199,10 +199,11 @@ import ddlsched.engine.loop.transfers as transfers
 from ddlsched.engine.loop.dormant_progress import *
 from ddlsched.engine.loop.jit import called_from_python, sources_stamp
 from ddlsched.engine.loop.accounts import add_busy_ns
-from ddlsched.engine.loop.advance import most_slices
+from ddlsched.engine.loop.from_python import most_slices
 from ddlsched.engine.loop.layout import example_state
 most_slices(example_state().run[0])
-print(sources_stamp(), sum(most_slices.stats.cache_hits.values()), sum(most_slices.stats.cache_misses.values()))
+stats = most_slices.dispatcher.stats
+print(sources_stamp(), sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 

@@ -14,7 +14,7 @@ import ddlsched
 from ddlsched.engine.build import make_covers, make_steps
 from ddlsched.engine.loop.codes import Contention, TransferState
 from ddlsched.engine.loop.jit import ENGINE_OPTIONS
-from ddlsched.engine.loop.layout import example_state, make_records
+from ddlsched.engine.loop.layout import Columns, example_state, make_records
 from ddlsched.engine.loop.sharing_binding import settle_binding
 from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed, settle_covers
 from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
@@ -126,6 +126,7 @@ class Solver:
             records[name] = np.zeros(num_links, np.int64)
         records["scratch"] = np.zeros(4 * len(self.rings) + 8, np.int64)
         self.state = example_state()._replace(**records)
+        self.transfers, self.links, self.entries = map(Columns, (transfers, links, entries))
         self.on_link: list[list[int]] = [[] for _ in self.capacities]
         self.touched: set[int] = set()
         self.placed = set(range(len(self.rings)))
@@ -143,38 +144,36 @@ class Solver:
         _remove(self.state, n)
 
     def start(self, n: int) -> None:
-        s = self.state
         self.active.add(n)
-        s.transfers.rate[n], s.transfers.state[n] = -1.0, TransferState.ACTIVE
+        self.transfers.rate[n], self.transfers.state[n] = -1.0, TransferState.ACTIVE
         for e in self._entries(n):
-            link = s.entries.link[e]
+            link = self.entries.link[e]
             self.on_link[link].insert(0, n)
-            s.links.count[link] += 1
-            s.entries.previous[e], s.entries.next[e] = -1, s.links.head[link]
-            if s.links.head[link] >= 0:
-                s.entries.previous[s.links.head[link]] = e
-            s.links.head[link] = e
+            self.links.count[link] += 1
+            self.entries.previous[e], self.entries.next[e] = -1, self.links.head[link]
+            if self.links.head[link] >= 0:
+                self.entries.previous[self.links.head[link]] = e
+            self.links.head[link] = e
             self.touched.add(int(link))
 
     def stop(self, n: int) -> None:
-        s = self.state
         self.active.remove(n)
-        s.transfers.state[n] = TransferState.IDLE
-        _leave(s, n)
+        self.transfers.state[n] = TransferState.IDLE
+        _leave(self.state, n)
         for e in self._entries(n):
-            link, before, after = s.entries.link[e], s.entries.previous[e], s.entries.next[e]
+            link, before, after = self.entries.link[e], self.entries.previous[e], self.entries.next[e]
             self.on_link[link].remove(n)
-            s.links.count[link] -= 1
+            self.links.count[link] -= 1
             if before >= 0:
-                s.entries.next[before] = after
+                self.entries.next[before] = after
             else:
-                s.links.head[link] = after
+                self.links.head[link] = after
             if after >= 0:
-                s.entries.previous[after] = before
+                self.entries.previous[after] = before
             self.touched.add(int(link))
 
     def _entries(self, n: int) -> range:
-        first = int(self.state.transfers.first_entry[n])
+        first = int(self.transfers.first_entry[n])
         return range(first, first + len(self.rings[n].links))
 
     def rates(self) -> dict[int, float]:
@@ -182,24 +181,24 @@ class Solver:
         s = self.state
         s.run.num_touched_links = len(self.touched)
         s.touched_links[: len(self.touched)] = sorted(self.touched)
-        s.links.touched[list(self.touched)] = 1
+        self.links.touched[list(self.touched)] = 1
         self.touched.clear()
         filled = s.items[: _fill(s)].tolist()
         assert len(set(filled)) == len(filled)
-        s.links.touched = 0
+        self.links.touched[:] = 0
         self.check_component()
         for n in filled:
-            s.transfers.rate[n] = s.transfers.new_rate[n]  # what is not listed keeps the rate that it had
-        return {n: float(s.transfers.rate[n]) for n in self.active}
+            self.transfers.rate[n] = self.transfers.new_rate[n]  # what is not listed keeps the rate that it had
+        return {n: float(self.transfers.rate[n]) for n in self.active}
 
     def check_component(self) -> None:
         """The filling for small networks gives the same rates."""
         s = self.state
-        found = s.transfers.new_rate.copy()
-        s.links.touched[s.touched_links[: s.run.num_touched_links[0]]] = 1
+        found = self.transfers.new_rate.copy()
+        self.links.touched[s.touched_links[: s.run.num_touched_links[0]]] = 1
         component = s.items[: _fill_component(s)]
-        assert (s.transfers.new_rate[component] == found[component]).all()
-        s.links.touched = 0
+        assert (self.transfers.new_rate[component] == found[component]).all()
+        self.links.touched[:] = 0
 
     def full(self) -> dict[int, float]:
         """The rates that a full filling gives."""

@@ -17,6 +17,8 @@ from ddlsched.envs import CommunicationEnv, CommunicationVectorEnv
 from ddlsched.errors import InputError
 
 JOBS = "microsoft-160:scale=0.002"
+SPARSE = "stream:num_jobs=20,load=1.5,scale=0.01"
+"""Of which most runs have no decision: no two transfers meet."""
 NUM_ENVS = 3
 
 
@@ -28,16 +30,17 @@ def vector() -> Iterator[CommunicationVectorEnv]:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("jobs", "settings"),
     [
-        {"order": "srsf"},
-        {"contention": "max-min", "order": "fifo", "disturbances": Disturbances(prediction_error=0.5)},
+        (JOBS, {"order": "srsf"}),
+        (JOBS, {"contention": "max-min", "order": "fifo", "disturbances": Disturbances(prediction_error=0.5)}),
+        (SPARSE, {}),
     ],
 )
-def test_all_is_as_in_single_environments(settings: dict[str, Any]) -> None:
+def test_all_is_as_in_single_environments(jobs: str, settings: dict[str, Any]) -> None:
     """Through the ends of episodes, at which both begin anew at the next step."""
-    vector = CommunicationVectorEnv(NUM_ENVS, JOBS, settings=settings)
-    singles = [CommunicationEnv(JOBS, settings=settings) for _ in range(NUM_ENVS)]
+    vector = CommunicationVectorEnv(NUM_ENVS, jobs, settings=settings)
+    singles = [CommunicationEnv(jobs, settings=settings) for _ in range(NUM_ENVS)]
     seen, infos = vector.reset(seed=5)
     expected = [env.reset(seed=5 + number) for number, env in enumerate(singles)]
     ended, num_ended, rng = [False] * NUM_ENVS, 0, np.random.default_rng(1)
@@ -73,6 +76,28 @@ def test_the_return_is_minus_the_average_jct(vector: CommunicationVectorEnv) -> 
     for number, result in enumerate(vector.results):
         assert result is not None
         assert returns[number] == pytest.approx(-result.summary()["average_jct_s"] / 3600.0, rel=1e-9)
+
+
+def test_a_run_that_begins_by_itself_and_has_no_decision_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    draw = CommunicationEnv.drawn_run
+
+    def noted(env: CommunicationEnv, seed: int | None, options: dict[str, Any] | None) -> Any:
+        jobs, of_run = draw(env, seed, options)
+        drawn.append(of_run)
+        return jobs, of_run
+
+    monkeypatch.setattr(CommunicationEnv, "drawn_run", noted)
+    vector = CommunicationVectorEnv(1, SPARSE)
+    vector.reset(seed=1)
+    num_episodes, at_reset = 1, len(drawn)
+    for _ in range(200):
+        *_, ended, _, infos = vector.step(np.ones(1, int))
+        assert "average_jct_s" not in infos or ended[0]
+        num_episodes += int(ended[0])
+    vector.close()
+    assert num_episodes > 5
+    assert len(drawn) - at_reset > 1.5 * num_episodes
 
 
 def test_the_spaces_are_those_of_the_single_environment(vector: CommunicationVectorEnv) -> None:

@@ -234,6 +234,20 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], message: str) -> Non
         make()
 
 
+def test_a_run_without_a_decision_is_drawn_again_unless_its_seed_is_given() -> None:
+    env = CommunicationEnv("stream:num_jobs=20,load=1.5,scale=0.01")
+    without = []
+    for seed in range(8):
+        try:
+            env.reset(options={"seed": seed})
+        except InputError:
+            without.append(seed)
+    assert 2 <= len(without) < 8
+    for seed in range(8):
+        assert env.reset(seed=seed)[0]["action_mask"].any()
+    env.close()
+
+
 def test_an_error_of_the_run_reaches_the_caller_of_step() -> None:
     env = OrderEnv(STREAM, cluster=EXCLUSIVE, settings={"order": "none"})
     with pytest.raises(InputError, match="none"):

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(MEASURED, tmp_path, dirs_exist_ok=True)
     rows = pd.read_csv(tmp_path / "measured.csv", dtype={"servers": str})
     rows = rows[rows.mix.isin(["seed-0", "seed-1"]) & (rows.policy == mixes.BASELINE) & (rows.repeat == 0)]
-    model = {"own": RunModel(contention=run.fitted(MEASURED)["connection-shares"].contention)}
+    model = {"own": RunModel(contention=run.fitted(MEASURED).by_name["connection-shares"].contention)}
     simulated = simulated_runs([mixes.mix_of(0, (mixes.BASELINE,))], model).set_index("job_id").jct_s
     training = rows.mix == "seed-0"
     rows.loc[training, "jct_s"] = rows.job_id[training].map(simulated)
@@ -51,7 +51,7 @@ def test_the_grid_has_the_chosen_point_and_no_two_that_are_the_same_model() -> N
 def test_the_text_tells_best_chosen_and_how_flat_it_is() -> None:
     rows = [(0.125, 3e5, 0.02, 0.06), (*CHOSEN, 0.062), (0.5, inf, 0.03, 0.09)]
     found = pd.DataFrame(rows, columns=[*choosing.CONSTANTS, "error"])
-    chosen = run.fitted(MEASURED)["connection-shares"].contention
+    chosen = run.fitted(MEASURED).by_name["connection-shares"].contention
     lines = choosing.text(found, chosen).splitlines()
     assert lines[1] == "  best: exponent 0.125, window 300 kB, loss 0.02: 6.00 %"
     assert lines[2] == "  chosen, number 2: exponent 0.25, window 300 kB, loss 0.03: 6.20 %"

@@ -7,6 +7,7 @@ import shutil
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
+from ddlsched.performance.calibration import shares as calibration_shares
+from ddlsched.performance.calibration.fit import Form, tells
 from ddlsched.performance.calibration.shares import COLUMNS
 from ddlsched.simulation import simulate
 from ddlsched.testbed.fidelity import Planned
+from ddlsched.testbed.fidelity_report import FidelityReport
 from ddlsched.testbed.real_run import RealRun
-from ddlsched.testbed.run_models import run_models
-from ddlsched.testbed.simulated import RunModel
+from ddlsched.testbed.run_models import RunModels, run_models
 from ddlsched.workload.job import Job
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")
@@ -119,8 +122,8 @@ def test_the_page_shows_the_errors_under_each_policy(policy: str) -> None:
 
 
 def test_the_wait_is_that_of_the_jobs_alone_as_the_page_says() -> None:
-    wait = run.ring_wait(MEASURED)
-    models = run.fitted(MEASURED)
+    fit = run.fitted(MEASURED)
+    models, wait = fit.by_name, fit.wait
     assert models["connection-shares"].contention.wait == wait.value
     assert models["- no wait"].contention.wait == 0
     assert f"adds {percent(wait.value, wait.low, wait.high)} % to its time" in PAGE
@@ -171,6 +174,8 @@ def test_the_committed_tables_are_those_of_the_command(tmp_path: Path) -> None:
 def test_tables_come_from_measured_runs_without_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fits: list[Form] = []
+    monkeypatch.setattr(calibration_shares, "tells", lambda form, rows: not fits.append(form) and tells(form, rows))
     monkeypatch.setattr(run, "run_models", few_models)
     shutil.copytree(MEASURED, tmp_path, dirs_exist_ok=True)
     rows = pd.read_csv(tmp_path / "measured.csv")
@@ -183,6 +188,7 @@ def test_tables_come_from_measured_runs_without_root(
     assert "gain in mean JCT" in held_out
     assert text.endswith("1 of 6 jobs reduce 0.189 MB; measured were 0.2 to 1.6 MB\n")
     assert "may have been the limit" not in text
+    assert len(fits) == 1
 
 
 def test_a_folder_that_is_not_empty_needs_resume_and_the_same_mixes(tmp_path: Path) -> None:
@@ -196,13 +202,13 @@ def test_a_folder_that_is_not_empty_needs_resume_and_the_same_mixes(tmp_path: Pa
 
 def test_a_folder_without_runs_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no measured\.csv; expected a folder in which --out has measured runs"):
-        run.reports(tmp_path)
+        run.main(["--measured", str(tmp_path)])
 
 
-def few_models(*measured: Any, wait: float) -> dict[str, RunModel]:
+def few_models(*measured: Any) -> RunModels:
     """Return what takes little time to simulate."""
-    models = run_models(*measured, wait=wait)
-    return {name: models[name] for name in ("max-min", "linear", "size-shares") if name in models}
+    fit = run_models(*measured)
+    return replace(fit, by_name={name: fit.by_name[name] for name in ("max-min", "linear", "size-shares")})
 
 
 class SimulatedTestbed:
@@ -281,6 +287,10 @@ def measure(*arguments: object) -> None:
     run.measure(run.parsed([*QUICK, *map(str, arguments)]))
 
 
+def reports(folder: Path) -> dict[str, FidelityReport]:
+    return run.reports(*run.measured_runs(folder), run.fitted(folder).by_name)  # type: ignore[no-any-return]
+
+
 def test_a_run_that_is_interrupted_leaves_tables_and_goes_on_where_it_was(
     testbed: SimulatedTestbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,9 +319,9 @@ def test_no_run_is_begun_that_would_end_too_late(
     measure(tmp_path / "out", "--stop-after-min", 4.5 / 60)
     assert len(testbed.made) == 4
     assert "stops in 0.0 min" in capsys.readouterr().err
-    reports = run.reports(tmp_path / "out")
-    assert set(reports) == {"training", "held out"}
-    for report in reports.values():  # what was measured is what max-min simulates, with the same constants
+    halves = reports(tmp_path / "out")
+    assert set(halves) == {"training", "held out"}
+    for report in halves.values():  # what was measured is what max-min simulates, with the same constants
         errors = report.errors.groupby("model").mean_abs_jct_error.max()
         assert errors["max-min"] < 1e-4 < errors["linear"]
 
@@ -325,9 +335,9 @@ def test_a_run_that_the_machine_limits_is_made_once_more_and_then_left_out(
     assert len(testbed.made) == 12
     text = capsys.readouterr().err
     assert "2 of 10 runs (seed-1 on star-4, Block-SRTF, repeat 0, 2 s, limited by the machine)" in text
-    reports = run.reports(tmp_path / "out")
-    assert "may have been the limit" not in reports["training"].text()
-    held_out = reports["held out"].text()
+    halves = reports(tmp_path / "out")
+    assert "may have been the limit" not in halves["training"].text()
+    held_out = halves["held out"].text()
     assert "In 1 of 7 runs the machine may have been the limit, not the network: they are left out." in held_out
     assert "Block-SRTF" not in held_out
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import runpy
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,6 +85,24 @@ def test_an_artifact_that_is_not_there_is_named(tmp_path):
         sia_trace.its_modules(tmp_path)
     with pytest.raises(InputError, match=r"--muri: .* has no matching.py; expected the folder simulator"):
         their_code.muris_matching(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "said"),
+    [
+        ("sia_trace", ("--artifact", "none"), "--artifact: none has no sia.py"),
+        ("their_code", ("--muri", "none", "--sia", "none"), "--muri: none has no matching.py"),
+        ("monkeytree_trace", ("--logs", "route=x"), "--logs: 'route=x' is no run and log"),
+    ],
+)
+def test_scripts_report_bad_input_as_commands_do(script, options, said, monkeypatch, capsys, in_a_new_folder):
+    path = EXPERIMENTS / "arena" / f"{script}.py"
+    monkeypatch.setattr("sys.argv", [str(path), *options])
+    monkeypatch.setattr("sys.path", [str(path.parent), *sys.path])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 2
+    assert f"ddlsched: error: {said}" in capsys.readouterr().err
 
 
 def runs(*jobs):

@@ -68,7 +68,10 @@ def trained_on(folder: Path) -> list[int]:
 
 
 def test_processes_that_stay_keep_training_through_every_change(tmp_path: Path, undisturbed) -> None:
-    run = Run(tmp_path, 1)
+    slow, script = tmp_path / "slow", tmp_path / "slow.py"
+    slow.touch()  # Steps take long while processes start, however long that takes, and are quick afterwards.
+    script.write_text(SCRIPT.read_text().replace("sleep(pause_s)", f"sleep(0.5 * os.path.exists({str(slow)!r}))"))
+    run = Run(tmp_path, 1, script)
     run.until_group_of(1)
     first = run.processes()
     run.nodes.there = frozenset({"node0", "node1", "node2"})
@@ -81,6 +84,8 @@ def test_processes_that_stay_keep_training_through_every_change(tmp_path: Path, 
     run.live.running["a"].processes[1].kill()
     run.until_group_of(1)
     assert run.processes()["node1"] == grown["node1"]
+    assert run.steps() < STEPS
+    slow.unlink()
     run.live.run(120)
     assert run.what().count("started") == 1
     assert {"lost a node", "a process died", "regrouped"} <= set(run.what())

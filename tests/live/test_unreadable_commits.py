@@ -56,15 +56,69 @@ def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
     assert (what.count("started"), what[-1]) == (1, "finished")
 
 
-def test_commits_that_cannot_be_read_for_too_long_end_the_manager(tmp_path: Path) -> None:
+def test_commits_that_cannot_be_read_for_too_long_end_the_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live, _ = manager(tmp_path, 1)
     live.store.submit("a", program="count", steps=10, max_nodes=1)
     live._reads = Retries(give_up_s=0.5)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "history.json").write_text("{")
-    with pytest.raises(InputError, match="is damaged"):
+    monkeypatch.setattr("ddlsched.live.manager.commits_at", unreadable)
+    with pytest.raises(InputError, match="a: cannot be used; expected a place for commits"):
         live.run(60)
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["queued"]
+
+
+def two_jobs(folder: Path, commits: str | None = None) -> tuple[LiveManager, list[Event], list[str]]:
+    events, warnings = list[Event](), list[str]()
+    live = LiveManager(folder, Nodes(1), AllToTheFirst(), watch=events.append, warn=warnings.append, commits=commits)
+    for job in "ab":
+        live.store.submit(job, program="count", steps=10, max_nodes=1)
+    return live, events, warnings
+
+
+def states(folder: Path) -> list[str]:
+    return [job.state for job in JobStore(folder / "jobs.sqlite").jobs()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", "\xff", '{"losses": 5}', '{"losses": "55"}', '{"losses": [null]}', "[" * 100_000],
+    ids=["empty", "cut off", "list", "no losses", "not UTF-8", "number", "text", "null", "nested"],
+)
+def test_a_job_whose_history_is_damaged_fails_alone_and_at_once(tmp_path: Path, text: str) -> None:
+    live, events, warnings = two_jobs(tmp_path)
+    (tmp_path / "a").mkdir()
+    damaged = tmp_path / "a" / "history.json"
+    damaged.write_bytes(text.encode("latin1"))
+    live.run(60)
+    assert states(tmp_path) == ["failed", "finished"]
+    assert "commits unreadable" not in [event.what for event in events]
+    expected = f"{damaged}: is damaged; expected the losses of a job's steps, as ddlsched wrote them"
+    assert warnings == [f"job 'a' is given up: {expected}"]
+    assert damaged.read_bytes() == text.encode("latin1")
+
+
+def test_a_job_whose_history_at_a_url_is_damaged_fails_alone(tmp_path: Path) -> None:
+    live, _, warnings = two_jobs(tmp_path, f"local://{tmp_path}/far")
+    (tmp_path / "far" / "a").mkdir(parents=True)
+    (tmp_path / "far" / "a" / "history7.json").write_text("{")
+    live.run(60)
+    assert states(tmp_path) == ["failed", "finished"]
+    what = "none of the histories of steps 7 can be read; expected one that is whole"
+    assert warnings == [f"job 'a' is given up: local://{tmp_path}/far/a: {what}"]
+
+
+def test_a_history_that_is_damaged_while_its_job_runs_is_seen_when_its_process_ends(tmp_path: Path) -> None:
+    live, events, warnings = two_jobs(tmp_path)
+    while not live.running:
+        live.turn()
+    live.running["a"].processes[0].kill()
+    live.running["a"].processes[0].wait()
+    (tmp_path / "a" / "history.json").write_text("{")
+    live.run(60)
+    assert states(tmp_path) == ["failed", "finished"]
+    assert len(warnings) == 1
+    assert [event.job for event in events if event.what in ("failed", "finished")] == ["a", "b"]
 
 
 def test_pauses_between_tries_double_up_to_a_minute_for_an_hour() -> None:

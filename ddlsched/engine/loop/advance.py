@@ -30,7 +30,7 @@ from ddlsched.engine.loop.tasks import end_compute
 from ddlsched.engine.loop.transfers import end_part, end_transfer
 
 
-@called_from_python
+@njit
 def most_slices(run):
     """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
     return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16

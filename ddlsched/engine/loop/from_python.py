@@ -6,7 +6,7 @@ only a call from Python needs.
 
 from __future__ import annotations
 
-from ddlsched.engine.loop import admission, dormancy, failures, order, rivals, samples, sharing, transfers
+from ddlsched.engine.loop import admission, advance, dormancy, failures, order, rivals, samples, sharing, transfers
 from ddlsched.engine.loop.jit import called_from_python
 
 
@@ -73,3 +73,8 @@ def stop_job(s, number, checkpoint_iterations):
 @called_from_python
 def wake(s, number):
     dormancy.wake(s, number)
+
+
+@called_from_python
+def most_slices(run):
+    return advance.most_slices(run)

@@ -7,6 +7,7 @@ one is a count, a number (place in an array) or a flag.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -176,7 +177,7 @@ class Columns:
         raise AttributeError(name)
 
 
-class State(NamedTuple):
+class Arrays(NamedTuple):
     """All arrays of a run.
 
     ``transfers`` are those of a job's collectives and, where policies stop or move jobs, behind them as many for its
@@ -251,6 +252,23 @@ class State(NamedTuple):
     jitter: np.ndarray
     penalties_ppm: np.ndarray
     speeds: np.ndarray
+
+
+class State(Arrays):
+    """The arrays, and where compiled code finds them."""
+
+    @cached_property
+    def _headers(self) -> np.ndarray:
+        """Of each array its address, length and width; compiled code needs no more of it."""
+        return np.array([(array.ctypes.data, len(array), array.shape[-1]) for array in self], np.int64)
+
+    @cached_property
+    def address(self) -> int:
+        """The address of the headers: all that a call hands over, as to take 51 arrays apart takes longer than most."""
+        return int(self._headers.ctypes.data)
+
+    def __getstate__(self) -> None:
+        """Leave the address behind, which holds in this process alone."""
 
 
 _PLURALS = {{"run": "run", "entry": "entries", "filling": "filling"}.get(kind, f"{kind}s"): kind for kind in _INTEGERS}

@@ -1,4 +1,4 @@
-"""The state as compiled code gets it: the address of its arrays, which are about 300 words.
+"""The state as compiled code gets it: the address of its arrays' headers.
 
 An array of the state is read without what arrays in general need: its address does not change while a call runs, which
 the compiler is told, and its indices are never negative.
@@ -29,8 +29,8 @@ from ddlsched.engine.loop import layout
 
 __all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at"]
 
-_DATA, _SHAPE = 4, 5
-"""Where numba's arrays hold their address and their shape."""
+_HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64)])
+"""What a state holds of each of its arrays, in the order of its fields: address, length, width."""
 
 
 class RowsType(types.Type):
@@ -51,7 +51,6 @@ class StateType(types.Type):
     """The type of :class:`~ddlsched.engine.loop.layout.State` in compiled code."""
 
     def __init__(self, arrays):
-        self.dtype = types.Tuple(arrays)  # "dtype" is what numba's pointers call the type of what they point to
         self.rows = [RowsType(array.dtype, array.ndim) for array in arrays]
         super().__init__("State")
 
@@ -61,37 +60,17 @@ def _type_of_state(state, context):
     return StateType(tuple(typeof_impl(array, context) for array in state))
 
 
-register_model(StateType)(models.PointerModel)
+register_model(StateType)(models.OpaqueModel)
 
 
 @unbox(StateType)
 def _unbox_state(state_type, state, c):
-    """Put the arrays on the caller's stack, where they stay while the called function runs.
-
-    Their address goes through memory that the compiler must not think about: so it cannot move a read of what it takes
-    for unchanging before the place where that is written.
-    """
-    arrays = c.unbox(state_type.dtype, state)
-    address = cgutils.alloca_once_value(c.builder, cgutils.alloca_once_value(c.builder, arrays.value))
-    return NativeValue(_volatile_load(c.builder, address), arrays.is_error, arrays.cleanup)
-
-
-def _volatile_load(builder, address):
-    load = builder.load(address)
-    plain = load.descr
-    load.descr = lambda buffer: plain(_Prefixed(buffer))
-    return load
-
-
-class _Prefixed(list):
-    """Passes on the text of an instruction with the word that llvmlite cannot say."""
-
-    def __init__(self, buffer):
-        super().__init__()
-        self._buffer = buffer
-
-    def append(self, text):
-        self._buffer.append(text.replace("load ", "load volatile ", 1))
+    """Take the address, which stays that of the same arrays as long as the state is there."""
+    held = c.pyapi.object_getattr_string(state, "address")
+    address = c.pyapi.long_as_longlong(held)
+    c.pyapi.decref(held)
+    pointer = c.builder.inttoptr(address, c.context.get_value_type(state_type))
+    return NativeValue(pointer, is_error=cgutils.is_null(c.builder, held))
 
 
 @infer_getattr
@@ -107,15 +86,14 @@ def _rows_of_state(context, builder, state_type, address, name):
     place = layout.State._fields.index(name)
     kind = state_type.rows[place]
     rows = cgutils.create_struct_proxy(kind)(context, builder)
-    rows.data = builder.bitcast(_unchanging(builder, address, place, _DATA), cgutils.voidptr_t)
-    rows.length = _unchanging(builder, address, place, _SHAPE, 0)
-    rows.width = _unchanging(builder, address, place, _SHAPE, kind.dimensions - 1)
+    headers = builder.bitcast(address, _HEADER.as_pointer())
+    rows.data, rows.length, rows.width = (_unchanging(builder, headers, place, field) for field in range(3))
     return rows._getvalue()
 
 
-def _unchanging(builder, address, *path):
+def _unchanging(builder, headers, *path):
     """Read what stays the same while a call runs."""
-    load = builder.load(cgutils.gep_inbounds(builder, address, 0, *path))
+    load = builder.load(cgutils.gep_inbounds(builder, headers, *path))
     load.set_metadata("invariant.load", builder.module.add_metadata([]))
     return load
 

@@ -12,9 +12,8 @@ from enum import IntEnum
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba.core import types
-from numba.core.cgutils import alloca_once, raw_memcpy
+from numba.core.cgutils import alloca_once
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
@@ -22,17 +21,14 @@ from ddlsched.engine.loop.admission import gather_transfers
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.codes import NEVER, ZERO, Question
 from ddlsched.engine.loop.jit import called_from_python, compiling, njit
-from ddlsched.engine.loop.layout import State
 from ddlsched.engine.loop.state import STATE, state_at
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
 from ddlsched.policies.queue_features import LARGEST_LOG
 
-__all__ = ["MET", "STEPPED_RUN", "WORDS_OF_STATE", "Standing", "decide", "keep_state", "loop_address"]
+__all__ = ["MET", "STEPPED_RUN", "Standing", "decide", "loop_address"]
 
 MET = 4
 """Transfers that would be met of which a decision has features."""
-WORDS_OF_STATE = 9 * len(State._fields)
-"""Room for the headers of the state's arrays."""
 
 
 class Standing(IntEnum):
@@ -57,22 +53,8 @@ _INTEGERS = [
     "num_decisions",
 ]
 STEPPED_RUN = np.dtype([*((name, np.int64) for name in _INTEGERS), ("now_s", np.float64), ("job_seconds", np.float64)])
-"""``state`` is the address of what :func:`keep_state` wrote; ``place`` and ``count`` say which of the transfers of the
+"""``state`` is the address of a state; ``place`` and ``count`` say which of the transfers of the
 instant is decided about; ``job_seconds`` have passed in all, x the jobs that were there, up to ``now_s``."""
-
-
-@intrinsic
-def _copy_headers(typing_context, s, address):  # noqa: ARG001 (numba's signature)
-    """Copy the headers of the state's arrays to an address; return how many bytes they are."""
-
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
-        headers, address = arguments
-        size = context.get_abi_sizeof(headers.type.pointee)
-        target = builder.inttoptr(address, headers.type)
-        raw_memcpy(builder, target, headers, ir.Constant(ir.IntType(64), size), 1)
-        return ir.Constant(ir.IntType(64), size)
-
-    return signature(types.int64, s, types.int64), generate
 
 
 @intrinsic
@@ -88,12 +70,6 @@ def _advance_at(typing_context, address, s):  # noqa: ARG001 (numba's signature)
         return builder.load(answer)
 
     return signature(types.int64, types.int64, s), generate
-
-
-@called_from_python
-def keep_state(s, address):
-    """Write the state where it stays, for :func:`decide`: until an array is replaced."""
-    return _copy_headers(s, address)
 
 
 @njit
@@ -211,8 +187,7 @@ def loop_address() -> int:
     runs, transfers, most = numba.from_dtype(STEPPED_RUN)[::1], numba.float32[:, :, ::1], numba.float32[:, ::1]
     with compiling():
         advance.compile((STATE,))
-        keep_state.compile((STATE, numba.int64))
         decide.compile((runs, transfers, most, numba.int64))
-    compiled = advance.overloads[(STATE,)]
+    compiled = advance.dispatcher.overloads[(STATE,)]
     address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return address

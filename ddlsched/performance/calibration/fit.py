@@ -20,6 +20,7 @@ __all__ = [
     "fit_constants",
     "intervals",
     "predicted_s",
+    "presets",
     "random_halves",
     "share_outside",
     "tells",
@@ -136,14 +137,33 @@ def calibrate(rows: Measurements, *, seed: int = 0) -> list[Fit]:
     InputError
         The rows cannot tell latency, time of a byte and penalty apart.
     """
-    told = [form for form in FORMS if not (rows.all_alone and "penalty_per_byte_s" in form.constants)]
-    _refuse_untold(rows, max(told, key=lambda form: len(form.constants)))
-    forms = [form for form in told if not form.ring_bytes or rows.servers is not None]
-    fits = [_fit(form, rows, seed) for form in forms]
+    fits = [_fit(form, rows, seed) for form in _told_forms(rows)]
     # A network on which a byte takes no time is none; "b alone" never comes to that.
     fits = [fit for fit in fits if fit.values["per_byte_s"] > 0]
     # Of models that differ by less than 0.1 percentage points the simplest is first: the sort is stable.
     return sorted(fits, key=lambda fit: round(fit.tested_error.value, 3))
+
+
+def presets(rows: Measurements) -> dict[str, str]:
+    """Return the presets of :func:`calibrate` by the names of their forms, without the time that intervals take.
+
+    Raises
+    ------
+    InputError
+        As :func:`calibrate`.
+    """
+    fitted = {form: fit_constants(form, rows) for form in _told_forms(rows)}
+    return {form.name: _preset(form, rows, found) for form, found in fitted.items() if found["per_byte_s"] > 0}
+
+
+def _told_forms(rows: Measurements) -> list[Form]:
+    told = [form for form in FORMS if not (rows.all_alone and "penalty_per_byte_s" in form.constants)]
+    _refuse_untold(rows, max(told, key=lambda form: len(form.constants)))
+    return [form for form in told if not form.ring_bytes or rows.servers is not None]
+
+
+def _preset(form: Form, rows: Measurements, constants: Mapping[str, float]) -> str:
+    return form.preset(constants, penalty_was_measured=not rows.all_alone)
 
 
 def fit_constants(form: Form, rows: Measurements) -> dict[str, float]:
@@ -190,8 +210,7 @@ def _fit(form: Form, rows: Measurements, seed: int) -> Fit:
     ends = np.quantile(tested, [0.025, 0.975]) if len(tested) else [np.nan, np.nan]
     tested_error = Constant(float(tested.mean()) if len(tested) else float("nan"), *map(float, ends))
     with_intervals = intervals(form, rows, seed=seed)
-    preset = form.preset(constants, penalty_was_measured=not rows.all_alone)
-    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, preset)
+    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, _preset(form, rows, constants))
 
 
 def _error(form: Form, constants: Mapping[str, float], rows: Measurements) -> float:

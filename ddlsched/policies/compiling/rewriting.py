@@ -69,11 +69,12 @@ class Rewriter(ast.NodeTransformer):
         if arguments.vararg or arguments.kwarg:
             raise self.refused(node, "takes any number of arguments")
         self._parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        self.locals = {*self._parameters, *assigned(node)}
+        own = assigned(node)
+        self.locals = {*self._parameters, *own}
         owner = inspect.getattr_static(type(builder.plugin), node.name, None)
         is_method = function in (owner, getattr(owner, "fget", None))
         self._self = self._parameters[0] if is_method and self._parameters else None
-        if self._self in assigned(node):
+        if self._self in own:
             raise self.refused(node, f"sets {self._self}")
         for name in self.locals:
             if name.endswith("__"):
@@ -87,9 +88,10 @@ class Rewriter(ast.NodeTransformer):
         """Return the rewritten function."""
         body = [statement for statement in self._node.body if not is_text(statement)]
         rewritten = self._block(body)
-        if any(is_member(n) for statement in rewritten for n in ast.walk(statement)):
+        parts = [part for statement in rewritten for part in ast.walk(statement)]
+        if any(map(is_member, parts)):
             raise self.refused(self._node, "does more with a member of an enumeration than to compare it")
-        if any(isinstance(n, ast.Name) and n.id == TICKS for statement in rewritten for n in ast.walk(statement)):
+        if any(isinstance(part, ast.Name) and part.id == TICKS for part in parts):
             rewritten.insert(0, parse_statement(f"{TICKS} = 0", self._node))
         return function_definition(self._node, self._parameters, rewritten)
 

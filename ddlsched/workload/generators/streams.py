@@ -35,9 +35,14 @@ _MOST_JOBS = 1_000_000
 
 def gpu_seconds(job: Job, *, per_byte_s: float = TEN_GBE["per_byte_s"], gpus_per_server: int = 4) -> float:
     """Return the time of a job alone x its GPUs, seconds; ``per_byte_s`` is what a byte of an all-reduce takes."""
+    return job.num_gpus * job.iterations * _iteration_s(job, per_byte_s, gpus_per_server)
+
+
+def _iteration_s(job: Job, per_byte_s: float, gpus_per_server: int) -> float:
+    """Return the time of an iteration of a job alone, seconds."""
     messages = [task.message_bytes for task in job.dag.tasks if isinstance(task, AllReduceTask)]
     sending_s = sum(messages) * per_byte_s if job.num_gpus > gpus_per_server else 0.0
-    return job.num_gpus * job.iterations * (s_from_ns(job.dag.compute_ns) + sending_s)
+    return s_from_ns(job.dag.compute_ns) + sending_s
 
 
 def stream(
@@ -89,15 +94,18 @@ def stream(
         raise InputError(f"swing is {swing}, day_s {day_s}; expected a swing from 0 to 1 and a day above 0 s")
     mix = microsoft_160(seed=seed).jobs if of == _MICROSOFT else _jobs_of(of)
     rng = np.random.default_rng(seed)
-    drawn = [mix[place] for place in rng.integers(len(mix), size=num_jobs).tolist()]
-    jobs = [replace(job, iterations=max(1, round(job.iterations * scale))) for job in drawn]
-    work_s = sum(gpu_seconds(job, per_byte_s=per_byte_s, gpus_per_server=gpus_per_server) for job in jobs)
+    jobs = [mix[place] for place in rng.integers(len(mix), size=num_jobs).tolist()]
+    iterations = [max(1, round(job.iterations * scale)) for job in jobs]
+    work_s = sum(
+        job.num_gpus * count * _iteration_s(job, per_byte_s, gpus_per_server)
+        for job, count in zip(jobs, iterations, strict=True)
+    )
     if work_s == 0:
         raise InputError(f"the jobs of {of} take no time, so that no stream of them has a load")
     times = np.cumsum(rng.exponential(work_s / (load * gpus * num_jobs), size=num_jobs))
     if arrivals == "diurnal":
         times = _diurnal(times, day_s * scale, swing)
-    return _renumbered(jobs, times)
+    return _renumbered(jobs, iterations, times)
 
 
 def trace_window(
@@ -159,7 +167,7 @@ def trace_window(
         if length_s == 0:
             raise InputError(f"{file}: {len(chosen)} jobs arrive at once, at {from_s:g} s; expected no load, or more")
         times = times * (work_s / (load * gpus * length_s))
-    return _renumbered(chosen, times)
+    return _renumbered(chosen, [job.iterations for job in chosen], times)
 
 
 def _timed(file: str, arrivals_s: np.ndarray, length_s: float, rng: np.random.Generator) -> tuple[int, int, float]:
@@ -207,12 +215,12 @@ def _diurnal(times: np.ndarray, day_s: float, swing: float) -> np.ndarray:
     return there
 
 
-def _renumbered(jobs: Sequence[Job], times: np.ndarray) -> Workload:
+def _renumbered(jobs: Sequence[Job], iterations: Sequence[int], times: np.ndarray) -> Workload:
     """Return the jobs with these arrivals, seconds, ascending, and numbers for ids: a drawn job may come twice."""
     return Workload.of(
         [
-            replace(job, job_id=str(number), arrival_s=round(time_s, 9))
-            for number, (job, time_s) in enumerate(zip(jobs, times.tolist(), strict=True))
+            replace(job, job_id=str(number), arrival_s=round(time_s, 9), iterations=count)
+            for number, (job, count, time_s) in enumerate(zip(jobs, iterations, times.tolist(), strict=True))
         ]
     )
 

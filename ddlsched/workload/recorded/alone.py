@@ -142,7 +142,7 @@ def summary(recorded: RecordedIteration, card: Card) -> dict[str, object]:
         "exposed_share_of_iteration": exposed_ns / alone.iteration_ns,
         "exposed_share_of_communication": exposed_ns / communication_ns if communication_ns else 0.0,
         "variation": variation(recorded),
-        "left_out": dict(recorded.notes),
+        "notes": dict(recorded.notes),
     }
 
 

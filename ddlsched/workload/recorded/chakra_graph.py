@@ -161,7 +161,7 @@ class ChakraFile:
             raise self._bad(node, "type", kind, "1 (metadata) to 7 (collective)")
         if node.duration_us > MAX_NS // NS_PER_US:
             signed = node.duration_us - (1 << 64) if node.duration_us >> 63 else node.duration_us
-            raise self._bad(node, "duration_micros", signed, "microseconds from 0")
+            raise self._bad(node, "duration_micros", signed, f"microseconds from 0 to {MAX_NS // NS_PER_US}")
         duration_ns = node.duration_us * NS_PER_US
         if _is_call_on_host(node):
             self.notes["host calls of collectives, whose own nodes tell their sizes, kept as host computation"] += 1
@@ -172,7 +172,7 @@ class ChakraFile:
             duration_ns = 0
             self._take_groups(node)
         elif duration_ns == 0:
-            self.notes["nodes of computation or memory that take 0 us"] += 1
+            self.notes["nodes of computation or memory that take 0 us, kept"] += 1
         self.node_ids.append(node.node_id)
         self.durations_ns.append(duration_ns)
         self.is_cpu.append(bool(node.attributes.get("is_cpu_op", False)))

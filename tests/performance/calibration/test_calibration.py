@@ -17,6 +17,7 @@ from ddlsched.performance.calibration.fit import (
     fit_constants,
     intervals,
     predicted_s,
+    presets,
 )
 from ddlsched.performance.calibration.measurements import Measurements, read_measurements
 from ddlsched.plugins.names import resolve
@@ -45,6 +46,15 @@ def written(tmp_path: Path, rows: Measurements) -> Path:
     ]
     path.write_text("concurrent_jobs,message_bytes,transfer_s,servers\n" + "\n".join(lines) + "\n")
     return path
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_presets_without_intervals_are_those_with_them(alone):
+    rows = timed(settings(), noise=0.05)
+    if alone:
+        rows = rows.rows(rows.jobs == 1)
+    assert presets(rows) == {fit.form.name: fit.preset for fit in calibrate(rows)}
+    assert len(presets(rows)) == (3 if alone else 4)
 
 
 # ---- The file

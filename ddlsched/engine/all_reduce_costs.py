@@ -105,7 +105,7 @@ class Costs:
         """The transfers of no such rings, as messages name them; nothing if there are none."""
         if self._state.network.inside is not None:
             return "about all transfers, as the inside of servers takes time"
-        if not all(self._only_all_reduces):
+        if not all(job.dag.only_rings_of_all for job in self._state.workload):
             return "about transfers of jobs that do not only all-reduce over all their workers"
         return ""
 

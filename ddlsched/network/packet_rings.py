@@ -64,10 +64,13 @@ class PacketRings(MaxMin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("step_s", "react_s", "recover_s"):
+        for name in ("step_s", "react_s"):
             if not 0 <= getattr(self, name) <= MAX_CONSTANT_S:
                 what = f"contention PacketRings: {name} is {getattr(self, name)}"
                 raise InputError(f"{what}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
+        if not 0 < self.recover_s <= MAX_CONSTANT_S:  # at once it would be lost again at once, for ever
+            what = f"contention PacketRings: recover_s is {self.recover_s}"
+            raise InputError(f"{what}; expected a number above 0, at most {MAX_CONSTANT_S:g} s")
         for name in ("wait", "overhead"):
             if not 0 <= getattr(self, name) <= 1:
                 what = f"contention PacketRings: {name} is {getattr(self, name)}"

@@ -97,6 +97,21 @@ def test_a_full_queue_costs_time() -> None:
     assert sum(rates(*active, model=short)) < 0.9 * sum(rates(*active))
 
 
+@pytest.mark.parametrize("megabytes", [5.0, 500.0])
+def test_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(megabytes: float) -> None:
+    servers = (0, 1, 2, 3)
+    own, large = rates(transfer(0, servers, megabytes), transfer(1, servers, 500.0))
+    assert 0.3 < own <= large < 0.7
+    assert 0.93 < own + large <= 1.01
+
+
+def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
+    """Rounding leaves parts of a byte of what odd sizes add and take away."""
+    buckets = [transfer(0, (0, 2, 3), megabytes) for megabytes in (29e-6, 199e-6, 0.096465, 0.910853)]
+    short = PacketRings(per_byte_s=PER_BYTE_S, packet_bytes=15_000.0, queue_bytes=15_000.0)
+    assert sum(rates(*buckets, model=short)) > 0.2
+
+
 def test_switches_have_queues_too() -> None:
     """Two rings over both leaves, on servers of their own, share the cable between them."""
     active = transfer(0, (0, 2), 1.0, LEAVES), transfer(1, (1, 3), 1.0, LEAVES)
@@ -146,6 +161,7 @@ def test_what_is_no_ring_is_refused() -> None:
     ("given_", "message"),
     [
         ({"react_s": -1.0}, "react_s is -1.0; expected a number from 0 to 1e"),
+        ({"recover_s": 0.0}, "recover_s is 0.0; expected a number above 0, at most 1e"),
         ({"wait": 1.5}, "wait is 1.5; expected a number from 0 to 1"),
         ({"packet_bytes": 100.0}, "packet_bytes is 100.0 and queue_bytes 200000.0; expected 1448 <= packet_bytes"),
         ({"queue_bytes": 10_000.0}, "queue_bytes 10000.0; expected 1448 <= packet_bytes <= queue_bytes"),

@@ -42,7 +42,7 @@ WARM_ROUNDS = 2
 ROUNDS = 10
 """So many all-reduces of each message are counted at least."""
 MOST_EVENTS = 3_000_000
-"""After which what has been counted must do."""
+"""After which what has been counted must do, and of a message that none has been counted of what it has come to."""
 _SEED = 1
 
 
@@ -66,9 +66,13 @@ def mean_durations_s(
     """
     state = state_of(rings, queue_bytes, packet_bytes, react_s, recover_s)
     now_s = _run(state)
-    counted = state.counts["counted"]
-    seconds = np.where(counted > 0, state.counts["end_s"], now_s) - state.counts["begin_s"]
-    durations_s: np.ndarray = seconds / np.maximum(counted, 1)
+    counts, num_ranks = state.counts, rings.num_ranks[rings.ring_of]
+    is_counted, segments = counts["counted"] > 0, 4 * num_ranks * (num_ranks - 1)
+    received = state.ranks["received_bytes"].sum(axis=1) / (segments * rings.segment_bytes)
+    begun = np.maximum(counts["rounds"] + received, 1 / segments)
+    durations_s: np.ndarray = np.where(
+        is_counted, (counts["end_s"] - counts["begin_s"]) / np.maximum(counts["counted"], 1), now_s / begun
+    )
     return durations_s
 
 

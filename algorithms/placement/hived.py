@@ -160,6 +160,8 @@ class _Tenants:
             self._unbound[tenant] = {self._level(size): count for size, count in sizes.items()}
         self._largest = {tenant: max(sizes) for tenant, sizes in owned.items()}
         self._bound: list[_Bound] = []
+        self._seen: tuple[ClusterView | None, set[int]] = None, set()
+        """What the cluster was last seen by, and the jobs that were found there: nobody leaves while a view lasts."""
         if not self._cells.could_take(self._owed()):
             raise InputError(f"hived: cells ask for more than the {cluster.num_gpus} GPUs hold; expected fewer")
 
@@ -233,9 +235,16 @@ class _Tenants:
 
     def _take_back(self, cluster: ClusterView) -> None:
         """Forget jobs that have left, and give back the cells in which nobody is."""
+        if cluster is not self._seen[0]:
+            self._seen = cluster, set()
+        there = self._seen[1]
         for cell in list(self._bound):
             for number, gpus in list(cell.used.items()):
-                if number not in [job.number for job in cluster.residents(gpus[0])]:
+                if number in there:
+                    continue
+                if number in [job.number for job in cluster.residents(gpus[0])]:
+                    there.add(number)
+                else:
                     del cell.used[number]
             if not cell.used:
                 self._release(cell)

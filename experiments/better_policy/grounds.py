@@ -28,7 +28,7 @@ MOST_GPUS = 32
 class Ground:
     """Jobs on a cluster; ``servers_per_rack`` is 0 on a star, ``servers_per_pod`` without pods.
 
-    ``restart_s`` is what going on after a stop takes.
+    ``restart_s`` is what going on after a stop takes, ``ns_per_byte`` an all-reduce alone for each byte of a message.
     ``block_gpus`` is what MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what
     has the lower average JCT on the tuning seeds.
     """
@@ -42,6 +42,7 @@ class Ground:
     servers_per_rack: int
     restart_s: float
     block_gpus: int
+    ns_per_byte: float
     contention: str = "max-min"
     servers_per_pod: int = 0
 
@@ -67,6 +68,7 @@ def _star(name: str, jobs: str, num_jobs: int, restart_s: float, block_gpus: int
         servers_per_rack=0,
         restart_s=restart_s,
         block_gpus=block_gpus,
+        ns_per_byte=0.86,
         contention="10gbe",
     )
 
@@ -86,6 +88,7 @@ GROUNDS = {
             servers_per_rack=64,
             restart_s=9.02 * MONKEYTREE_SCALE,
             block_gpus=8,
+            ns_per_byte=0.04,
         ),
         Ground(
             name="2,048-GPU Clos",
@@ -98,6 +101,7 @@ GROUNDS = {
             servers_per_pod=32,
             restart_s=30 * CLOS_SCALE,
             block_gpus=8,
+            ns_per_byte=0.005,
         ),
         _star("Philly", "philly", 1000, 30 * TRACES["philly"].scale),
         _star("Alibaba", "alibaba", 1000, 30 * TRACES["alibaba"].scale, block_gpus=1),

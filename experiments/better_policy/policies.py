@@ -36,6 +36,10 @@ HiveD places the jobs of rivals that do not place them themselves.
 WHOLE = {"placement": "whole-servers:servers_per_rack={rack},servers_per_pod={pod}"}
 NARROW = {"order": "narrow-first:patience_s={patience_s:g}"}
 OURS = {NEW: WHOLE | NARROW}
+SHORT = "Whole servers, short iterations first"
+_SHORT = "variants.py:ShortIterationsFirst:ns_per_byte={ns_per_byte},gpus_per_server={gpus_per_server},patience=1000"
+PROFILED = {SHORT: WHOLE | {"order": f"{HERE}/{_SHORT}"}}
+"""It knows what an iteration takes, as CASSINI and Crux have to, and not how many there are."""
 KNOWING = {
     "SRTF, HiveD": {"placement": "hived", "order": "srtf"},
     "SRTF, whole servers": WHOLE | {"order": "srtf"},
@@ -84,6 +88,8 @@ def options(differs: Mapping[str, str], ground: Ground, mean_run_s: float) -> di
         "pod": ground.servers_per_pod,
         "rack_gpus": (ground.servers_per_rack or ground.servers) * ground.gpus_per_server,
         "block_gpus": ground.block_gpus,
+        "gpus_per_server": ground.gpus_per_server,
+        "ns_per_byte": ground.ns_per_byte,
         "s": mean_run_s,
         "gpu_s": 3 * mean_run_s,
         "patience_s": 30 * mean_run_s / ground.cluster.num_gpus,

@@ -1,4 +1,4 @@
-"""The new policy with one part changed or added, for the ablation."""
+"""The new policy with one part changed or added, for the ablation, and an order by what iterations take."""
 
 from __future__ import annotations
 
@@ -54,6 +54,25 @@ class LargeAnywhere:
             return WholeServers().place(job, cluster)
         gpus = [gpu for server in sorted(_free_gpus(job, cluster), key=len, reverse=True) for gpu in server]
         return gpus[: job.num_gpus] if len(gpus) >= job.num_gpus else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortIterationsFirst:
+    """As if each job had arrived ``patience`` of its iterations later; needs to know what one takes, not how many.
+
+    An iteration takes its compute, and ``ns_per_byte`` for each byte of a job that does not fit on a server; the rings
+    of a group send at once.
+    """
+
+    patience: float
+    ns_per_byte: float
+    gpus_per_server: int
+
+    def key(self, job: JobView, now_s: float) -> float:
+        """Return the time from which the job counts, nanoseconds."""
+        sends = job.num_gpus > self.gpus_per_server
+        sent_bytes = sum(getattr(task, "message_bytes", 0.0) for task in job.dag.tasks) if sends else 0.0
+        return job.arrival_ns + self.patience * (job.compute_ns + self.ns_per_byte * sent_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,10 @@
-"""Which exponent, window and loss of ``connection-shares`` simulate the training mixes best: every point of a grid.
+"""Which constants simulate the training mixes best.
 
     python experiments/fidelity/choosing.py [--measured experiments/fidelity/measured]
+    python experiments/fidelity/choosing.py --packets
+
+The first tries every point of a grid over exponent, window and loss of ``connection-shares``; the second changes one
+constant of ``packet-rings`` at a time.
 
 A point's error is the mean absolute error of JCTs against runs that were measured before. Held-out mixes are not looked
 at; latency, time of a byte and of a step, and the wait of rings are those that jobs alone and pairs gave. It prints the
@@ -12,7 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -31,6 +35,13 @@ EXPONENTS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75)
 WINDOWS_BYTES = (1e5, 2e5, 3e5, 4e5, inf)
 LOSSES = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06)
 CONSTANTS = ("exponent", "window_bytes", "loss")
+OF_PACKETS = {
+    "overhead": (0.0, 0.02, 0.06),
+    "react_s": (5e-4, 3e-3),
+    "packet_bytes": (5e3, 3e4),
+    "recover_s": (0.015, 0.05),
+}
+"""What is tried of ``packet-rings`` beside what it has."""
 ALIKE = 0.005
 """Points whose errors are closer to the best's are called as good."""
 
@@ -61,6 +72,21 @@ def searched(folder: Path, points: Sequence[tuple[float, float, float]]) -> pd.D
     return pd.DataFrame(rows).sort_values("error", kind="stable", ignore_index=True)
 
 
+def changed_one_at_a_time(folder: Path) -> Iterator[str]:
+    """Yield a line for ``packet-rings`` as it is, and one for each change of a constant of it."""
+    measured, training = training_runs(folder)
+    whole = run.fitted(folder).by_name["packet-rings"]
+    points = [(name, value) for name, values in OF_PACKETS.items() for value in values]
+    yield f"mean error of a JCT: {_error(measured, training, whole):.2f} % as it is"
+    for name, value in points:
+        model = replace(whole, contention=replace(whole.contention, **{name: value}))
+        yield f"  {name} {value:g}: {_error(measured, training, model):.2f} %"
+
+
+def _error(measured: pd.DataFrame, training: list[Mix], model: RunModel) -> float:
+    return float(100 * job_errors(measured, simulated_runs(training, {"own": model})).jct_error.abs().mean())
+
+
 def told(row: pd.Series) -> str:
     """Return a point as text."""
     return (
@@ -85,9 +111,15 @@ def text(found: pd.DataFrame, chosen: ConnectionShares) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Search, print."""
-    parser = argparse.ArgumentParser(description="Which constants of connection-shares simulate training mixes best.")
+    parser = argparse.ArgumentParser(description="Which constants simulate training mixes best.")
     parser.add_argument("--measured", type=Path, default=Path(__file__).parent / "measured")
-    folder = parser.parse_args(arguments).measured
+    parser.add_argument("--packets", action="store_true", help="those of packet-rings, one at a time")
+    asked = parser.parse_args(arguments)
+    folder = asked.measured
+    if asked.packets:
+        for line in changed_one_at_a_time(folder):
+            print(line, flush=True)
+        return
     print(text(searched(folder, grid()), run.fitted(folder).by_name["connection-shares"].contention))
 
 

@@ -156,7 +156,8 @@ def main(arguments: Sequence[str]) -> None:
     models = {**fit.by_name} | {name: RunModel(contention=name) for name in args.contention}
     for half, report in reports(*runs, models).items():
         print(f"== {half} mixes\n\n{report.text()}")
-        print(on_one_server(report.jobs, measured_runs(folder)[0]) + "\n")
+        if "packet-rings" in report.models:
+            print(on_one_server(report.jobs, measured_runs(folder)[0]) + "\n")
         tables = args.out if args.measured is None else args.tables
         if tables is not None:
             target = tables / half.replace(" ", "_")

@@ -5,10 +5,11 @@ python experiments/idle_nodes/run.py --reference --json     the reference rows a
 python experiments/idle_nodes/run.py --part sweep --data DIR
 python experiments/idle_nodes/run.py --part main_queue --log FILE.swf
 python experiments/idle_nodes/run.py --part logs --log FILE.swf --log OTHER.swf
+python experiments/idle_nodes/run.py --measured experiments/idle_nodes/expected
 
 DIR holds the measured fragments and trainers; without it ../shared/data/idle_nodes is used if it is there, or else the
 generated trace in this folder. FILE.swf is a log of a main queue, beside jobs of Lublin's model; --part logs has the
-logs alone, each on as many nodes as its header says.
+logs alone, each on as many nodes as its header says. --measured prints and draws tables that were computed before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import pandas as pd
 from beyond import beyond
 from charts import CHARTS
 from cloud import cloud
-from inputs import Inputs, load
+from inputs import load
 from main_queue import main_queue
 from networks import topology
 from parallel import Workers
@@ -57,6 +58,10 @@ PARTS: dict[str, Callable[..., pd.DataFrame]] = {
 def main() -> int:
     """Compute, print, write."""
     given = arguments()
+    if given.measured is not None:
+        for part in given.part or [part for part in ROWS if (given.measured / f"{part}.csv").is_file()]:
+            report(part, pd.read_csv(given.measured / f"{part}.csv"), "measured", given.out)
+        return 0
     computed = PARTS | {name: partial(part, seeds=given.seeds) for name, part in OVER_SEEDS.items()}
     logs = given.log or [LOG] * LOG.is_file()
     computed["main_queue"] = lambda _, workers: main_queue(workers, [None, *logs], given.seeds)
@@ -68,7 +73,7 @@ def main() -> int:
         for part in dict.fromkeys(parts):
             tables[part] = computed[part](inputs, Workers(given.jobs))
             if not given.json:
-                report(part, tables[part], inputs, given.out)
+                report(part, tables[part], inputs.name, given.out)
     except DdlschedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -97,6 +102,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=int, default=SEEDS, help="of parts that draw jobs, at least 2 (default: %(default)s)"
     )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="DIR",
+        help="print and draw DIR's tables; compute nothing",
+    )
     parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
     parser.add_argument("--json", action="store_true", help="print JSON, write nothing")
     given = parser.parse_args()
@@ -107,12 +118,14 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def report(part: str, table: pd.DataFrame, inputs: Inputs, out: Path) -> None:
-    """Print a part's table, write it as CSV, and draw its chart."""
-    (out / "tables").mkdir(parents=True, exist_ok=True)
+def report(part: str, table: pd.DataFrame, trace: str, out: Path) -> None:
+    """Print a part's table, write it as CSV, as computed and as printed, and draw its chart."""
+    for folder in ("tables", "printed"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "tables" / f"{part}.csv", index=False, float_format="%.9g", lineterminator="\n")
-    print(f"## {part} ({inputs.name})\n")
+    print(f"## {part} ({trace})\n")
     if part in ROWS:
+        pd.DataFrame(ROWS[part](table)).to_csv(out / "printed" / f"{part}.csv", index=False, lineterminator="\n")
         print(f"{shown(part, table)}\n")
     if part in CHARTS:
         print("Chart:", *save(CHARTS[part](table), out / "charts" / part), "\n", flush=True)

@@ -35,7 +35,7 @@ class Trial:
     ``scattered``: on first-fit, else on the point's best placement. ``against`` is the name of another trial, or "" for
     the same placement under FIFO. ``knows`` is what it has to know of jobs beyond GPUs and memory. One that is not
     ``priced`` goes without the price of a stop, and no door earns by it. It is no bound: without it SRTF that stops is
-    worse than SRTF that does not, for certain, at 5 points of ``expected/map.csv``, all bursts.
+    worse than SRTF that does not, by more than 5 % for certain, at 5 points of ``expected/map.csv``, all bursts.
     """
 
     name: str

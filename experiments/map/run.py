@@ -3,6 +3,7 @@
     python experiments/map/run.py                       quick: 10 points, 2 seeds
     python experiments/map/run.py --full                at most 300 points, 20 seeds
     python experiments/map/run.py --full --seeds 6 --minutes 40
+    python experiments/map/run.py --full --only load=0.8 --only trace=Alibaba
     python experiments/map/run.py --draw TABLE.csv      the pictures of a table, without a run
 
 Begins with a grid and adds, where the answer changes between neighbours, what lies halfway. Finished runs are kept in
@@ -74,14 +75,27 @@ class Simulated:
         return {point: summaries[summaries["point"] == point.name] for point in wanted}
 
 
-def explored(simulated: Simulated, first: Sequence[Point], most: int, until_s: float) -> pd.DataFrame:
+def only(points: Sequence[Point], wanted: Sequence[str]) -> list[Point]:
+    """Return the points that have each wanted value of an axis, such as ``load=0.8``."""
+    pairs = [text.partition("=") for text in wanted]
+    return [point for point in points if all(_text(point.axes[axis]) == value for axis, _, value in pairs)]
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def explored(
+    simulated: Simulated, first: Sequence[Point], most: int, until_s: float, *, adding: bool = True
+) -> pd.DataFrame:
     """Return the rows of the first points, and of those halfway where the answer changes, as long as time is left.
 
-    Half of the points that are simulated together are halfway ones, if there are so many.
+    Half of the points that are simulated together are halfway ones, if there are so many and they are to be added.
     """
     found: dict[Point, pd.DataFrame] = {}
     while not found or time.monotonic() < until_s:
-        between = halfway({point: earning(rows) for point, rows in found.items()})[: AT_ONCE // 2]
+        known = {point: earning(rows) for point, rows in found.items()} if adding else {}
+        between = halfway(known)[: AT_ONCE // 2]
         waiting = [point for point in first if point not in found and point not in between]
         batch = [*waiting[: AT_ONCE - len(between)], *between][: most - len(found)]
         if not batch:
@@ -109,13 +123,21 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="the whole map, and the traces")
     parser.add_argument("--seeds", type=int, metavar="N", help="a point; default: 2, with --full 20")
     parser.add_argument("--most-points", type=int, default=300, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="AXIS=VALUE", help="of the first points; adds none halfway"
+    )
     parser.add_argument("--minutes", type=float, default=360.0, metavar="M", help="begin no point later")
     parser.add_argument("--draw", type=Path, metavar="TABLE.csv", help="draw this table in place of simulating")
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("results/map"), metavar="DIR")
     parser.add_argument("--processes", type=int, default=-1, metavar="N", help="default: one a core")
     parser.add_argument("--dask", metavar="ADDRESS", help="of a Dask scheduler, in place of this machine")
-    return parser.parse_args()
+    given = parser.parse_args()
+    axes = list(Point.__dataclass_fields__)
+    for text in given.only:
+        if text.partition("=")[0] not in axes:
+            parser.error(f"--only {text}: expected AXIS=VALUE with one of {', '.join(axes)}")
+    return given
 
 
 def main() -> int:
@@ -130,6 +152,7 @@ def main() -> int:
     files = {trace: imported(trace, given.data, given.out.resolve() / "workloads") for trace in there}
     traced = [point for point in trace_points() if point.trace in files]
     first = [*traced, *grid(PUBLISHED), *grid(NOT_OVERSUBSCRIBED), *grid(START)] if given.full else grid(QUICK)
+    first = only(first, given.only)
     simulated = Simulated(
         folder=given.out / "runs",
         seeds=given.seeds or (20 if given.full else 2),
@@ -138,7 +161,8 @@ def main() -> int:
         files=files,
     )
     most = given.most_points if given.full else QUICK_POINTS
-    report(explored(simulated, first, most, time.monotonic() + 60 * given.minutes), given.out)
+    until_s = time.monotonic() + 60 * given.minutes
+    report(explored(simulated, first, most, until_s, adding=not given.only), given.out)
     return 0
 
 

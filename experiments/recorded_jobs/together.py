@@ -46,9 +46,11 @@ def models(network: Line) -> dict[str, MaxMin]:
     mixes = resolve("contention", found["connection-shares"].contention)
     pairs = resolve("contention", found["size-shares"].contention)
     of_mixes = replace(mixes, latency_s=plain.latency_s, per_byte_s=plain.per_byte_s, step_s=0.0)
+    packets = resolve("contention", found["packet-rings"].contention)
     of_pairs = replace(of_mixes, exponent=pairs.exponent, window_bytes=pairs.window_bytes)
     return {
         "max-min": plain,
+        "packet-rings": replace(packets, latency_s=plain.latency_s, per_byte_s=plain.per_byte_s, step_s=0.0),
         "connection-shares": of_mixes,
         "connection-shares of pairs": of_pairs,
         "connection-shares of pairs, no loss": replace(of_pairs, loss=0.0),

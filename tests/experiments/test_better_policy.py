@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -18,12 +19,12 @@ from ddlsched.testing import cluster_view, job_view
 from ddlsched.workload.generators import monkeytree_mix
 
 FOLDER = EXPERIMENTS / "better_policy"
-grounds, policies, run, tables, variants = scripts_of(
-    "better_policy", "grounds", "policies", "run", "tables", "variants"
+grounds, policies, room, run, tables, variants = scripts_of(
+    "better_policy", "grounds", "policies", "room", "run", "tables", "variants"
 )
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
-EVERY = policies.ALL | policies.ABLATION
+EVERY = policies.ALL | policies.ABLATION | policies.PROFILED | room.LENGTHS
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -84,6 +85,34 @@ def test_narrow_jobs_go_first_until_the_patience_of_a_wide_one_is_over():
     assert order.key(job_view(num_gpus=1, arrival_s=15.0), 15.0) > order.key(wide, 15.0)
     with pytest.raises(InputError, match="patience_s is -1"):
         NarrowFirst(patience_s=-1)
+
+
+def test_short_iterations_go_first_however_many_there_are():
+    order = variants.ShortIterationsFirst(patience=100.0, ns_per_byte=1.0, gpus_per_server=2)
+    short, long = job_view(iterations=9000, compute_s=0.1), job_view(iterations=1, compute_s=0.2)
+    assert order.key(short, 0.0) == 100 * 0.1e9 < order.key(long, 0.0)
+    assert order.key(job_view(compute_s=0.1, arrival_s=11.0), 11.0) > order.key(long, 11.0)
+    alone, sends = (job_view(num_gpus=gpus, compute_s=0.1, message_bytes=1e8) for gpus in (2, 3))
+    assert order.key(sends, 0.0) - order.key(alone, 0.0) == pytest.approx(100 * 0.1e9)
+
+
+def test_what_is_to_be_won_is_held_against_the_best_of_the_same_seeds():
+    values = {"HiveD": 3.0, "MonkeyTree": 4.0, policies.NEW: 2.0, policies.SHORT: 2.5, "SRSF, HiveD": 1.5}
+    values |= {"SRTF, HiveD": 1.6, "SRTF, whole servers": 1.9, "SRSF, whole servers": 5.0}
+    rows = [
+        {"ground": "g", "policy": name, "seed": seed, "average_jct_s": value * seed, "p99_jct_s": 2 * value}
+        for name, value in values.items()
+        for seed in (1, 2, 3)
+    ]
+    table = room.room(pd.DataFrame(rows), {"g": {1: 1.0, 2: 2.0, 3: 3.0}}).set_index("policy")
+    assert table.index.tolist() == ["HiveD", policies.NEW, policies.SHORT]
+    assert set(table["best_with_lengths"]) == {"SRSF, HiveD"}
+    assert table["over_bound"].tolist() == pytest.approx([200.0, 100.0, 150.0])
+    assert table["over_SRTF_low"].tolist() == pytest.approx([87.5, 25.0, 56.25])
+    assert table["over_lengths_high"].tolist() == pytest.approx([100.0, 100 / 3, 200 / 3])
+    assert table.loc[policies.NEW, ["average_change", "p99_change"]].tolist() == pytest.approx([-100 / 3] * 2)
+    printed = re.sub(" +", " ", room.shown(table.reset_index()))
+    assert "| +100.0 [+100.0, +100.0] | SRSF, HiveD | something | | |" in printed
 
 
 @pytest.mark.parametrize("narrow", [20, 40])
@@ -191,3 +220,4 @@ def test_the_readme_holds_the_committed_tables():
     for name in ("comparison", "ablation"):
         for line in tables.shown(pd.read_csv(FOLDER / "expected" / f"{name}.csv")).splitlines()[2:]:
             assert line in readme
+    assert room.shown(pd.read_csv(FOLDER / "expected" / "room.csv")) in readme

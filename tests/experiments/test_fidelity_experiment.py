@@ -101,7 +101,9 @@ def errors_of(half: str) -> dict[tuple[str, str], Any]:
 PAGE = (FIDELITY / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("model", ["max-min", "linear", "size-shares", "connection-shares", "- no loss"])
+@pytest.mark.parametrize(
+    "model", ["max-min", "linear", "size-shares", "connection-shares", "- no loss", "packet-rings", "- no overhead"]
+)
 def test_the_page_shows_the_errors_of_its_tables(model: str) -> None:
     cells = [f"`{model}`"]
     for half in ("training", "held_out"):
@@ -114,8 +116,8 @@ def test_the_page_shows_the_errors_of_its_tables(model: str) -> None:
 @pytest.mark.parametrize("policy", [*mixes.POLICIES, "all"])
 def test_the_page_shows_the_errors_under_each_policy(policy: str) -> None:
     rows = errors_of("held_out")
-    whole = rows["connection-shares", policy]
-    means = [rows[name, policy] for name in ("max-min", "connection-shares", "- pauses at once")]
+    whole = rows["packet-rings", policy]
+    means = [rows[name, policy] for name in ("max-min", "packet-rings", "connection-shares", "- pauses at once")]
     shown = [percent(row.mean_abs_jct_error, row.mean_low, row.mean_high) for row in means]
     shown.insert(2, percent(whole.p95_abs_jct_error, whole.p95_low, whole.p95_high))
     assert f"| {policy} | {' | '.join(shown)} |" in PAGE
@@ -124,9 +126,22 @@ def test_the_page_shows_the_errors_under_each_policy(policy: str) -> None:
 def test_the_wait_is_that_of_the_jobs_alone_as_the_page_says() -> None:
     fit = run.fitted(MEASURED)
     models, wait = fit.by_name, fit.wait
-    assert models["connection-shares"].contention.wait == wait.value
+    assert models["connection-shares"].contention.wait == models["packet-rings"].contention.wait == wait.value
     assert models["- no wait"].contention.wait == 0
     assert f"adds {percent(wait.value, wait.low, wait.high)} % to its time" in PAGE
+
+
+def test_errors_of_jobs_that_send_nothing_are_told_apart() -> None:
+    keys = {"mix": "m", "policy": "p"}
+    measured = pd.DataFrame([{**keys, "job_id": name, "servers": at} for name, at in (("a", "0"), ("b", "0,1"))])
+    jobs = pd.DataFrame(
+        [
+            {**keys, "job_id": name, "model": "packet-rings", "jct_error": off}
+            for name, off in (("a", -0.3), ("b", 0.02))
+        ]
+    )
+    told = run.on_one_server(jobs, measured)
+    assert told.endswith("on one server 30.0, 95 % within 30.0 (1); on several 2.0, 95 % within 2.0 (1)")
 
 
 def test_jobs_alone_are_those_of_the_mixes() -> None:
@@ -139,7 +154,7 @@ def test_jobs_alone_are_those_of_the_mixes() -> None:
 def test_the_page_shows_the_gains_of_its_table() -> None:
     table = pd.read_csv(FIDELITY / "expected" / "held_out" / "gains_over_mixes.csv")
     for policy, rows in table.groupby("policy"):
-        whole, even = (rows[rows.model == name].iloc[0] for name in ("connection-shares", "max-min"))
+        whole, even = (rows[rows.model == name].iloc[0] for name in ("packet-rings", "max-min"))
         cells = [
             percent(whole.measured_gain, whole.low, whole.high),
             f"{100 * even.simulated_gain:.1f}",

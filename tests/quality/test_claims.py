@@ -2,7 +2,7 @@
 
 Each row: a number as a document shows it, and its interval there (or ``exact``, where nothing is drawn); what must
 stand in the same sentence, or in the same section if it is in a table; and the table, row and column that it comes
-from, with the command that prints it.
+from, with the command that prints it. A column may name those of the interval's ends, too: ``value:low:high``.
 """
 
 from __future__ import annotations
@@ -60,12 +60,15 @@ def looked_for(claim: dict[str, str]) -> re.Pattern[str]:
 def of_table(claim: dict[str, str]) -> str:
     """Return the number of a claim's table, with its interval, written as the document does."""
     (row,) = pd.read_csv(ROOT / claim["table"]).query(claim["row"]).to_dict("records")
-    column, scale, decimals = claim["column"], float(claim["scale"]), len(claim["shown"].partition(".")[2])
+    column, *ends = claim["column"].split(":")
+    scale, decimals = float(claim["scale"]), len(claim["shown"].partition(".")[2])
     if claim["interval"] == "exact":
         return f"{row[column] * scale:.{decimals}f}"
     if isinstance(row[column], str):
         return row[column]
-    low, high = (row.get(f"{column}_{end}", row.get(end)) for end in ("low", "high"))
+    low, high = (
+        (row[end] for end in ends) if ends else (row.get(f"{column}_{end}", row.get(end)) for end in ("low", "high"))
+    )
     found = Interval(row[column], low, high, 0).scaled(scale)  # of how many is not shown
     return interval_text(found, decimals=decimals, sign=claim["shown"][0] in "+-")
 

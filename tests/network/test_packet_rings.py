@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ddlsched import Cluster, simulate
 from ddlsched.errors import InputError
+from ddlsched.network import packet_rings
 from ddlsched.network.packet_rings import PacketRings
 from ddlsched.network.packets import ring_packets
 from ddlsched.network.rates import contention_form
@@ -61,7 +62,7 @@ def test_rings_that_are_alike_have_equal_shares_of_nearly_all() -> None:
     for count in (2, 3):
         found = rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(count)))
         assert found == [found[0]] * count
-        assert 0.93 < sum(found) <= 1.01
+        assert 0.93 < sum(found) <= 1.0001
 
 
 def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
@@ -69,7 +70,7 @@ def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
     small, large = rates(transfer(0, (0, 1), 0.1), transfer(1, (0, 1), 2.0))
     assert small < 0.4
     assert large > 0.6
-    assert small + large <= 1.01
+    assert small + large <= 1.0001
 
 
 def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
@@ -102,7 +103,14 @@ def test_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(m
     servers = (0, 1, 2, 3)
     own, large = rates(transfer(0, servers, megabytes), transfer(1, servers, 500.0))
     assert 0.3 < own <= large < 0.7
-    assert 0.93 < own + large <= 1.01
+    assert 0.93 < own + large <= 1.0001
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "count", "expected"), [(0.1, 2, 2), (4.19, 2, 2), (4.2, 2, 3), (25.0, 2, 12), (25.0, 8, 3)]
+)
+def test_segments_have_a_mebibyte_at_most(megabytes: float, count: int, expected: int) -> None:
+    assert packet_rings._Message(tuple(range(count)), round(megabytes * 1e6)).num_segments == expected
 
 
 def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
@@ -134,7 +142,7 @@ def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]
     carried = np.zeros(6)
     for own, rate in zip(active, found, strict=True):
         carried[list(own.links)] += rate
-    assert carried.max() <= 1.02  # mean durations of messages that ended at different times
+    assert carried.max() <= 1.0001  # messages of parts of a byte are rounded
 
 
 @given(sets_of_rings)

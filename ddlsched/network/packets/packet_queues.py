@@ -81,8 +81,10 @@ class Rings(NamedTuple):
         Of each ring; its flows, from each rank to the next, follow each other, ring by ring.
     ring_of
         The ring of each message, of shape (messages,).
+    num_segments
+        Of each message: how many a rank sends in a step.
     segment_bytes
-        Of each message: half of what a rank sends in a step.
+        Of each message: the size of one.
     forth, back
         The links that each flow crosses, and those from its target back to its source, of shape (flows, hops), filled
         up with -1.
@@ -92,6 +94,7 @@ class Rings(NamedTuple):
 
     num_ranks: np.ndarray
     ring_of: np.ndarray
+    num_segments: np.ndarray
     segment_bytes: np.ndarray
     forth: np.ndarray
     back: np.ndarray

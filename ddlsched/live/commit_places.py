@@ -161,22 +161,25 @@ class CommitStore:
         Raises
         ------
         InputError
-            The place cannot be read.
+            The place cannot be read, or what it lists is always gone.
         DamagedCommitsError
             None of its histories beyond that of a first commit is whole.
         """
         for _ in range(_LISTINGS):
             steps = self._steps()
+            error: type[InputError] = DamagedCommitsError
             for step in sorted(steps, reverse=True):
-                losses = self._history(step)
-                if losses is not None:
+                text = self._history(step)
+                if text is None:
+                    error = InputError  # a listing that is out of date will be right later
+                elif (losses := _read(text, step)) is not None:
                     return losses
             if not steps:
                 return []
         if max(steps) <= 1:  # the first commit was cut off, before which there is none
             return []
         what = f"none of the histories of steps {', '.join(map(str, sorted(steps)))} can be read"
-        raise DamagedCommitsError(f"{_without_password(self._url)}: {what}; expected one that is whole")
+        raise error(f"{_without_password(self._url)}: {what}; expected one that is whole")
 
     def commit(self, losses: list[float], save: Callable[[Path], None] | None = None) -> None:
         """Write a step's files, then remove those of the step before; what cannot be removed is tried again next time.
@@ -241,16 +244,17 @@ class CommitStore:
         found = (_HISTORY.fullmatch(path.rsplit("/", 1)[-1]) for path in self._asked(listed))
         return [int(match[1]) for match in found if match is not None]
 
-    def _history(self, step: int) -> list[float] | None:
-        """Return the losses in a step's history, or None if that is not whole, or has just gone."""
+    def _history(self, step: int) -> bytes | None:
+        """Return what is in a step's history, or None if that has just gone."""
 
-        def read() -> bytes:
+        def read() -> bytes | None:
             try:
                 return bytes(self._files.cat_file(self._history_path(step)))
             except FileNotFoundError:
-                return b""
+                return None
 
-        return _read(self._asked(read), step)
+        text: bytes | None = self._asked(read)
+        return text
 
     def _asked(self, question: Callable[[], Any]) -> Any:
         try:
@@ -267,9 +271,10 @@ def _written(losses: list[float]) -> bytes:
 
 
 def _read(text: bytes, step: int) -> list[float] | None:
+    """Return the losses in a history, or None if that is not whole."""
     try:
         losses: list[float] = json.loads(text)["losses"]
         is_whole = _written(losses) == text and len(losses) == step
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return losses if is_whole else None

@@ -15,6 +15,8 @@ from ddlsched.network.topology import Link, Network, flows_of_ring
 __all__ = ["PacketRings"]
 
 _LEAST_PACKET_BYTES = 1448.0
+_SEGMENT_BYTES = 1 << 20
+"""gloo's largest segment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +66,13 @@ class PacketRings(MaxMin):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("step_s", "react_s", "recover_s"):
+        for name in ("step_s", "react_s"):
             if not 0 <= getattr(self, name) <= MAX_CONSTANT_S:
                 what = f"contention PacketRings: {name} is {getattr(self, name)}"
                 raise InputError(f"{what}; expected a number from 0 to {MAX_CONSTANT_S:g} s")
+        if not 0 < self.recover_s <= MAX_CONSTANT_S:  # at once it would be lost again at once, for ever
+            what = f"contention PacketRings: recover_s is {self.recover_s}"
+            raise InputError(f"{what}; expected a number above 0, at most {MAX_CONSTANT_S:g} s")
         for name in ("wait", "overhead"):
             if not 0 <= getattr(self, name) <= 1:
                 what = f"contention PacketRings: {name} is {getattr(self, name)}"
@@ -118,6 +123,11 @@ class _Message(NamedTuple):
 
     servers: tuple[int, ...]
     message_bytes: int
+
+    @property
+    def num_segments(self) -> int:
+        """Into how many segments a rank cuts its n-th."""
+        return max(-(-self.message_bytes // (_SEGMENT_BYTES * len(self.servers))), 2)
 
 
 _Jobs = tuple[tuple[_Message, ...], ...]
@@ -189,11 +199,12 @@ class _OnNetwork:
         messages = [message for own in jobs for message in own]
         packet_per_byte_s = self.alone_per_byte_s * (1.0 + model.overhead)
         per_byte_s = [packet_per_byte_s / link.relative_bandwidth for link in self._network.links]
-        return mean_durations_s(
+        durations_s = mean_durations_s(
             Rings(
                 num_ranks=np.array([len(servers) for servers in rings]),
                 ring_of=np.repeat(np.arange(len(jobs)), [len(own) for own in jobs]),
-                segment_bytes=np.array([own.message_bytes / (2 * len(own.servers)) for own in messages]),
+                num_segments=np.array([own.num_segments for own in messages]),
+                segment_bytes=np.array([own.message_bytes / (own.num_segments * len(own.servers)) for own in messages]),
                 forth=_filled([self._way(source, target, count) for source, target in flows]),
                 back=_filled([self._way(target, source, count) for source, target in flows]),
                 per_byte_s=np.array([*per_byte_s, *per_byte_s]),
@@ -203,6 +214,19 @@ class _OnNetwork:
             react_s=model.react_s,
             recover_s=model.recover_s,
         )
+        if not self.conserves_bytes:
+            return durations_s
+        # Means of times that ended at different moments may together be a little more than a link carries.
+        return durations_s * max(1.0, self._most_load(messages, durations_s))
+
+    def _most_load(self, messages: Sequence[_Message], durations_s: np.ndarray) -> float:
+        """Return what the busiest link carries of messages that take so long, as a share of what it can."""
+        load = np.zeros(len(self._network.links))
+        for message, seconds in zip(messages, durations_s.tolist(), strict=True):
+            wire_bytes = self.wire_bytes(message.message_bytes, len(message.servers))
+            for link in self._network.ring(message.servers).links:
+                load[link] += wire_bytes / seconds * self.alone_per_byte_s
+        return float(np.max(load / [link.relative_bandwidth for link in self._network.links]))
 
     def _way(self, source: int, target: int, num_links: int) -> list[int]:
         """Return the links from server to server; what a card receives is a link of its own, ``num_links`` further."""

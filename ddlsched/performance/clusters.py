@@ -35,7 +35,7 @@ _NODES = {
 other boards at the same speed, so its "card" is that of its four chips."""
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
-"""Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.38 as fitted to measurements, 0.8
+"""Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
 assumed as where the published times were measured (see EFFICIENCIES)."""
 
 _STEP_S = (6.4e-6, 10e-6)

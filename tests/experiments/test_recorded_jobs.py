@@ -213,8 +213,10 @@ def test_a_step_beside_others_is_one_in_which_they_all_run() -> None:
 
 
 def test_models_have_the_network_of_the_recordings_and_shares_of_another_experiment() -> None:
-    plain, mixes, pairs, lossless = together.models(measured.Line(1e-3, 9e-8)).values()
-    assert {(model.latency_s, model.per_byte_s) for model in (plain, mixes, pairs, lossless)} == {(1e-3, 9e-8)}
+    found = together.models(measured.Line(1e-3, 9e-8)).values()
+    assert {(model.latency_s, model.per_byte_s) for model in found} == {(1e-3, 9e-8)}
+    _, packets, mixes, pairs, lossless = found
+    assert (packets.overhead, packets.step_s) == (0.04, 0.0)
     assert (mixes.exponent, mixes.window_bytes, mixes.loss, mixes.step_s) == (0.25, 3e5, 0.03, 0.0)
     assert pairs.exponent == lossless.exponent == pytest.approx(0.93, abs=0.01)
     assert (pairs.loss, lossless.loss) == (0.03, 0.0)

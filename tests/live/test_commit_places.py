@@ -15,6 +15,7 @@ from test_unreadable_commits import unreadable
 
 from ddlsched.errors import InputError
 from ddlsched.live.commit_places import CommitFolder, CommitStore, commits_at, note_place
+from ddlsched.live.commits import DamagedCommitsError
 from ddlsched.live.manager import Event, LiveManager
 from ddlsched.live.ownership import Ownership
 from ddlsched.live.store import JobStore
@@ -111,6 +112,22 @@ def test_histories_of_which_none_is_whole_are_not_taken_for_an_empty_place(url: 
     files.pipe_file(f"{path}/history7.json", b"{")
     with pytest.raises(InputError, match=r"none of the histories of steps 1, 7 can be read"):
         commits_at(url).losses()
+
+
+def test_histories_that_are_listed_but_gone_are_not_taken_for_damaged(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = commits_at(url)
+    commits.commit([0.5] * 7)
+    monkeypatch.setattr(CommitStore, "_steps", lambda self: [6])
+    with pytest.raises(InputError, match="histories of steps 6 can be read") as raised:
+        commits.losses()
+    assert not isinstance(raised.value, DamagedCommitsError)
+    monkeypatch.undo()
+    files, path = fsspec.core.url_to_fs(url)
+    files.pipe_file(f"{path}/history7.json", b"[" * 100_000)
+    with pytest.raises(DamagedCommitsError, match="histories of steps 7 can be read"):
+        commits.losses()
 
 
 def test_what_cannot_be_removed_goes_with_a_later_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ddlsched import Cluster, simulate
 from ddlsched.errors import InputError
+from ddlsched.network import packet_rings
 from ddlsched.network.packet_rings import PacketRings
 from ddlsched.network.packets import ring_packets
 from ddlsched.network.rates import contention_form
@@ -61,7 +62,7 @@ def test_rings_that_are_alike_have_equal_shares_of_nearly_all() -> None:
     for count in (2, 3):
         found = rates(*(transfer(job, (0, 1, 2), 2.0) for job in range(count)))
         assert found == [found[0]] * count
-        assert 0.93 < sum(found) <= 1.01
+        assert 0.93 < sum(found) <= 1.0001
 
 
 def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
@@ -69,7 +70,7 @@ def test_a_small_message_beside_a_large_one_has_less_than_its_share() -> None:
     small, large = rates(transfer(0, (0, 1), 0.1), transfer(1, (0, 1), 2.0))
     assert small < 0.4
     assert large > 0.6
-    assert small + large <= 1.01
+    assert small + large <= 1.0001
 
 
 def test_rings_that_overlap_in_part_wait_for_each_other() -> None:
@@ -97,6 +98,28 @@ def test_a_full_queue_costs_time() -> None:
     assert sum(rates(*active, model=short)) < 0.9 * sum(rates(*active))
 
 
+@pytest.mark.parametrize("megabytes", [5.0, 500.0])
+def test_a_message_beside_one_of_more_packets_than_are_simulated_has_its_share(megabytes: float) -> None:
+    servers = (0, 1, 2, 3)
+    own, large = rates(transfer(0, servers, megabytes), transfer(1, servers, 500.0))
+    assert 0.3 < own <= large < 0.7
+    assert 0.93 < own + large <= 1.0001
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "count", "expected"), [(0.1, 2, 2), (4.19, 2, 2), (4.2, 2, 3), (25.0, 2, 12), (25.0, 8, 3)]
+)
+def test_segments_have_a_mebibyte_at_most(megabytes: float, count: int, expected: int) -> None:
+    assert packet_rings._Message(tuple(range(count)), round(megabytes * 1e6)).num_segments == expected
+
+
+def test_a_queue_of_one_packet_takes_it_whatever_was_there_before() -> None:
+    """Rounding leaves parts of a byte of what odd sizes add and take away."""
+    buckets = [transfer(0, (0, 2, 3), megabytes) for megabytes in (29e-6, 199e-6, 0.096465, 0.910853)]
+    short = PacketRings(per_byte_s=PER_BYTE_S, packet_bytes=15_000.0, queue_bytes=15_000.0)
+    assert sum(rates(*buckets, model=short)) > 0.2
+
+
 def test_switches_have_queues_too() -> None:
     """Two rings over both leaves, on servers of their own, share the cable between them."""
     active = transfer(0, (0, 2), 1.0, LEAVES), transfer(1, (1, 3), 1.0, LEAVES)
@@ -119,7 +142,7 @@ def test_no_link_carries_more_than_it_can(sets: Sequence[tuple[list[int], float]
     carried = np.zeros(6)
     for own, rate in zip(active, found, strict=True):
         carried[list(own.links)] += rate
-    assert carried.max() <= 1.02  # mean durations of messages that ended at different times
+    assert carried.max() <= 1.0001  # messages of parts of a byte are rounded
 
 
 @given(sets_of_rings)
@@ -146,6 +169,7 @@ def test_what_is_no_ring_is_refused() -> None:
     ("given_", "message"),
     [
         ({"react_s": -1.0}, "react_s is -1.0; expected a number from 0 to 1e"),
+        ({"recover_s": 0.0}, "recover_s is 0.0; expected a number above 0, at most 1e"),
         ({"wait": 1.5}, "wait is 1.5; expected a number from 0 to 1"),
         ({"packet_bytes": 100.0}, "packet_bytes is 100.0 and queue_bytes 200000.0; expected 1448 <= packet_bytes"),
         ({"queue_bytes": 10_000.0}, "queue_bytes 10000.0; expected 1448 <= packet_bytes <= queue_bytes"),

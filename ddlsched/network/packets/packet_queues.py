@@ -44,6 +44,7 @@ _FLOW = np.dtype(
         ("shrunk_until_s", np.float64),
         ("first_segment", np.int64),
         ("num_segments", np.int64),
+        ("num_packets", np.int64),
     ],
     align=True,
 )
@@ -80,8 +81,10 @@ class Rings(NamedTuple):
         Of each ring; its flows, from each rank to the next, follow each other, ring by ring.
     ring_of
         The ring of each message, of shape (messages,).
+    num_segments
+        Of each message: how many a rank sends in a step.
     segment_bytes
-        Of each message: half of what a rank sends in a step.
+        Of each message: the size of one.
     forth, back
         The links that each flow crosses, and those from its target back to its source, of shape (flows, hops), filled
         up with -1.
@@ -91,6 +94,7 @@ class Rings(NamedTuple):
 
     num_ranks: np.ndarray
     ring_of: np.ndarray
+    num_segments: np.ndarray
     segment_bytes: np.ndarray
     forth: np.ndarray
     back: np.ndarray
@@ -112,6 +116,8 @@ class State(NamedTuple):
     ranks: Any
     """What each rank has done of each message, of shape (messages, ranks)."""
     first_flow: np.ndarray
+    most_packets: int
+    """That a flow has under way: of segments that are smaller than a packet a window holds any number."""
     segments: np.ndarray
     """The messages whose segments a flow is to send, in order, and what is left of them, of shape (flows, places)."""
     left_bytes: np.ndarray
@@ -124,19 +130,21 @@ class State(NamedTuple):
 def state_of(rings: Rings, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float) -> State:
     """Return the state in which nothing has been sent."""
     flows, places = len(rings.forth), 2 * len(rings.ring_of) + 2
-    most_packets = int(flows * (2 * queue_bytes / SMALLEST_PACKET_BYTES + 8))
+    most_packets = int(2 * queue_bytes / SMALLEST_PACKET_BYTES + 8)
+    num_packets = flows * most_packets
     state = State(
         rings=rings,
         events=event_heap(
-            len(rings.per_byte_s) + 2 * most_packets + 8 * len(rings.ring_of) * int(rings.num_ranks.max())
+            len(rings.per_byte_s) + 2 * num_packets + 8 * len(rings.ring_of) * int(rings.num_ranks.max())
         ),
         counts=np.zeros(len(rings.ring_of), _COUNT),
         flows=np.zeros(flows, _FLOW),
         links=np.zeros(len(rings.per_byte_s), _LINK),
-        packets=np.zeros(most_packets, _PACKET),
-        free_packets=np.append(np.arange(most_packets), most_packets),
+        packets=np.zeros(num_packets, _PACKET),
+        free_packets=np.append(np.arange(num_packets), num_packets),
         ranks=np.zeros((len(rings.ring_of), int(rings.num_ranks.max())), _RANK),
         first_flow=np.cumsum(rings.num_ranks) - rings.num_ranks,
+        most_packets=most_packets,
         segments=np.zeros((flows, places), np.int64),
         left_bytes=np.zeros((flows, places)),
         queue_bytes=float(queue_bytes),
@@ -174,8 +182,9 @@ def way_back_s(s, number, more_bytes, now_s):
 def send(s, number, now_s):
     """Send packets of a flow while its window lets it."""
     flow = s.flows[number]
-    while flow.num_segments > 0 and flow.under_way_bytes < flow.window_bytes and s.free_packets[-1] > 0:
+    while flow.num_segments > 0 and flow.under_way_bytes < flow.window_bytes and flow.num_packets < s.most_packets:
         packet_number = _cut_packet(s, number)
+        flow.num_packets += 1
         flow.under_way_bytes += s.packets[packet_number].bytes
         _forward(s, packet_number, now_s)
 
@@ -205,7 +214,8 @@ def _forward(s, packet_number, now_s):
     way = s.rings.forth[packet.flow]
     while packet.hop < len(way) and way[packet.hop] >= 0:
         link = s.links[way[packet.hop]]
-        if link.queued_bytes + packet.bytes > s.queue_bytes:
+        # An empty queue takes any packet, whatever rounding has left of those that were there.
+        if link.first >= 0 and link.queued_bytes + packet.bytes > s.queue_bytes:
             _lose(s, packet_number, now_s)
             return
         if link.busy:
@@ -286,6 +296,7 @@ def acknowledged(s, packet_number, now_s):
         grown_bytes = flow.window_bytes + packet.bytes * SMALLEST_PACKET_BYTES / flow.window_bytes
         flow.window_bytes = min(grown_bytes, s.queue_bytes)
     flow.under_way_bytes -= packet.bytes
+    flow.num_packets -= 1
     s.free_packets[s.free_packets[-1]] = packet_number
     s.free_packets[-1] += 1
     send(s, packet.flow, now_s)

@@ -1,10 +1,10 @@
 """Packets of rings in first-in-first-out queues: how long all-reduces take that go on and on beside each other.
 
 What is simulated is what gloo does over TCP. Each rank has a connection to the next, over which all messages of its job
-go, and cuts its n-th of a message into two segments. A segment is sent once the one before the last has come, and once
-the next rank has said that it is ready for it: a few bytes that wait in the same queues as what others send. Of a
-connection so much is under way as its window lets; the window shrinks when a full queue loses a packet, and grows by a
-packet a window that came through. A link sends one packet after the other and holds the others in a queue.
+go, and cuts its n-th of a message into segments, at least two. A segment is sent once the one before the last has come,
+and once the next rank has said that it is ready for it: a few bytes that wait in the same queues as what others send.
+Of a connection so much is under way as its window lets; the window shrinks when a full queue loses a packet, and grows
+by a packet a window that came through. A link sends one packet after the other and holds the others in a queue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WARM_ROUNDS = 2
 ROUNDS = 10
 """So many all-reduces of each message are counted at least."""
 MOST_EVENTS = 3_000_000
-"""After which what has been counted must do."""
+"""After which what has been counted must do, and of a message that none has been counted of what it has come to."""
 _SEED = 1
 
 
@@ -66,9 +66,13 @@ def mean_durations_s(
     """
     state = state_of(rings, queue_bytes, packet_bytes, react_s, recover_s)
     now_s = _run(state)
-    counted = state.counts["counted"]
-    seconds = np.where(counted > 0, state.counts["end_s"], now_s) - state.counts["begin_s"]
-    durations_s: np.ndarray = seconds / np.maximum(counted, 1)
+    counts, num_ranks = state.counts, rings.num_ranks[rings.ring_of]
+    is_counted, segments = counts["counted"] > 0, 2 * rings.num_segments * num_ranks * (num_ranks - 1)
+    received = state.ranks["received_bytes"].sum(axis=1) / (segments * rings.segment_bytes)
+    begun = np.maximum(counts["rounds"] + received, 1 / segments)
+    durations_s: np.ndarray = np.where(
+        is_counted, (counts["end_s"] - counts["begin_s"]) / np.maximum(counts["counted"], 1), now_s / begun
+    )
     return durations_s
 
 
@@ -120,7 +124,7 @@ def _go_on(s, message, rank, now_s):
     """Let a rank say that it is ready and send what it may; return whether it has just ended with the message."""
     ring = s.rings.ring_of[message]
     ranks, first = s.rings.num_ranks[ring], s.first_flow[ring]
-    half = 2 * (ranks - 1)
+    half = s.rings.num_segments[message] * (ranks - 1)
     own = s.ranks[message, rank]
     received = int(own.received_bytes / s.rings.segment_bytes[message] + 1e-6)
     before = (rank - 1) % ranks

@@ -141,9 +141,7 @@ def experiment() -> Table:
 
 def tables(only: Sequence[str], philly: Path) -> Iterator[Table]:
     if "jobs" in only:
-        yield from growth(
-            "1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000
-        )
+        yield from growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000)
     if "gpus" in only:
         yield from growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
     if "iterations" in only:

@@ -117,8 +117,9 @@ class JobPlacement:
             costs.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
         self._join(number, chosen, servers, planned, crossed, -1 if transfers else hold_ns)
-        view._placed(tuple(chosen), servers)
-        stay = Residency(number, tuple(chosen), {}, state.now_ns, hold_ns)
+        gpus = tuple(chosen)
+        view._placed(gpus, servers)
+        stay = Residency(number, gpus, {}, state.now_ns, hold_ns)
         for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from ddlsched import Cluster, simulate
+from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
 from ddlsched.network import packet_rings
 from ddlsched.network.packet_rings import PacketRings
@@ -24,6 +24,7 @@ from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import TransferView
 from ddlsched.testing import job_view, transfer_view
+from ddlsched.workload.dag import DataParallelIteration
 
 PER_BYTE_S = 8e-8
 STAR = Network(resolve("topology", "star:nic_gbps=0.1"), 6)
@@ -181,8 +182,12 @@ def test_parameters_out_of_range_are_refused(given_: dict[str, float], message: 
 
 
 def test_a_run_under_it_is_repeatable_and_slower_than_max_min() -> None:
-    cluster = Cluster(num_servers=4, gpus_per_server=4, topology="star:nic_gbps=1")
-    jobs = "stream:load=2,num_jobs=12,scale=0.005"
+    cluster = Cluster(num_servers=4, gpus_per_server=2, topology="star:nic_gbps=1")
+    iteration = DataParallelIteration(forward_s=0.005, backward_s=0.01, message_bytes=2e6)
+    jobs = Workload.of(
+        Job(job_id=f"j{n}", arrival_s=0.0, num_gpus=2, iterations=20 + n, iteration=iteration, gpu_memory_mb=1.0)
+        for n in range(4)
+    )
     runs = [
         simulate(jobs, cluster, contention=name, placement="random", communication="bounded-overlap:limit=9", seed=3)
         for name in ("packet-rings", "packet-rings", "max-min")

@@ -19,6 +19,7 @@ from algorithms.communication.cassini import Cassini
 from algorithms.communication.preemptive import PreemptiveShortestFirst
 from algorithms.contention.crux import Crux
 from algorithms.ordering.fifo import FirstInFirstOut
+from algorithms.ordering.history import ShortByHistory
 from algorithms.ordering.las import LeastAttainedService
 from algorithms.ordering.monkeytree import MonkeyTreeOrder
 from algorithms.ordering.narrow_first import NarrowFirst
@@ -52,6 +53,7 @@ from algorithms.placement.monkeytree import MonkeyTreePlacement
 from algorithms.placement.muri import Muri
 from algorithms.placement.random_fit import RandomFit
 from algorithms.placement.sjf_bsbf import BestSharingBenefitFirst
+from algorithms.placement.whole_racks import WholeRacks
 from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.interference import UniformInterference
 from ddlsched.network.connection_shares import ConnectionShares
@@ -106,6 +108,7 @@ TestMonkeyTree = conformance(PlacementConformance, MonkeyTreePlacement(gpus_per_
 TestMuri = conformance(PlacementConformance, Muri())
 TestLucid = conformance(PlacementConformance, Lucid())
 TestArnold = conformance(PlacementConformance, Arnold(servers_per_pod=2))
+TestWholeRacks = conformance(PlacementConformance, WholeRacks(servers_per_rack=2, rings_up=1))
 TestWholeServers = conformance(PlacementConformance, WholeServers(servers_per_rack=2))
 
 TestEcmp = conformance(PathConformance, Ecmp())
@@ -120,6 +123,7 @@ TestLas = conformance(OrderingConformance, LeastAttainedService())
 TestSrsf = conformance(OrderingConformance, ShortestRemainingServiceFirst())
 TestSrsfCommunication = conformance(OrderingConformance, ShortestRemainingServiceFirst(communication=True))
 TestNarrowFirst = conformance(OrderingConformance, NarrowFirst())
+TestHistory = conformance(OrderingConformance, ShortByHistory())
 TestQssf = conformance(OrderingConformance, QuasiShortestServiceFirst())
 TestThemis = conformance(OrderingConformance, FinishTimeFairness())
 TestTiresias = conformance(OrderingConformance, Tiresias())

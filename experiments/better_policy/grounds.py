@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from ddlsched import Cluster, DataParallelIteration, Job, Result, Workload
+from ddlsched.comparisons.alone import alone_s
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds, stream
 from ddlsched.workload.traces.trace_import import Selection, import_trace
@@ -28,7 +30,7 @@ MOST_GPUS = 32
 class Ground:
     """Jobs on a cluster; ``servers_per_rack`` is 0 on a star, ``servers_per_pod`` without pods.
 
-    ``restart_s`` is what going on after a stop takes, ``ns_per_byte`` an all-reduce alone for each byte of a message.
+    ``restart_s`` is what going on after a stop takes; ``spines`` those of a network of racks under spines, else 0.
     ``block_gpus`` is what MonkeyTree gives jobs whole: what they are multiples of, or else of a GPU and a server what
     has the lower average JCT on the tuning seeds.
     """
@@ -42,9 +44,9 @@ class Ground:
     servers_per_rack: int
     restart_s: float
     block_gpus: int
-    ns_per_byte: float
     contention: str = "max-min"
     servers_per_pod: int = 0
+    spines: int = 0
 
     @property
     def cluster(self) -> Cluster:
@@ -68,7 +70,6 @@ def _star(name: str, jobs: str, num_jobs: int, restart_s: float, block_gpus: int
         servers_per_rack=0,
         restart_s=restart_s,
         block_gpus=block_gpus,
-        ns_per_byte=0.86,
         contention="10gbe",
     )
 
@@ -88,7 +89,7 @@ GROUNDS = {
             servers_per_rack=64,
             restart_s=9.02 * MONKEYTREE_SCALE,
             block_gpus=8,
-            ns_per_byte=0.04,
+            spines=16,
         ),
         Ground(
             name="2,048-GPU Clos",
@@ -101,7 +102,6 @@ GROUNDS = {
             servers_per_pod=32,
             restart_s=30 * CLOS_SCALE,
             block_gpus=8,
-            ns_per_byte=0.005,
         ),
         _star("Philly", "philly", 1000, 30 * TRACES["philly"].scale),
         _star("Alibaba", "alibaba", 1000, 30 * TRACES["alibaba"].scale, block_gpus=1),
@@ -110,7 +110,22 @@ GROUNDS = {
 
 
 def jobs_of(*, seed: int, jobs: str, num_jobs: int, folder: str) -> Workload:
-    """Return the jobs of a ground; ``folder`` is where workload files are kept that jobs are drawn from."""
+    """Return the jobs of a ground; ``folder`` is where workload files are kept that jobs are drawn from.
+
+    The limit that a job states is the mean time alone of all jobs of its GPUs, model and user in the workload.
+    """
+    drawn = _drawn(seed, jobs, num_jobs, folder)
+    ground = next(ground for ground in GROUNDS.values() if ground.jobs == jobs)
+    took_s = pd.Series(alone_s(drawn, ground.cluster, ground.contention))
+    means_s = took_s.groupby([repr(_kind(job)) for job in drawn]).transform("mean").tolist()
+    return Workload.of([replace(job, time_limit_s=mean_s) for job, mean_s in zip(drawn, means_s, strict=True)])
+
+
+def _kind(job: Job) -> tuple[object, ...]:
+    return job.num_gpus, job.model, job.user
+
+
+def _drawn(seed: int, jobs: str, num_jobs: int, folder: str) -> Workload:
     if jobs == "microsoft":
         return stream(seed=seed, num_jobs=num_jobs, load=LOAD, scale=MIX_SCALE)
     if jobs == "monkeytree":

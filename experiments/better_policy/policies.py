@@ -36,16 +36,27 @@ HiveD places the jobs of rivals that do not place them themselves.
 WHOLE = {"placement": "whole-servers:servers_per_rack={rack},servers_per_pod={pod}"}
 NARROW = {"order": "narrow-first:patience_s={patience_s:g}"}
 OURS = {NEW: WHOLE | NARROW}
-SHORT = "Whole servers, short iterations first"
-_SHORT = "variants.py:ShortIterationsFirst:ns_per_byte={ns_per_byte},gpus_per_server={gpus_per_server},patience=1000"
-PROFILED = {SHORT: WHOLE | {"order": f"{HERE}/{_SHORT}"}}
-"""It knows what an iteration takes, as CASSINI and Crux have to, and not how many there are."""
+BY_HISTORY = "Whole racks, by history"
+RACKS = {
+    "placement": "whole-racks:servers_per_rack={rack},servers_per_pod={pod},rings_up={spines}",
+    "path": "{path}",
+}
+"""On racks under spines with MonkeyTree's routing, whose rings do not meet."""
+LEARNING = {
+    BY_HISTORY: RACKS | {"order": "history:patience={patience}"},
+    "Whole racks, FIFO": RACKS,
+    "Whole racks, kinds known": RACKS | {"order": f"{HERE}/variants.py:KindsKnown:patience={{patience}}"},
+}
+"""The last as if the mean of each kind of job were known before the first ends: more than any history can tell."""
+PATIENCE = 2.0
 KNOWING = {
     "SRTF, HiveD": {"placement": "hived", "order": "srtf"},
     "SRTF, whole servers": WHOLE | {"order": "srtf"},
     "SRTF, stopping, HiveD": {"placement": "hived", "order": "stopping-srtf"},
 }
 """They know how long jobs take."""
+KNOWING_RACKS = {"SRTF, whole racks": RACKS | {"order": "srtf"}}
+"""So does this one, on the placement of the policy that learns."""
 VARIANTS = f"{HERE / 'variants.py'}"
 ABLATION = {
     "FIFO in place of narrow first": WHOLE,
@@ -88,8 +99,9 @@ def options(differs: Mapping[str, str], ground: Ground, mean_run_s: float) -> di
         "pod": ground.servers_per_pod,
         "rack_gpus": (ground.servers_per_rack or ground.servers) * ground.gpus_per_server,
         "block_gpus": ground.block_gpus,
-        "gpus_per_server": ground.gpus_per_server,
-        "ns_per_byte": ground.ns_per_byte,
+        "spines": ground.spines,
+        "path": "perfect" if ground.spines else "ecmp",
+        "patience": PATIENCE,
         "s": mean_run_s,
         "gpu_s": 3 * mean_run_s,
         "patience_s": 30 * mean_run_s / ground.cluster.num_gpus,

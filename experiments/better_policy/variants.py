@@ -1,15 +1,17 @@
-"""The new policy with one part changed or added, for the ablation, and an order by what iterations take."""
+"""The new policy with one part changed or added, for the ablation, and an order that knows kinds of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from algorithms.placement.whole_servers import WholeServers
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.units import NS_PER_S
 
 
 def _free_gpus(job: JobView, cluster: ClusterView) -> list[list[GpuId]]:
@@ -57,22 +59,15 @@ class LargeAnywhere:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShortIterationsFirst:
-    """As if each job had arrived ``patience`` of its iterations later; needs to know what one takes, not how many.
-
-    An iteration takes its compute, and ``ns_per_byte`` for each byte of a job that does not fit on a server; the rings
-    of a group send at once.
-    """
+class KindsKnown:
+    """As ``history``, by the limit that a job states: here the mean of its kind, known from the start."""
 
     patience: float
-    ns_per_byte: float
-    gpus_per_server: int
+    compiled: ClassVar[bool] = False
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""
-        sends = job.num_gpus > self.gpus_per_server
-        sent_bytes = sum(getattr(task, "message_bytes", 0.0) for task in job.dag.tasks) if sends else 0.0
-        return job.arrival_ns + self.patience * (job.compute_ns + self.ns_per_byte * sent_bytes)
+        return job.arrival_ns + self.patience * NS_PER_S * (job.time_limit_s or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from jobs_by_hand import data_parallel_job
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
 from algorithms.ordering.narrow_first import NarrowFirst
+from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
 from ddlsched.testing import cluster_view, job_view
@@ -24,7 +26,7 @@ grounds, policies, room, run, tables, variants = scripts_of(
 )
 MIX = grounds.GROUNDS["64-GPU mix"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix"]
-EVERY = policies.ALL | policies.ABLATION | policies.PROFILED | room.LENGTHS
+EVERY = policies.ALL | policies.ABLATION | policies.LEARNING | policies.KNOWING_RACKS
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -87,32 +89,47 @@ def test_narrow_jobs_go_first_until_the_patience_of_a_wide_one_is_over():
         NarrowFirst(patience_s=-1)
 
 
-def test_short_iterations_go_first_however_many_there_are():
-    order = variants.ShortIterationsFirst(patience=100.0, ns_per_byte=1.0, gpus_per_server=2)
-    short, long = job_view(iterations=9000, compute_s=0.1), job_view(iterations=1, compute_s=0.2)
-    assert order.key(short, 0.0) == 100 * 0.1e9 < order.key(long, 0.0)
-    assert order.key(job_view(compute_s=0.1, arrival_s=11.0), 11.0) > order.key(long, 11.0)
-    alone, sends = (job_view(num_gpus=gpus, compute_s=0.1, message_bytes=1e8) for gpus in (2, 3))
-    assert order.key(sends, 0.0) - order.key(alone, 0.0) == pytest.approx(100 * 0.1e9)
+def test_the_limit_that_jobs_state_is_the_mean_of_their_kind(tmp_path):
+    jobs = grounds.jobs_of(seed=1, jobs=MIX.jobs, num_jobs=60, folder=str(tmp_path))
+    took_s = alone_s(jobs, MIX.cluster, MIX.contention)
+    order = variants.KindsKnown(patience=2.0)
+    kinds = {(job.num_gpus, job.model) for job in jobs}
+    for kind in kinds:
+        own = [(job, took) for job, took in zip(jobs, took_s, strict=True) if (job.num_gpus, job.model) == kind]
+        assert [job.time_limit_s for job, _ in own] == pytest.approx(
+            [sum(took for _, took in own) / len(own)] * len(own)
+        )
+    limited = SimpleNamespace(arrival_ns=5, time_limit_s=3.0)
+    assert order.key(limited, 0.0) == 5 + 6e9
 
 
 def test_what_is_to_be_won_is_held_against_the_best_of_the_same_seeds():
-    values = {"HiveD": 3.0, "MonkeyTree": 4.0, policies.NEW: 2.0, policies.SHORT: 2.5, "SRSF, HiveD": 1.5}
-    values |= {"SRTF, HiveD": 1.6, "SRTF, whole servers": 1.9, "SRSF, whole servers": 5.0}
+    values = {"HiveD": 3.0, policies.NEW: 2.0, policies.BY_HISTORY: 2.5, "Whole racks, FIFO": 4.0}
+    values |= {
+        "SRTF, HiveD": 1.6,
+        "SRTF, whole servers": 1.9,
+        "SRTF, whole racks": 1.5,
+        "Whole racks, kinds known": 2.4,
+    }
     rows = [
-        {"ground": "g", "policy": name, "seed": seed, "average_jct_s": value * seed, "p99_jct_s": 2 * value}
+        {"ground": MIX.name, "policy": name, "seed": seed, "average_jct_s": value * seed, "p99_jct_s": 2 * value}
         for name, value in values.items()
         for seed in (1, 2, 3)
     ]
-    table = room.room(pd.DataFrame(rows), {"g": {1: 1.0, 2: 2.0, 3: 3.0}}).set_index("policy")
-    assert table.index.tolist() == ["HiveD", policies.NEW, policies.SHORT]
-    assert set(table["best_with_lengths"]) == {"SRSF, HiveD"}
-    assert table["over_bound"].tolist() == pytest.approx([200.0, 100.0, 150.0])
-    assert table["over_SRTF_low"].tolist() == pytest.approx([87.5, 25.0, 56.25])
-    assert table["over_lengths_high"].tolist() == pytest.approx([100.0, 100 / 3, 200 / 3])
+    table = room.room(pd.DataFrame(rows), {MIX.name: {1: 1.0, 2: 2.0, 3: 3.0}}).set_index("policy")
+    assert table.index.tolist() == ["HiveD", policies.NEW, *policies.LEARNING, "SRTF, whole racks"]
+    assert set(table["best_srtf"]) == {"SRTF, whole racks"}
+    assert table["over_bound"].tolist()[:3] == pytest.approx([200.0, 100.0, 150.0])
+    assert table["over_srtf_low"].tolist()[:3] == pytest.approx([100.0, 100 / 3, 200 / 3])
+    assert table.loc["SRTF, whole racks", "over_srtf_high"] == 0.0
     assert table.loc[policies.NEW, ["average_change", "p99_change"]].tolist() == pytest.approx([-100 / 3] * 2)
     printed = re.sub(" +", " ", room.shown(table.reset_index()))
-    assert "| +100.0 [+100.0, +100.0] | SRSF, HiveD | something | | |" in printed
+    assert "| 6.0 | 6 | +200.0 [+200.0, +200.0] | +100.0 [+100.0, +100.0] | | |" in printed
+
+
+def test_monkeytree_is_set_beside_the_policy_on_racks_under_spines():
+    assert set(room.rivals_of(RACKS)) == {"HiveD", "MonkeyTree"}
+    assert set(room.rivals_of(MIX)) == {"HiveD"}
 
 
 @pytest.mark.parametrize("narrow", [20, 40])

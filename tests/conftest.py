@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ def default_signals() -> None:
 def pytest_configure(config) -> None:
     """Compile the event loop once, before parallel test processes would each do it."""
     default_signals()
+    # Otherwise each of the processes that tests start would compile all sources that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if paths := os.environ.get("PYTHONPATH"):  # a relative one is another folder to processes that start elsewhere
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):

@@ -88,8 +88,12 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     def _check(self, jobs: Workload) -> None:
         """Raise InputError about jobs that the environment has no decisions for; by default none."""
 
+    num_actions: int
+    """What the action space has."""
+
     def _with_mask(self, observed: dict[str, spaces.Space[Any]], num_actions: int) -> None:
         """Set the spaces."""
+        self.num_actions = num_actions
         self.action_space = spaces.Discrete(num_actions)
         mask = spaces.Box(0, 1, (num_actions,), np.int8)
         self.observation_space = spaces.Dict({**observed, "action_mask": mask})

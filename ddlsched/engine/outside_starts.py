@@ -1,0 +1,144 @@
+"""Runs whose jobs are started from outside of the loop and of the driver, and that may be begun again.
+
+What starts a job in compiled code (``loop/start_steps.py``) writes no Python objects; here they are made of its arrays
+whenever Python is to look.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.job_placement import JobPlacement
+from ddlsched.engine.loop.codes import ASKS_PYTHON_BYTES
+from ddlsched.engine.loop.layout import State
+from ddlsched.engine.outcome import Residency
+from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.engine.run_state import RunState
+from ddlsched.engine.settings import RunSettings
+from ddlsched.errors import InputError
+from ddlsched.policies.views import TransferView
+from ddlsched.units import MAX_NS, NS_PER_S
+
+__all__ = ["OutsideStarts"]
+
+
+class OutsideStarts:
+    """Starts jobs of a run, and begins the run again.
+
+    Raises
+    ------
+    InputError
+        Jobs may also leave their GPUs, or a policy in Python would have to be asked between two starts of an instant.
+    """
+
+    def __init__(
+        self, state: RunState, placing: JobPlacement, costs: Costs, forms: PolicyForms, settings: RunSettings
+    ) -> None:
+        self._state, self._placing = state, placing
+        refuse_stops(state, settings)
+        self._write_transfers(costs)
+        self.may_begin_again = forms.all_compiled and not forms.have_memory and _is_alike_each_time(settings)
+        """Whether another run of the same jobs is the same until its first decision, whatever its seed."""
+        self._first: list[np.ndarray] = []
+        self._arrays: State = state.arrays
+
+    def _write_transfers(self, costs: Costs) -> None:
+        """Write down what the transfers of each job have on one server, where that takes no time."""
+        state = self._state
+        for number in range(len(state.workload)):
+            first, count = state.jobs.first_transfer.item(number), state.jobs.num_transfers.item(number)
+            if not count:
+                continue
+            if state.run.rerouting or not costs.has_plain_rings(number):
+                state.transfers.bytes[first : first + count] = ASKS_PYTHON_BYTES
+                continue
+            for transfer, planned in enumerate(costs.planned(number, [0], (0,)), first):
+                state.transfers.bytes[transfer] = planned.wire_bytes
+                state.transfers.latency_ns[transfer] = costs.latency_s(planned.cable_latency_s) * NS_PER_S
+
+    def remember(self) -> None:
+        """Keep the state before the first event, to begin with it again."""
+        if self.may_begin_again:
+            self._arrays = self._state.arrays
+            self._first = [array.copy() for array in self._arrays._replace(snapshots=np.zeros(0, np.int64))]
+
+    def begin_again(self) -> State:
+        """Put everything back to before the first event."""
+        state, snapshots = self._state, self._arrays.snapshots
+        snapshots[: self._arrays.run.num_words.item(0)] = 0
+        for array, first in zip(self._arrays, self._first, strict=True):
+            if array is not snapshots:
+                array[...] = first
+        if state.stays:
+            for view in state.views:
+                view._placed((), ())
+            state.stays.clear()
+            state.transfer_views.clear()
+        state.arrays = self._arrays
+        return self._arrays
+
+    def start(self, number: int, gpus: list[int]) -> State:
+        """Start a job on GPUs, in placement order, and return the state, which may have had to grow."""
+        self.note()
+        self._placing.put(number, gpus, 0)
+        return self._state.arrays
+
+    def place(self, number: int) -> list[int] | None:
+        """Ask the placement policy for the GPUs of a job."""
+        self.note()
+        return self._placing.place(number)
+
+    def num_gpus(self, number: int) -> int:
+        """Return how many GPUs a job needs."""
+        return int(self._state.jobs.num_gpus.item(number))
+
+    def note(self) -> None:
+        """Make what Python looks at of the jobs that compiled code has started since."""
+        state, jobs = self._state, self._state.jobs
+        new = np.flatnonzero((jobs.start_ns >= 0) & (jobs.stay >= len(state.stays)))
+        for number in new[np.argsort(jobs.stay[new])].tolist():
+            self._note_start(number)
+
+    def _note_start(self, number: int) -> None:
+        state, view = self._state, self._state.views[number]
+        first = state.jobs.first_worker.item(number)
+        gpus = tuple(state.arrays.workers.gpu[first : first + view.num_gpus].tolist())
+        view._placed(gpus, tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in gpus)))
+        stay = Residency(number, gpus, {}, state.jobs.start_ns.item(number))
+        first = state.jobs.first_transfer.item(number)
+        for transfer in range(first, first + state.jobs.num_transfers.item(number)):
+            state.transfer_views[transfer] = TransferView(transfer, view, (), state.transfers, transfer, state.now)
+            stay.links_of[state.transfers.task.item(transfer)] = ()
+        state.stays.append(stay)
+
+
+def refuse_stops(state: RunState, settings: RunSettings) -> None:
+    """Raise InputError if jobs may leave their GPUs before they end, or the order is asked in Python."""
+    run = state.run
+    why = ""
+    if settings.disturbances.servers_fail or settings.capacity is not None:
+        why = "servers come and go"
+    elif run.asks_moves or hasattr(settings.order, "stops"):
+        why = "jobs are stopped or moved"
+    elif run.elastic:
+        why = "jobs are elastic"
+    elif run.order_ranked:
+        why = "the order is asked in Python, or remembers what it was asked"
+    elif settings.window is not None:
+        why = "the run is recorded"
+    if why:
+        raise InputError(f"{why}; expected a run whose jobs start once, by an order that is compiled")
+
+
+def _is_alike_each_time(settings: RunSettings) -> bool:
+    """Return whether nothing is drawn, or begun anew, for each run."""
+    policies = settings.order, settings.communication, settings.contention
+    return (
+        settings.disturbances == Disturbances()
+        and settings.path is None
+        and settings.watch is None
+        and (settings.span.warmup_ns, settings.span.until_ns) == (0, MAX_NS)
+        and not any(hasattr(policy, "begin") for policy in policies)
+    )

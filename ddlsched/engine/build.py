@@ -12,7 +12,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.engine.build_tasks import build_tasks, count_parts
-from ddlsched.engine.loop.codes import FIRST_RESIDENTS, KEY_WORDS, NEVER, JobState
+from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, JobState
 from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.engine.loop.room import count_room
 from ddlsched.errors import InputError, PluginError, guarded, label
@@ -24,6 +24,7 @@ from ddlsched.workload.job import Job, Workload
 
 __all__ = ["build_state", "make_covers", "make_steps", "num_large_enough"]
 
+_FIRST_RESIDENTS = 8
 _FIRST_ENTRIES = 1024
 _SAMPLES = 256
 _FIRST_SAMPLE_NS = 1_000_000
@@ -86,7 +87,7 @@ def build_state(
         needs=np.array(arrays.needs, np.int64),
         pending=pending,
         ready=np.zeros(len(pending), np.uint8),
-        residents=np.zeros((num_gpus, FIRST_RESIDENTS), np.int64),
+        residents=np.zeros((num_gpus, _FIRST_RESIDENTS), np.int64),
         heap=np.zeros(num_items, np.int64),
         position=np.full(num_items, -1, np.int64),
         end_ns=np.zeros(num_items, np.int64),

@@ -25,7 +25,7 @@ from ddlsched.engine.loop.from_python import (
     take_sample,
     take_samples,
 )
-from ddlsched.engine.loop.layout import State, make_records
+from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.outside_starts import OutsideStarts
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
@@ -122,7 +122,7 @@ class Simulation:
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
-        costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
+        self._costs = costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
         hops = HopTables(state, self._routes) if in_loop else None
@@ -133,7 +133,6 @@ class Simulation:
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
         self._outside = getattr(policies.placement, "advance_run", getattr(policies.communication, "advance_run", None))
-        self._costs = costs
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
@@ -205,12 +204,12 @@ class Simulation:
 
     def _advance(self) -> int:
         """Have the loop go on, or whoever calls it in the driver's stead, and return its question."""
-        return int(advance(self.arrays)) if self._outside is None else int(self._outside(self))
+        return int(advance(self._state.arrays)) if self._outside is None else int(self._outside(self))
 
     @property
-    def arrays(self) -> State:
-        """What the loop runs on now."""
-        return self._state.arrays
+    def state(self) -> RunState:
+        """The run as it stands."""
+        return self._state
 
     def outside_starts(self) -> OutsideStarts:
         """Return what starts this run's jobs in place of its placement policy; to be asked before the first event."""

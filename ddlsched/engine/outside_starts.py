@@ -41,8 +41,8 @@ class OutsideStarts:
         self._write_transfers(costs)
         self.may_begin_again = forms.all_compiled and not forms.have_memory and _is_alike_each_time(settings)
         """Whether another run of the same jobs is the same until its first decision, whatever its seed."""
-        self._first: list[np.ndarray] = []
         self._arrays: State = state.arrays
+        self._first: list[tuple[np.ndarray, np.ndarray]] = []
 
     def _write_transfers(self, costs: Costs) -> None:
         """Write down what the transfers of each job have on one server, where that takes no time."""
@@ -62,15 +62,15 @@ class OutsideStarts:
         """Keep the state before the first event, to begin with it again."""
         if self.may_begin_again:
             self._arrays = self._state.arrays
-            self._first = [array.copy() for array in self._arrays._replace(snapshots=np.zeros(0, np.int64))]
+            arrays = [_bytes_of(array) for array in self._arrays if array is not self._arrays.snapshots]
+            self._first = [(array, array.copy()) for array in arrays if len(array)]
 
     def begin_again(self) -> State:
         """Put everything back to before the first event."""
-        state, snapshots = self._state, self._arrays.snapshots
-        snapshots[: self._arrays.run.num_words.item(0)] = 0
-        for array, first in zip(self._arrays, self._first, strict=True):
-            if array is not snapshots:
-                array[...] = first
+        state = self._state
+        self._arrays.snapshots[: state.now.num_words.item(0)] = 0  # too large to be written whole
+        for array, first in self._first:
+            array[:] = first
         if state.stays:
             for view in state.views:
                 view._placed((), ())
@@ -112,6 +112,11 @@ class OutsideStarts:
             state.transfer_views[transfer] = TransferView(transfer, view, (), state.transfers, transfer, state.now)
             stay.links_of[state.transfers.task.item(transfer)] = ()
         state.stays.append(stay)
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """Return an array's own bytes, which are copied at once; records would be, field by field."""
+    return array.reshape(-1).view(np.ndarray).view(np.uint8)
 
 
 def refuse_stops(state: RunState, settings: RunSettings) -> None:

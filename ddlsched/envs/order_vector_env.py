@@ -90,7 +90,7 @@ class OrderVectorEnv(SteppedVectorEnv):
         if hasattr(self._placement, "begin"):
             starts.may_begin_again = False
         starts.remember()
-        most = int(simulation.arrays.jobs.num_transfers.max())
+        most = int(simulation.state.arrays.jobs.num_transfers.max())
         if most > len(self._arrays.whole):
             self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
         return starts

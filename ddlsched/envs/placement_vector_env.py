@@ -66,7 +66,7 @@ class PlacementVectorEnv(SteppedVectorEnv):
     def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts:
         starts = simulation.outside_starts()
         starts.remember()
-        most = int(simulation.arrays.jobs.num_transfers.max())
+        most = int(simulation.state.arrays.jobs.num_transfers.max())
         if most > len(self._arrays.whole):
             self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
         return starts

@@ -183,7 +183,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if simulation is not None and starts is not None:
             if run["question"] == Question.PLACEMENT:
                 self._starts_job(number, starts)
-                run["state"], run["standing"] = simulation.arrays.address, Standing.EVENTS.value
+                run["state"], run["standing"] = simulation.state.arrays.address, Standing.EVENTS.value
                 return
             if run["question"] == Question.DONE and starts.may_begin_again:
                 self._note_end(number, None)
@@ -195,7 +195,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if found is not simulation:
             self._simulations[number] = found
             self._starts[number] = self._adopt(number, found)
-        run["state"], run["standing"] = found.arrays.address, Standing.EVENTS.value
+        run["state"], run["standing"] = found.state.arrays.address, Standing.EVENTS.value
 
     def _advanced(self, number: int) -> Simulation | Result:
         """Have the driver of a run answer its question; return the run, or what it ended with."""
@@ -216,7 +216,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.results[number], self._ended[number] = result, True
         simulation = self._simulations[number]
         assert simulation is not None
-        jobs = simulation.arrays.jobs
+        jobs = simulation.state.jobs
         jct_s = (jobs.finish_ns - jobs.arrival_ns) / NS_PER_S
         self._average_jct_s[number], self._runs["job_seconds"][number] = jct_s.mean(), jct_s.sum()
         self._runs["now_s"][number] = (jobs.finish_ns / NS_PER_S).max()

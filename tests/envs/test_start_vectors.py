@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from algorithms.placement.first_fit import FirstFit
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, Workload, simulate
+from ddlsched.engine import build
 from ddlsched.envs import OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.gpu_order import is_gpu_order
@@ -190,6 +191,20 @@ def test_given_jobs_begin_again_as_they_did_first() -> None:
             episodes.append([])
             seen, *_ = vector.step(np.zeros(1, int))
     assert episodes[0] == episodes[1] == episodes[2]
+
+
+def test_more_jobs_on_a_gpu_than_its_list_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_FIRST_RESIDENTS", 1)
+    env, vector = PlacementEnv(GIVEN, cluster=SHARED), PlacementVectorEnv(2, GIVEN, cluster=SHARED)
+    observation, _ = env.reset(seed=1)
+    vector.reset(seed=1)
+    ended = False
+    while not ended:
+        action = int(observation["action_mask"].argmax())
+        observation, _, ended, _, _ = env.step(action)
+        _, _, together, _, _ = vector.step(np.full(2, action))
+    assert together.all()
+    assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(env.result)] * 2
 
 
 def test_the_spaces_are_those_of_the_single_environment() -> None:

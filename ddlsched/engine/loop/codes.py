@@ -14,7 +14,6 @@ from ddlsched.policies.transfer_states import TransferState
 __all__ = [
     "ASKS_PYTHON_BYTES",
     "FAILED",
-    "FIRST_RESIDENTS",
     "KEY_WORDS",
     "NEVER",
     "OFFLINE_BYTES",
@@ -144,9 +143,6 @@ OFFLINE_BYTES = np.int64(2**62)
 ASKS_PYTHON_BYTES = -1.0
 """The bytes, before its job is placed from outside, of a transfer that Python plans even on one server; of others, what
 it has there."""
-
-FIRST_RESIDENTS = 8
-"""Jobs that the list of each GPU has room for; Python makes room for more."""
 
 ROUNDS_BETWEEN_SIGNALS = 1_000_000
 """The loop visits Python after so many rounds, so that Ctrl-C is heard."""

@@ -6,8 +6,9 @@ its workers. What plans transfers over links is in Python, so that such a job go
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ASKS_PYTHON_BYTES, FIRST_RESIDENTS, ONE, ZERO, JobState
+from ddlsched.engine.loop.codes import ASKS_PYTHON_BYTES, ONE, ZERO, JobState
 from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.state import width_of
 from ddlsched.engine.loop.stepped_runs import log_share, place_job_at, remaining_service_ns
 
 __all__ = ["begin_round", "can_start_here", "end_round", "observe_job", "room_of", "start_here"]
@@ -46,11 +47,11 @@ def servers_of(s, gpus, count):
 def can_start_here(s, number, gpus):
     """Whether a job can start on GPUs, those of one server one after another: no transfer of it then crosses a link.
 
-    Where many jobs share a GPU its list may have to grow.
+    Python makes room for more jobs on a GPU.
     """
     job = s.jobs[number]
     for place in range(job.num_gpus):
-        if s.gpus[gpus[place]].num_residents >= FIRST_RESIDENTS:
+        if s.gpus[gpus[place]].num_residents == width_of(s.residents):
             return False
     if job.num_transfers == 0:
         return True

@@ -27,9 +27,9 @@ from ddlsched.engine.loop.from_python import (
 )
 from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
-from ddlsched.engine.outside_starts import OutsideStarts
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
+from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_progress import ProgressTeller
@@ -132,7 +132,7 @@ class Simulation:
         )
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
-        self._outside = getattr(policies.placement, "advance_run", getattr(policies.communication, "advance_run", None))
+        self._outside = policies.advance_run
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
@@ -207,13 +207,9 @@ class Simulation:
         return int(advance(self._state.arrays)) if self._outside is None else int(self._outside(self))
 
     @property
-    def state(self) -> RunState:
-        """The run as it stands."""
-        return self._state
-
-    def outside_starts(self) -> OutsideStarts:
-        """Return what starts this run's jobs in place of its placement policy; to be asked before the first event."""
-        return OutsideStarts(self._state, self._placing, self._costs, self._forms, self._settings)
+    def parts(self) -> RunParts:
+        """What does the run's work, for who does some of it in the driver's stead."""
+        return RunParts(self._state, self._placing, self._resizing, self._costs, self._forms, self._settings)
 
     def _parts(self) -> Iterator[Part]:
         """Yield what of the event loop the run calls, so that the run's own time is without compilation."""

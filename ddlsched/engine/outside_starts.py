@@ -1,4 +1,4 @@
-"""Runs whose jobs are started from outside of the loop and of the driver, and that may be begun again.
+"""Runs whose jobs are started from outside of the loop and of the driver.
 
 What starts a job in compiled code (``loop/start_steps.py``) writes no Python objects; here they are made of its arrays
 whenever Python is to look.
@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.codes import ASKS_PYTHON_BYTES
 from ddlsched.engine.loop.layout import State
 from ddlsched.engine.outcome import Residency
-from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError
 from ddlsched.policies.views import TransferView
-from ddlsched.units import MAX_NS, NS_PER_S
+from ddlsched.units import NS_PER_S
 
 __all__ = ["OutsideStarts"]
 
 
-class OutsideStarts:
-    """Starts jobs of a run, and begins the run again.
+class OutsideStarts(RepeatedRun):
+    """Starts jobs of a run.
 
     Raises
     ------
@@ -33,16 +31,11 @@ class OutsideStarts:
         Jobs may also leave their GPUs, or a policy in Python would have to be asked between two starts of an instant.
     """
 
-    def __init__(
-        self, state: RunState, placing: JobPlacement, costs: Costs, forms: PolicyForms, settings: RunSettings
-    ) -> None:
-        self._state, self._placing = state, placing
-        refuse_stops(state, settings)
-        self._write_transfers(costs)
-        self.may_begin_again = forms.all_compiled and not forms.have_memory and _is_alike_each_time(settings)
-        """Whether another run of the same jobs is the same until its first decision, whatever its seed."""
-        self._arrays: State = state.arrays
-        self._first: list[tuple[np.ndarray, np.ndarray]] = []
+    def __init__(self, parts: RunParts) -> None:
+        super().__init__(parts)
+        self._placing = parts.placing
+        refuse_stops(parts.state, parts.settings)
+        self._write_transfers(parts.costs)
 
     def _write_transfers(self, costs: Costs) -> None:
         """Write down what the transfers of each job have on one server, where that takes no time."""
@@ -57,27 +50,6 @@ class OutsideStarts:
             for transfer, planned in enumerate(costs.planned(number, [0], (0,)), first):
                 state.transfers.bytes[transfer] = planned.wire_bytes
                 state.transfers.latency_ns[transfer] = costs.latency_s(planned.cable_latency_s) * NS_PER_S
-
-    def remember(self) -> None:
-        """Keep the state before the first event, to begin with it again."""
-        if self.may_begin_again:
-            self._arrays = self._state.arrays
-            arrays = [_bytes_of(array) for array in self._arrays if array is not self._arrays.snapshots]
-            self._first = [(array, array.copy()) for array in arrays if len(array)]
-
-    def begin_again(self) -> State:
-        """Put everything back to before the first event."""
-        state = self._state
-        self._arrays.snapshots[: state.now.num_words.item(0)] = 0  # too large to be written whole
-        for array, first in self._first:
-            array[:] = first
-        if state.stays:
-            for view in state.views:
-                view._placed((), ())
-            state.stays.clear()
-            state.transfer_views.clear()
-        state.arrays = self._arrays
-        return self._arrays
 
     def start(self, number: int, gpus: list[int]) -> State:
         """Start a job on GPUs, in placement order, and return the state, which may have had to grow."""
@@ -114,11 +86,6 @@ class OutsideStarts:
         state.stays.append(stay)
 
 
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """Return an array's own bytes, which are copied at once; records would be, field by field."""
-    return array.reshape(-1).view(np.ndarray).view(np.uint8)
-
-
 def refuse_stops(state: RunState, settings: RunSettings) -> None:
     """Raise InputError if jobs may leave their GPUs before they end, or the order is asked in Python."""
     run = state.run
@@ -135,15 +102,3 @@ def refuse_stops(state: RunState, settings: RunSettings) -> None:
         why = "the run is recorded"
     if why:
         raise InputError(f"{why}; expected a run whose jobs start once, by an order that is compiled")
-
-
-def _is_alike_each_time(settings: RunSettings) -> bool:
-    """Return whether nothing is drawn, or begun anew, for each run."""
-    policies = settings.order, settings.communication, settings.contention
-    return (
-        settings.disturbances == Disturbances()
-        and settings.path is None
-        and settings.watch is None
-        and (settings.span.warmup_ns, settings.span.until_ns) == (0, MAX_NS)
-        and not any(hasattr(policy, "begin") for policy in policies)
-    )

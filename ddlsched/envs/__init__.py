@@ -15,6 +15,7 @@ except ImportError:
     raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
 
 from ddlsched.envs.allocation_env import AllocationEnv
+from ddlsched.envs.allocation_vector_env import AllocationVectorEnv
 from ddlsched.envs.communication_env import CommunicationEnv
 from ddlsched.envs.communication_vector_env import CommunicationVectorEnv
 from ddlsched.envs.order_env import OrderEnv
@@ -25,6 +26,7 @@ from ddlsched.envs.scheduling_env import SchedulingEnv
 
 __all__ = [
     "AllocationEnv",
+    "AllocationVectorEnv",
     "CommunicationEnv",
     "CommunicationVectorEnv",
     "OrderEnv",

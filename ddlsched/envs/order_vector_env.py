@@ -10,6 +10,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.driver import Simulation
+from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.gpu_choice import BY_LOAD, BY_SERVER, BY_SERVER_LOAD, MOST_KEYS, NO_ORDER
 from ddlsched.engine.loop.order_steps import OrderSteps, compile_decisions, decide_order
 from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
@@ -86,22 +87,25 @@ class OrderVectorEnv(SteppedVectorEnv):
         return {"placement": _StartedInBatches(wait, self._placement)}
 
     def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts:
-        starts = simulation.outside_starts()
+        starts = OutsideStarts(simulation.parts)
         if hasattr(self._placement, "begin"):
             starts.may_begin_again = False
         starts.remember()
-        most = int(simulation.state.arrays.jobs.num_transfers.max())
+        most = int(simulation.parts.state.arrays.jobs.num_transfers.max())
         if most > len(self._arrays.whole):
             self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
         return starts
 
-    def _starts_job(self, number: int, starts: OutsideStarts) -> None:
+    def _answers(self, number: int, outside: OutsideStarts) -> bool:
         run = self._runs[number]
+        if run["question"] != Question.PLACEMENT:
+            return False
         job, gpus = int(self._arrays.seen[number, run["job"]]), self._arrays.gpus[number]
-        chosen = starts.place(job) if gpus[0] < 0 else gpus[: starts.num_gpus(job)].tolist()
+        chosen = outside.place(job) if gpus[0] < 0 else gpus[: outside.num_gpus(job)].tolist()
         if chosen is not None:
-            starts.start(job, chosen)
+            outside.start(job, chosen)
             run["num_started"] += 1
+        return True
 
     def _decide(self) -> None:
         decide_order(self._runs, self._arrays, loop_address(), placing_address())

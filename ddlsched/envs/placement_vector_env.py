@@ -10,6 +10,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.driver import Simulation
+from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.placement_steps import PlacementSteps, compile_decisions, decide_places
 from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
 from ddlsched.engine.outside_starts import OutsideStarts
@@ -64,19 +65,22 @@ class PlacementVectorEnv(SteppedVectorEnv):
         return {"placement": _PlacedInBatches(wait)}
 
     def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts:
-        starts = simulation.outside_starts()
+        starts = OutsideStarts(simulation.parts)
         starts.remember()
-        most = int(simulation.state.arrays.jobs.num_transfers.max())
+        most = int(simulation.parts.state.arrays.jobs.num_transfers.max())
         if most > len(self._arrays.whole):
             self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
         return starts
 
-    def _starts_job(self, number: int, starts: OutsideStarts) -> None:
+    def _answers(self, number: int, outside: OutsideStarts) -> bool:
         run = self._runs[number]
-        starts.start(int(run["job"]), self._arrays.gpus[number, : run["num_chosen"]].tolist())
+        if run["question"] != Question.PLACEMENT:
+            return False
+        outside.start(int(run["job"]), self._arrays.gpus[number, : run["num_chosen"]].tolist())
         run["job"] = -1
         run["place"] += 1
         run["num_started"] += 1
+        return True
 
     def _decide(self) -> None:
         decide_places(self._runs, self._arrays, loop_address(), placing_address())

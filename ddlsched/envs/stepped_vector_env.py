@@ -14,7 +14,7 @@ from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing
-from ddlsched.engine.outside_starts import OutsideStarts
+from ddlsched.engine.repeated_run import RepeatedRun
 from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv
 from ddlsched.envs.stepping import Stepped
 from ddlsched.errors import InputError
@@ -66,7 +66,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._runs = np.zeros(num_envs, STEPPED_RUN)
         self._episodes: list[Stepped[Simulation] | None] = [None] * num_envs
         self._simulations: list[Simulation | None] = [None] * num_envs
-        self._starts: list[OutsideStarts | None] = [None] * num_envs
+        self._outside: list[RepeatedRun | None] = [None] * num_envs
         self.results: list[Result | None] = [None] * num_envs
         """Of the last episode of each run that has ended, as far as it was made: see :meth:`result`."""
         self._rewarded, self._average_jct_s = np.zeros(num_envs), np.zeros(num_envs)
@@ -85,12 +85,13 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def _seen(self) -> Observation:
         """Return what is observed, without the mask: the arrays that compiled code writes."""
 
-    def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts | None:
-        """Look at a run that stands before its first event; return what starts its jobs if its policies do not."""
+    def _adopt(self, number: int, simulation: Simulation) -> RepeatedRun | None:
+        """Look at a run that stands before its first event; return what does some work in its driver's stead."""
         return None
 
-    def _starts_job(self, number: int, starts: OutsideStarts) -> None:
-        """Start a job, or not, of which compiled code has asked Python."""
+    def _answers(self, number: int, outside: Any) -> bool:
+        """Answer a run's question in its driver's stead, unless that is to do so."""
+        return False
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -147,13 +148,13 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     def _draw(self, number: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Put a new run in a place, or the same again; it stands before its first event."""
         self._draws_left[number] -= 1
-        env, starts = self._envs[number], self._starts[number]
+        env, outside = self._envs[number], self._outside[number]
         jobs, of_run = env.drawn_run(seed, options)
         self._ended[number] = False
         self._runs[number] = np.zeros((), STEPPED_RUN)
         self._runs["num_jobs"][number] = len(jobs)
-        if starts is not None and starts.may_begin_again and env.workload is jobs:
-            self._runs["state"][number] = starts.begin_again().address
+        if outside is not None and outside.may_begin_again and env.workload is jobs:
+            self._runs["state"][number] = outside.begin_again().address
             return
         self._end(number)
 
@@ -179,13 +180,12 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _answer(self, number: int) -> None:
         """Let Python answer a run's question."""
-        simulation, starts, run = self._simulations[number], self._starts[number], self._runs[number]
-        if simulation is not None and starts is not None:
-            if run["question"] == Question.PLACEMENT:
-                self._starts_job(number, starts)
-                run["state"], run["standing"] = simulation.state.arrays.address, Standing.EVENTS.value
+        simulation, outside, run = self._simulations[number], self._outside[number], self._runs[number]
+        if simulation is not None and outside is not None:
+            if self._answers(number, outside):
+                run["state"], run["standing"] = simulation.parts.state.arrays.address, Standing.EVENTS.value
                 return
-            if run["question"] == Question.DONE and starts.may_begin_again:
+            if run["question"] == Question.DONE and outside.may_begin_again:
                 self._note_end(number, None)
                 return
         found = self._advanced(number)
@@ -194,17 +194,17 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             return
         if found is not simulation:
             self._simulations[number] = found
-            self._starts[number] = self._adopt(number, found)
-        run["state"], run["standing"] = found.state.arrays.address, Standing.EVENTS.value
+            self._outside[number] = self._adopt(number, found)
+        run["state"], run["standing"] = found.parts.state.arrays.address, Standing.EVENTS.value
 
     def _advanced(self, number: int) -> Simulation | Result:
         """Have the driver of a run answer its question; return the run, or what it ended with."""
-        episode, starts = self._episodes[number], self._starts[number]
+        episode, outside = self._episodes[number], self._outside[number]
         assert episode is not None
         if self._simulations[number] is None:
             return episode.advance()
-        if starts is not None:
-            starts.note()
+        if outside is not None:
+            outside.note()
         return episode.advance(int(self._runs["question"][number]))
 
     def _note_end(self, number: int, result: Result | None) -> None:
@@ -216,7 +216,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.results[number], self._ended[number] = result, True
         simulation = self._simulations[number]
         assert simulation is not None
-        jobs = simulation.state.jobs
+        jobs = simulation.parts.state.jobs
         jct_s = (jobs.finish_ns - jobs.arrival_ns) / NS_PER_S
         self._average_jct_s[number], self._runs["job_seconds"][number] = jct_s.mean(), jct_s.sum()
         self._runs["now_s"][number] = (jobs.finish_ns / NS_PER_S).max()
@@ -236,7 +236,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             ended = self._advanced(number)
             assert isinstance(ended, Result)
             found = self.results[number] = ended
-            self._starts[number] = None  # it cannot begin again
+            self._outside[number] = None  # it cannot begin again
         return found
 
     def _observed(self) -> Observation:
@@ -255,7 +255,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         episode = self._episodes[number]
         if episode is not None:
             episode.close()
-        self._episodes[number] = self._simulations[number] = self._starts[number] = None
+        self._episodes[number] = self._simulations[number] = self._outside[number] = None
 
     def close_extras(self, **_: Any) -> None:
         """End the runs that are under way."""

@@ -12,12 +12,13 @@ from gymnasium.vector import AutoresetMode
 from algorithms.placement.first_fit import FirstFit
 from ddlsched import Cluster, DataParallelIteration, Disturbances, Job, Server, Workload, simulate
 from ddlsched.engine import build
-from ddlsched.envs import OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
+from ddlsched.envs import AllocationEnv, AllocationVectorEnv, OrderEnv, OrderVectorEnv, PlacementEnv, PlacementVectorEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.gpu_order import is_gpu_order
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.results.result import Result
 from ddlsched.workload.dag import ComputeTask, IterationDag
+from ddlsched.workload.workload_specs import workload_of
 
 STREAM = "stream:load=1.3,num_jobs=40,scale=0.01"
 EXCLUSIVE = Cluster(num_servers=8, exclusive=True)
@@ -26,6 +27,9 @@ UNEVEN = Cluster(
     servers=tuple(Server(gpus=count, relative_speed=1 + count / 8) for count in (4, 2, 3, 8, 1, 6, 8)), exclusive=True
 )
 LEAFS = Cluster(num_servers=8, topology="leaf-spine:servers_per_leaf=2,spines=2")
+ELASTIC = "elastic-mix:hours=0.2"
+SMALL = Cluster(num_servers=4)
+FAILING = Disturbances(server_mtbf_s=2e5, server_repair_s=600.0)
 NUM_ENVS = 3
 
 
@@ -112,6 +116,19 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Any, dict[str, An
         GIVEN,
         {"cluster": SHARED, "placement": "random", "settings": {"order": "las"}},
     ),
+    "allocation": (AllocationEnv, AllocationVectorEnv, ELASTIC, {"cluster": SMALL}),
+    "allocation of given jobs": (
+        AllocationEnv,
+        AllocationVectorEnv,
+        workload_of(ELASTIC, 3),
+        {"cluster": SMALL, "settings": {"rescale_cost": "restart_s=30"}},
+    ),
+    "allocation with servers that fail": (
+        AllocationEnv,
+        AllocationVectorEnv,
+        ELASTIC,
+        {"cluster": SMALL, "settings": {"disturbances": FAILING, "rescale_cost": "up_s=18,down_s=12"}},
+    ),
     "order with another place": (
         OrderEnv,
         OrderVectorEnv,
@@ -124,6 +141,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Any, dict[str, An
 def outcome(result: Result) -> Any:
     """Return what must be the same to the bit."""
     stays = [(stay.job, stay.gpus, stay.from_ns, stay.to_ns, stay.links_of) for stay in result.finished.stays]
+    stays.append(result.finished.rescales)
     return result.jobs.to_csv(), result.gpus.to_csv(), result.links.to_csv(), sorted(stays, key=str)
 
 
@@ -238,9 +256,7 @@ def alone() -> Workload:
         (lambda: OrderVectorEnv(2, STREAM, placement="delay").reset(), "asks to be woken"),
         (lambda: PlacementVectorEnv(2, STREAM, settings={"order": "stopping-srtf"}).reset(), "stopped or moved"),
         (
-            lambda: PlacementVectorEnv(
-                2, STREAM, settings={"disturbances": Disturbances(server_mtbf_s=1e5, server_repair_s=10.0)}
-            ).reset(),
+            lambda: PlacementVectorEnv(2, STREAM, settings={"disturbances": FAILING}).reset(),
             "servers come and go",
         ),
         (lambda: PlacementVectorEnv(2, STREAM, settings={"timeline": True}).reset(), "the run is recorded"),

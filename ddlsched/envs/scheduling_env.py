@@ -78,6 +78,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._stepped: Stepped[Decision] | None = None
         self._decision: Decision | None = None
 
+    action_space: spaces.Discrete
     doors: ClassVar[frozenset[str]]
     """The arguments of :func:`ddlsched.simulate` that the environment gives."""
 
@@ -88,12 +89,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     def _check(self, jobs: Workload) -> None:
         """Raise InputError about jobs that the environment has no decisions for; by default none."""
 
-    num_actions: int
-    """What the action space has."""
-
     def _with_mask(self, observed: dict[str, spaces.Space[Any]], num_actions: int) -> None:
         """Set the spaces."""
-        self.num_actions = num_actions
         self.action_space = spaces.Discrete(num_actions)
         mask = spaces.Box(0, 1, (num_actions,), np.int8)
         self.observation_space = spaces.Dict({**observed, "action_mask": mask})
@@ -103,9 +100,9 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``.
 
-        A run without any decision is no episode: :meth:`draws` says how often another is drawn.
+        A run without any decision is no episode: another is drawn, up to 100 times unless its seed is given or jobs are the same.
         """
-        for draw in range(self.draws(options)):
+        for draw in range(self._draws(options)):
             first = self._begun(seed if draw == 0 else None, options)
             if not isinstance(first, Result):
                 self._decision = first
@@ -125,7 +122,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._stepped = Stepped(run)
         return self._stepped.advance()
 
-    def draws(self, options: dict[str, Any] | None) -> int:
+    def _draws(self, options: dict[str, Any] | None) -> int:
         """Return how many runs may be drawn until one has a decision: one if its seed is given or jobs are the same."""
         fixed = isinstance(self.workload, Workload) or "seed" in (options or {})
         return 1 if fixed else _MOST_DRAWS

@@ -62,7 +62,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._mask = np.ones((num_envs, first.num_actions), np.int8)
+        self._mask = np.ones((num_envs, first.action_space.n), np.int8)
         self._runs = np.zeros(num_envs, STEPPED_RUN)
         self._episodes: list[Stepped[Simulation] | None] = [None] * num_envs
         self._simulations: list[Simulation | None] = [None] * num_envs
@@ -142,7 +142,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
 
     def _begin(self, number: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Begin an episode in a place."""
-        self._draws_left[number] = self._envs[number].draws(options)
+        self._draws_left[number] = self._envs[number]._draws(options)
         self._draw(number, seed, options)
 
     def _draw(self, number: int, seed: int | None, options: dict[str, Any] | None) -> None:

@@ -126,7 +126,7 @@ def count_job_seconds(s, stepped):
     now_s = run.now_ns / 1e9
     stepped.job_seconds += (now_s - stepped.now_s) * stepped.num_there
     for place in range(stepped.num_arrived, run.next_arrival):
-        stepped.job_seconds += now_s - s.jobs[s.arrivals[place]].arrival_s
+        stepped.job_seconds += (run.now_ns - s.jobs[s.arrivals[place]].arrival_ns) / 1e9
     stepped.num_arrived, stepped.now_s = run.next_arrival, now_s
     stepped.num_there = run.next_arrival - (stepped.num_jobs - run.num_jobs_left)
 

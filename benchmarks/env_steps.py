@@ -4,11 +4,11 @@
     python benchmarks/env_steps.py --rivals rivals/bin/python
 
 Resets count. Everybody takes the first action that is allowed. The rivals simulate no iterations and no network: a job
-has a duration. So 200 such jobs, the same ones in every episode, are run by gpu-choochoo and here; below are the same
-environments with new jobs in every episode that train iterations on a network. hpcsim runs jobs of its own. gpu-choochoo
-asks also when nobody waits, at least once a simulated minute, and has no action mask; "while a job waits" counts only
-its other steps. What comes first (compiling, a place's first run) is not timed. The second table has what runs of the
-same jobs take that ask nobody, and what it takes to build one.
+has a duration. So 200 such jobs, the same ones in every episode, are run by gpu-choochoo and here; then the same
+environments with jobs that train iterations on a network, the same ones or new ones in every episode. hpcsim runs jobs
+of its own. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask; "while a
+job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed. The second table
+has what runs of the same jobs take that ask nobody, and what it takes to build one.
 """
 
 from __future__ import annotations
@@ -108,7 +108,13 @@ def durations() -> Workload:
 
 
 GIVEN = durations()
-A_DURATION, TRAINING, ELASTIC_TRAINING = "a duration", "iterations on a network", "samples on any GPUs"
+TRAINED, RESIZED = workload_of(STREAM, 1), workload_of(ELASTIC, 1)
+A_DURATION, TRAINING, ELASTIC_TRAINING = (
+    "a duration, given",
+    "iterations on a network, drawn",
+    "samples on any GPUs, drawn",
+)
+GIVEN_TRAINING, GIVEN_ELASTIC_TRAINING = "iterations on a network, given", "samples on any GPUs, given"
 ENVIRONMENTS: dict[tuple[str, str], Callable[[], SchedulingEnv]] = {
     ("OrderEnv", A_DURATION): lambda: OrderEnv(GIVEN, cluster=EXCLUSIVE),
     ("PlacementEnv", A_DURATION): lambda: PlacementEnv(GIVEN, cluster=EXCLUSIVE),
@@ -122,9 +128,11 @@ VECTORS: dict[tuple[str, str], Callable[[int], SteppedVectorEnv]] = {
     ("PlacementVectorEnv", A_DURATION): lambda count: PlacementVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
     ("OrderVectorEnv", TRAINING): lambda count: OrderVectorEnv(count, STREAM, cluster=EXCLUSIVE),
     ("PlacementVectorEnv", TRAINING): lambda count: PlacementVectorEnv(count, STREAM, cluster=EXCLUSIVE),
+    ("OrderVectorEnv", GIVEN_TRAINING): lambda count: OrderVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
+    ("PlacementVectorEnv", GIVEN_TRAINING): lambda count: PlacementVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
     ("CommunicationVectorEnv", TRAINING): lambda count: CommunicationVectorEnv(count, MICROSOFT),
     ("AllocationVectorEnv", ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, ELASTIC),
-    ("AllocationVectorEnv", "the same, given"): lambda count: AllocationVectorEnv(count, workload_of(ELASTIC, 1)),
+    ("AllocationVectorEnv", GIVEN_ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, RESIZED),
 }
 
 

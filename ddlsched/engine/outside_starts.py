@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.loop.codes import ASKS_PYTHON_BYTES
 from ddlsched.engine.loop.layout import State
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.repeated_run import RepeatedRun, RunParts
@@ -17,7 +15,6 @@ from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError
 from ddlsched.policies.views import TransferView
-from ddlsched.units import NS_PER_S
 
 __all__ = ["OutsideStarts"]
 
@@ -33,23 +30,9 @@ class OutsideStarts(RepeatedRun):
 
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
-        self._placing = parts.placing
+        self._placing, self._costs = parts.placing, parts.costs
+        self._gpu_of_worker: np.ndarray = parts.state.arrays.workers.gpu
         refuse_stops(parts.state, parts.settings)
-        self._write_transfers(parts.costs)
-
-    def _write_transfers(self, costs: Costs) -> None:
-        """Write down what the transfers of each job have on one server, where that takes no time."""
-        state = self._state
-        for number in range(len(state.workload)):
-            first, count = state.jobs.first_transfer.item(number), state.jobs.num_transfers.item(number)
-            if not count:
-                continue
-            if state.run.rerouting or not costs.has_plain_rings(number):
-                state.transfers.bytes[first : first + count] = ASKS_PYTHON_BYTES
-                continue
-            for transfer, planned in enumerate(costs.planned(number, [0], (0,)), first):
-                state.transfers.bytes[transfer] = planned.wire_bytes
-                state.transfers.latency_ns[transfer] = costs.latency_s(planned.cable_latency_s) * NS_PER_S
 
     def start(self, number: int, gpus: list[int]) -> State:
         """Start a job on GPUs, in placement order, and return the state, which may have had to grow."""
@@ -76,13 +59,16 @@ class OutsideStarts(RepeatedRun):
     def _note_start(self, number: int) -> None:
         state, view = self._state, self._state.views[number]
         first = state.jobs.first_worker.item(number)
-        gpus = tuple(state.arrays.workers.gpu[first : first + view.num_gpus].tolist())
-        view._placed(gpus, tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in gpus)))
-        stay = Residency(number, gpus, {}, state.jobs.start_ns.item(number))
-        first = state.jobs.first_transfer.item(number)
-        for transfer in range(first, first + state.jobs.num_transfers.item(number)):
-            state.transfer_views[transfer] = TransferView(transfer, view, (), state.transfers, transfer, state.now)
-            stay.links_of[state.transfers.task.item(transfer)] = ()
+        gpus = self._gpu_of_worker[first : first + view.num_gpus].tolist()
+        servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in gpus))
+        view._placed(tuple(gpus), servers)
+        stay = Residency(number, tuple(gpus), {}, state.jobs.start_ns.item(number))
+        planned = self._costs.planned(number, gpus, servers)
+        for transfer, plan in enumerate(planned, state.jobs.first_transfer.item(number)):
+            state.transfer_views[transfer] = TransferView(
+                transfer, view, plan.links, state.transfers, transfer, state.now, plan.shares
+            )
+            stay.links_of[state.transfers.task.item(transfer)] = plan.links
         state.stays.append(stay)
 
 

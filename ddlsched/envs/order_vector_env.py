@@ -17,7 +17,8 @@ from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
 from ddlsched.engine.outside_starts import OutsideStarts
 from ddlsched.envs.order_env import OrderEnv
 from ddlsched.envs.scheduling_env import Observation
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv, Wait
+from ddlsched.envs.start_vector_env import StartVectorEnv
+from ddlsched.envs.stepped_vector_env import Wait
 from ddlsched.errors import InputError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.choosing import begun_placement
@@ -32,7 +33,7 @@ __all__ = ["OrderVectorEnv"]
 _KEYS: dict[GpuKey, int] = {"load": BY_LOAD, "server": BY_SERVER, "server_load": BY_SERVER_LOAD}
 
 
-class OrderVectorEnv(SteppedVectorEnv):
+class OrderVectorEnv(StartVectorEnv):
     """Many runs of :class:`~ddlsched.envs.order_env.OrderEnv`, stepped by compiled code.
 
     So is ``placement`` if it is an order of GPUs (:class:`~ddlsched.policies.gpu_order.TakesGpusInOrder`), as ``lwf``
@@ -78,8 +79,6 @@ class OrderVectorEnv(SteppedVectorEnv):
             first_gpus=first_gpus,
             multiples=of_cluster.common_multiple // np.diff(first_gpus),
             columns=np.zeros((num_gpus, MOST_KEYS), np.int64),
-            whole=np.zeros(1, np.int64),
-            fractions=np.zeros((2, 1)),
         )
         compile_decisions()
 
@@ -87,13 +86,9 @@ class OrderVectorEnv(SteppedVectorEnv):
         return {"placement": _StartedInBatches(wait, self._placement)}
 
     def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts:
-        starts = OutsideStarts(simulation.parts)
+        starts = super()._adopt(number, simulation)
         if hasattr(self._placement, "begin"):
             starts.may_begin_again = False
-        starts.remember()
-        most = int(simulation.parts.state.arrays.jobs.num_transfers.max())
-        if most > len(self._arrays.whole):
-            self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
         return starts
 
     def _answers(self, number: int, outside: OutsideStarts) -> bool:
@@ -108,7 +103,7 @@ class OrderVectorEnv(SteppedVectorEnv):
         return True
 
     def _decide(self) -> None:
-        decide_order(self._runs, self._arrays, loop_address(), placing_address())
+        decide_order(self._runs, self._arrays, self._tables, loop_address(), placing_address())
 
     def _seen(self) -> Observation:
         return {"queue": self._arrays.queue}

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.placement_steps import PlacementSteps, compile_decisions, decide_places
 from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
 from ddlsched.engine.outside_starts import OutsideStarts
 from ddlsched.envs.placement_env import SERVER_FEATURES, PlacementEnv
 from ddlsched.envs.scheduling_env import Observation, SchedulingEnv
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv, Wait
+from ddlsched.envs.start_vector_env import StartVectorEnv
+from ddlsched.envs.stepped_vector_env import Wait
 from ddlsched.policies.queue_features import JOB_FEATURES
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.workload.job import Workload
@@ -24,7 +24,7 @@ from ddlsched.workload.job import Workload
 __all__ = ["PlacementVectorEnv"]
 
 
-class PlacementVectorEnv(SteppedVectorEnv):
+class PlacementVectorEnv(StartVectorEnv):
     """Many runs of :class:`~ddlsched.envs.placement_env.PlacementEnv`, stepped by compiled code.
 
     Jobs must not be stopped, moved or elastic, servers not fail, and the order must be one that is compiled.
@@ -56,21 +56,11 @@ class PlacementVectorEnv(SteppedVectorEnv):
             gpus=np.zeros((num_envs, num_gpus), np.int64),
             loads_ns=np.zeros((num_envs, num_gpus), np.int64),
             first_gpus=of_cluster.first_gpus.astype(np.int64),
-            whole=np.zeros(1, np.int64),
-            fractions=np.zeros((2, 1)),
         )
         compile_decisions()
 
     def _policies(self, env: SchedulingEnv, wait: Wait) -> dict[str, Any]:
         return {"placement": _PlacedInBatches(wait)}
-
-    def _adopt(self, number: int, simulation: Simulation) -> OutsideStarts:
-        starts = OutsideStarts(simulation.parts)
-        starts.remember()
-        most = int(simulation.parts.state.arrays.jobs.num_transfers.max())
-        if most > len(self._arrays.whole):
-            self._arrays = self._arrays._replace(whole=np.zeros(most, np.int64), fractions=np.zeros((2, most)))
-        return starts
 
     def _answers(self, number: int, outside: OutsideStarts) -> bool:
         run = self._runs[number]
@@ -83,7 +73,7 @@ class PlacementVectorEnv(SteppedVectorEnv):
         return True
 
     def _decide(self) -> None:
-        decide_places(self._runs, self._arrays, loop_address(), placing_address())
+        decide_places(self._runs, self._arrays, self._tables, loop_address(), placing_address())
 
     def _seen(self) -> Observation:
         return {"job": self._arrays.job, "servers": self._arrays.servers}

@@ -100,7 +100,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``.
 
-        A run without any decision is no episode: another is drawn, up to 100 times unless its seed is given or jobs are the same.
+        A run without any decision is no episode: another is drawn, up to 100 times, unless its seed or its jobs are
+        given.
         """
         for draw in range(self._draws(options)):
             first = self._begun(seed if draw == 0 else None, options)

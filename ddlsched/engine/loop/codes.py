@@ -12,7 +12,6 @@ import numpy as np
 from ddlsched.policies.transfer_states import TransferState
 
 __all__ = [
-    "ASKS_PYTHON_BYTES",
     "FAILED",
     "KEY_WORDS",
     "NEVER",
@@ -139,10 +138,6 @@ KEY_WORDS = 4
 
 OFFLINE_BYTES = np.int64(2**62)
 """What the free memory of an absent server's GPUs is lowered by: less than any job needs is left."""
-
-ASKS_PYTHON_BYTES = -1.0
-"""The bytes, before its job is placed from outside, of a transfer that Python plans even on one server; of others, what
-it has there."""
 
 ROUNDS_BETWEEN_SIGNALS = 1_000_000
 """The loop visits Python after so many rounds, so that Ctrl-C is heard."""

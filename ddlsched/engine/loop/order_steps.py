@@ -12,7 +12,7 @@ from numba.core import types
 from ddlsched.engine.loop.codes import ONE, ZERO, JobState, Question
 from ddlsched.engine.loop.gpu_choice import NO_ORDER, choose_gpus
 from ddlsched.engine.loop.jit import called_from_python, compiling, njit
-from ddlsched.engine.loop.start_steps import begin_round, can_start_here, end_round, observe_job, room_of, start_here
+from ddlsched.engine.loop.start_steps import begin_round, end_round, observe_job, room_of, starts_here, tables_type
 from ddlsched.engine.loop.state import state_at
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds
 
@@ -38,8 +38,8 @@ class OrderSteps(NamedTuple):
         What GPUs are ordered by for a job of as many GPUs as the row, ``MOST_KEYS`` numbers; one for all runs.
     first_gpus, multiples
         Of each server: its first GPU, and behind the last; and as of ``choose_gpus``. One for all runs.
-    columns, whole, fractions
-        Scratch of ``choose_gpus`` and :func:`~ddlsched.engine.loop.start_steps.start_here`.
+    columns
+        Scratch of ``choose_gpus``.
     """
 
     queue: np.ndarray
@@ -52,8 +52,6 @@ class OrderSteps(NamedTuple):
     first_gpus: np.ndarray
     multiples: np.ndarray
     columns: np.ndarray
-    whole: np.ndarray
-    fractions: np.ndarray
 
 
 @njit
@@ -111,7 +109,7 @@ def _observe(s, stepped, i, a):
 
 
 @njit
-def _act(s, stepped, i, a, placing_address):
+def _act(s, stepped, i, a, t, placing_address):
     """Do what was decided, and return what the run then stands at."""
     slot = stepped.action
     if slot == a.seen.shape[1]:
@@ -122,10 +120,9 @@ def _act(s, stepped, i, a, placing_address):
     chosen = order[0] != NO_ORDER and choose_gpus(s, number, order, a.first_gpus, a.multiples, a.columns, gpus)
     if not chosen:
         gpus[0] = -ONE
-    if not chosen or not can_start_here(s, number, gpus):
+    if not chosen or not starts_here(s, stepped, i, number, gpus, t, placing_address):
         stepped.job, stepped.question = slot, Question.PLACEMENT.value
         return Standing.QUESTION.value
-    start_here(s, stepped, number, gpus, a.whole, a.fractions, placing_address)
     _leave_slot(s, stepped, i, slot, a)
     return Standing.EVENTS.value
 
@@ -141,7 +138,7 @@ def _note_answer(s, stepped, i, a):
 
 
 @njit
-def _go_through(s, stepped, i, a, placing_address):
+def _go_through(s, stepped, i, a, t, placing_address):
     """Start who of the queue starts without a choice, and return what the run then stands at."""
     if stepped.job >= 0:
         _note_answer(s, stepped, i, a)
@@ -151,16 +148,17 @@ def _go_through(s, stepped, i, a, placing_address):
         return Standing.EVENTS.value
     if count > 1:
         return Standing.DECISION.value
-    return _act(s, stepped, i, a, placing_address)
+    return _act(s, stepped, i, a, t, placing_address)
 
 
 @called_from_python
-def decide_order(runs, a, loop_address, placing_address):
+def decide_order(runs, a, t, loop_address, placing_address):
     """Take each run whose events or action come next to its next decision or question.
 
     ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, of which ``place`` is the next of
-    the queue to be seen and ``num_chosen`` how many are seen; ``a`` are :class:`OrderSteps`. A run whose question is
-    ``PLACEMENT`` has the job that is seen at the place ``job`` for Python to start.
+    the queue to be seen and ``num_chosen`` how many are seen; ``a`` are :class:`OrderSteps`, ``t``
+    :class:`~ddlsched.engine.loop.start_steps.StartTables`. A run whose question is ``PLACEMENT`` has the job that is
+    seen at the place ``job`` for Python to start.
     """
     for i in range(len(runs)):
         stepped = runs[i]
@@ -168,10 +166,10 @@ def decide_order(runs, a, loop_address, placing_address):
             continue
         s = state_at(stepped.state)
         if stepped.standing == Standing.ACTION.value:
-            stepped.standing = _act(s, stepped, i, a, placing_address)
+            stepped.standing = _act(s, stepped, i, a, t, placing_address)
         while stepped.standing == Standing.EVENTS.value:
             if stepped.in_round == 1:
-                stepped.standing = _go_through(s, stepped, i, a, placing_address)
+                stepped.standing = _go_through(s, stepped, i, a, t, placing_address)
                 continue
             stepped.question = advance_at(loop_address, s)
             if stepped.question == Question.PLACEMENT.value:
@@ -191,7 +189,7 @@ def compile_decisions() -> None:
     """Compile what is called here, or load it."""
     number, real, flag = numba.int64, numba.float32, numba.int8
     arrays = [real[:, :, ::1], flag[:, ::1], number[:, ::1], flag[:, ::1], number[:, :, ::1], number[:, ::1]]
-    of_cluster = [number[:, ::1], number[::1], number[::1], number[:, ::1], number[::1], numba.float64[:, ::1]]
+    of_cluster = [number[:, ::1], number[::1], number[::1], number[:, ::1]]
     steps = types.NamedTuple((*arrays, *of_cluster), OrderSteps)
     with compiling():
-        decide_order.compile((numba.from_dtype(STEPPED_RUN)[::1], steps, number, number))
+        decide_order.compile((numba.from_dtype(STEPPED_RUN)[::1], steps, tables_type(), number, number))

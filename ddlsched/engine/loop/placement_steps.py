@@ -15,11 +15,11 @@ from ddlsched.engine.loop.loads import load_of
 from ddlsched.engine.loop.room import find_fitting
 from ddlsched.engine.loop.start_steps import (
     begin_round,
-    can_start_here,
     end_round,
     observe_job,
     room_of,
-    start_here,
+    starts_here,
+    tables_type,
 )
 from ddlsched.engine.loop.state import state_at
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
@@ -40,8 +40,6 @@ class PlacementSteps(NamedTuple):
         Of each GPU that the job may still be given; -1 of others.
     first_gpus
         Of each server, and behind the last; one for all runs.
-    whole, fractions
-        Scratch of :func:`~ddlsched.engine.loop.start_steps.start_here`.
     """
 
     job: np.ndarray
@@ -50,8 +48,6 @@ class PlacementSteps(NamedTuple):
     gpus: np.ndarray
     loads_ns: np.ndarray
     first_gpus: np.ndarray
-    whole: np.ndarray
-    fractions: np.ndarray
 
 
 @njit
@@ -144,7 +140,7 @@ def _choices(s, stepped, i, a):
 
 
 @njit
-def _go_through(s, stepped, i, a, placing_address):
+def _go_through(s, stepped, i, a, t, placing_address):
     """Place the queue as far as nobody has to choose, and return what the run then stands at; events: all is placed."""
     while True:
         if stepped.job < 0:
@@ -155,10 +151,9 @@ def _go_through(s, stepped, i, a, placing_address):
             stepped.place = place
             _begin_job(s, stepped, i, a)
         if stepped.num_chosen == s.jobs[stepped.job].num_gpus:
-            if not can_start_here(s, stepped.job, a.gpus[i]):
+            if not starts_here(s, stepped, i, stepped.job, a.gpus[i], t, placing_address):
                 stepped.question = Question.PLACEMENT.value
                 return Standing.QUESTION.value
-            start_here(s, stepped, stepped.job, a.gpus[i], a.whole, a.fractions, placing_address)
             _next_job(stepped)
             continue
         count, stepped.action = _choices(s, stepped, i, a)
@@ -168,11 +163,12 @@ def _go_through(s, stepped, i, a, placing_address):
 
 
 @called_from_python
-def decide_places(runs, a, loop_address, placing_address):
+def decide_places(runs, a, t, loop_address, placing_address):
     """Take each run whose events or action come next to its next decision or question.
 
-    ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, ``a`` are :class:`PlacementSteps`. A
-    run whose question is ``PLACEMENT`` has a job for Python to start, on the GPUs that are chosen.
+    ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, ``a`` are :class:`PlacementSteps`,
+    ``t`` :class:`~ddlsched.engine.loop.start_steps.StartTables`. A run whose question is ``PLACEMENT`` has a job for
+    Python to start, on the GPUs that are chosen.
     """
     for i in range(len(runs)):
         stepped = runs[i]
@@ -184,7 +180,7 @@ def decide_places(runs, a, loop_address, placing_address):
         stepped.standing = Standing.EVENTS.value
         while stepped.standing == Standing.EVENTS.value:
             if stepped.in_round == 1:
-                stepped.standing = _go_through(s, stepped, i, a, placing_address)
+                stepped.standing = _go_through(s, stepped, i, a, t, placing_address)
                 continue
             stepped.question = advance_at(loop_address, s)
             if stepped.question == Question.PLACEMENT.value:
@@ -200,7 +196,7 @@ def decide_places(runs, a, loop_address, placing_address):
 def compile_decisions() -> None:
     """Compile what is called here, or load it."""
     number, real, mask = numba.int64, numba.float32, numba.int8
-    arrays = [real[:, ::1], real[:, :, ::1], mask[:, ::1], number[:, ::1], number[:, ::1], number[::1], number[::1]]
-    steps = types.NamedTuple((*arrays, numba.float64[:, ::1]), PlacementSteps)
+    arrays = real[:, ::1], real[:, :, ::1], mask[:, ::1], number[:, ::1], number[:, ::1], number[::1]
+    steps = types.NamedTuple(arrays, PlacementSteps)
     with compiling():
-        decide_places.compile((numba.from_dtype(STEPPED_RUN)[::1], steps, number, number))
+        decide_places.compile((numba.from_dtype(STEPPED_RUN)[::1], steps, tables_type(), number, number))

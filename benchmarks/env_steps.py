@@ -7,8 +7,9 @@ Resets count. Everybody takes the first action that is allowed. The rivals simul
 has a duration. So 200 such jobs, the same ones in every episode, are run by gpu-choochoo and here; then the same
 environments with jobs that train iterations on a network, the same ones or new ones in every episode. hpcsim runs jobs
 of its own. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask; "while a
-job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed. The second table
-has what runs of the same jobs take that ask nobody, and what it takes to build one.
+job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed. "% compiled" is
+the part of the time in compiled calls. The second table has what runs of the same jobs take that ask nobody, and what
+it takes to build one.
 """
 
 from __future__ import annotations
@@ -165,10 +166,24 @@ def measured(env: SchedulingEnv) -> tuple[int, float]:
     return steps, time.process_time() - begin_s
 
 
-def measured_together(env: SteppedVectorEnv, episodes: int) -> tuple[int, float]:
-    """Return the decisions of some episodes of each run after its first, and the CPU seconds with their resets."""
+class CompiledTime:
+    """Counts the CPU seconds in the compiled calls of an environment."""
+
+    def __init__(self, env: SteppedVectorEnv) -> None:
+        self._decide, self.cpu_s = env._decide, 0.0
+        env._decide = self.decide  # type: ignore[method-assign]
+
+    def decide(self) -> None:
+        """Call it."""
+        begin_s = time.process_time()
+        self._decide()
+        self.cpu_s += time.process_time() - begin_s
+
+
+def measured_together(env: SteppedVectorEnv, episodes: int) -> tuple[int, float, float]:
+    """Return the decisions of some episodes of each run after its first, their CPU seconds, and those compiled."""
     seen, _ = env.reset(seed=1)
-    num_ended, to_end = 0, env.num_envs
+    num_ended, to_end, compiled = 0, env.num_envs, CompiledTime(env)
     begin_s, steps, ended = 0.0, 0, np.zeros(env.num_envs, bool)
     while num_ended < to_end:
         steps += env.num_envs - int(ended.sum())  # whose run has ended only begins anew
@@ -176,7 +191,10 @@ def measured_together(env: SteppedVectorEnv, episodes: int) -> tuple[int, float]
         num_ended += int(ended.sum())
         if num_ended >= to_end and not begin_s:
             begin_s, steps, to_end = time.process_time(), 0, num_ended + episodes * env.num_envs
-    return steps, time.process_time() - begin_s
+            compiled.cpu_s = 0.0
+    cpu_s = time.process_time() - begin_s
+    env.close()
+    return steps, cpu_s, compiled.cpu_s
 
 
 def cpu_ms(run: Callable[[], object]) -> float:
@@ -198,24 +216,31 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=2, help="of each run of a vectorised environment")
     asked = parser.parse_args()
     runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    compiled: dict[tuple[str, str], list[float]] = {}
     for make in ENVIRONMENTS.values():
         measured(make())  # What is compiled is compiled now.
     for _ in range(asked.repeats):
         for name, make in ENVIRONMENTS.items():
             runs.setdefault(name, []).append(measured(make()))
         for (name, job), together in VECTORS.items():
-            found = measured_together(together(asked.together), asked.episodes)
-            runs.setdefault((f"{name}, {asked.together} runs", job), []).append(found)
+            steps, cpu_s, compiled_s = measured_together(together(asked.together), asked.episodes)
+            key = f"{name}, {asked.together} runs", job
+            runs.setdefault(key, []).append((steps, cpu_s))
+            compiled.setdefault(key, []).append(100 * compiled_s / cpu_s)
         for rival, found in rivals(asked.rivals).items():
             runs.setdefault((rival, A_DURATION), []).append(found)
     rates = {key: statistics.median(steps / cpu_s for steps, cpu_s in own) for key, own in runs.items()}
+
+    def in_compiled(key: tuple[str, str]) -> int | None:
+        return round(statistics.median(compiled[key])) if key in compiled else None
+
     beside = [rates.get((rival, A_DURATION)) for rival in ("gpu-choochoo", "hpcsim")]
     rows = [
-        (name, job, runs[name, job][0][0], round(rate), *(rate / other if other else None for other in beside))
-        for (name, job), rate in rates.items()
+        (*key, runs[key][0][0], round(rate), *(rate / other if other else None for other in beside), in_compiled(key))
+        for key, rate in rates.items()
     ]
     notes = [f"Load average: {os.getloadavg()[0]:.1f}. To reach: 10 times the rivals'."]
-    columns = ("environment", "a job is", "decisions", "a CPU second", "x gpu-choochoo", "x hpcsim")
+    columns = ("environment", "a job is", "decisions", "a CPU second", "x gpu-choochoo", "x hpcsim", "% compiled")
     print(Table(title="Decisions per CPU second, resets included", columns=columns, rows=rows, notes=notes))
     rows = [(name, cpu_ms(run)) for name, run in UNASKED.items()]
     print(Table(title="A run without decisions", columns=("environment", "CPU ms"), rows=rows))

@@ -820,7 +820,9 @@ class Simulation:
         if self.interference:
             others = [other for other in self.residents if gpu in other.gpus and other is not state]
             shares = [self.interference.penalty_share(state.job.model, other.job.model) for other in others]
-            factor *= (1_000_000 + sum(round(1e6 * share) for share in shares)) / 1_000_000
+            penalties = [round(1e6 * share) for share in shares]
+            once = getattr(self.interference, "once", False)
+            factor *= (1_000_000 + (max(penalties, default=0) if once else sum(penalties))) / 1_000_000
         return state.durations_ns[task] if factor == 1.0 else round(state.durations_ns[task] * factor)
 
 

@@ -126,6 +126,8 @@ MESSAGES_BYTES = (0.0, 1.0, 1e6, 20e6, 99.2e6, 123456789.125)
 class ByModel:
     """Interference that is not the same both ways."""
 
+    once: bool = False
+
     def penalty_share(self, model: str | None, other: str | None) -> float:
         return {("a", "b"): 0.5, ("b", "a"): 0.1234567, (None, "a"): 7.0}.get((model, other), 0.0)
 
@@ -430,7 +432,7 @@ def settings(draw: st.DrawFn, *, disturbed: bool = True, grouped: bool = False) 
         disturbances=draw(disturbances(cluster.num_servers)) if disturbed else Disturbances(),
         until_s=draw(st.sampled_from((None, None, None, 0.05, 0.4))) if disturbed else None,
         seed=draw(st.integers(0, 3)),
-        interference=draw(st.sampled_from((None, None, UniformInterference(share=0.3), ByModel()))),
+        interference=draw(st.sampled_from((None, None, UniformInterference(share=0.3), ByModel(), ByModel(once=True)))),
         path=draw(st.sampled_from(PATHS)),
     )
 

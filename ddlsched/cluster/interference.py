@@ -24,7 +24,8 @@ class InterferenceModel(Protocol):
     """What a model of interference offers; see :class:`UniformInterference` for the shortest one.
 
     A compute task takes 1 + the sum of the penalties of all other jobs that are placed on its GPU when it begins times
-    as long as it would alone. Counted to the millionth.
+    as long as it would alone; with an attribute ``once`` that is true, 1 + the largest of them. Counted to the
+    millionth.
     """
 
     def penalty_share(self, model: str | None, other: str | None) -> float:
@@ -40,9 +41,12 @@ class UniformInterference:
     ----------
     share
         A share of a task's time alone for each other job; SJF-BSBF's ξ is 1 more.
+    once
+        However many others there are: what taking turns costs on a GPU that is filled (``experiments/gpu_sharing``).
     """
 
     share: float = 0.3
+    once: bool = False
 
     def __post_init__(self) -> None:
         _check("interference uniform: share", self.share)
@@ -62,6 +66,8 @@ class PairwiseInterference:
         The table; a row says what a job of ``other`` costs one of ``model``, so that a pair has two rows.
     otherwise_share
         The penalty of pairs without a row, of jobs without a model, too; by default such a pair is an error.
+    once
+        Of several others only the one with the largest penalty counts.
 
     Raises
     ------
@@ -71,6 +77,7 @@ class PairwiseInterference:
 
     file: str
     otherwise_share: float | None = None
+    once: bool = False
     _penalties: Mapping[tuple[str, str], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

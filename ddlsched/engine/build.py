@@ -67,7 +67,7 @@ def build_state(
     slowdowns = disturbances.slowdowns(num_gpus, rng)
     longest = max(len(workload), num_transfers)
     state = State(
-        run=_run(cluster, workload, disturbances, int(rng.integers(_SEEDS))),
+        run=_run(cluster, workload, disturbances, interference, int(rng.integers(_SEEDS))),
         jobs=jobs,
         tasks=arrays.tasks,
         workers=arrays.workers,
@@ -185,13 +185,20 @@ def _penalty_ppm(interference: InterferenceModel, model: str | None, other: str 
     return round(1e6 * float(share))
 
 
-def _run(cluster: Cluster, workload: Workload, disturbances: Disturbances, jitter_seed: int) -> Records:
+def _run(
+    cluster: Cluster,
+    workload: Workload,
+    disturbances: Disturbances,
+    interference: InterferenceModel | None,
+    jitter_seed: int,
+) -> Records:
     run = make_records("run", 1)
     run.wake_placement_ns = run.wake_communication_ns = -1
     run.next_capacity_ns = run.pause_ns = NEVER
     run.instant_ns = run.first_due = run.failed_door = -1
     run.num_gpus, run.num_jobs_left = cluster.num_gpus, len(workload)
     run.exclusive = cluster.exclusive
+    run.penalised_once = bool(getattr(interference, "once", False))
     run.sample_step_ns = run.next_sample_ns = _FIRST_SAMPLE_NS
     run.checkpoint_iterations = disturbances.checkpoint_iterations
     run.jitter_seed = jitter_seed

@@ -247,9 +247,11 @@ class Recorder(Watcher):
         self._undo.close()
         atexit.unregister(self.end)
         steps = {self._skip + 1 + place: self._made(*each) for place, each in enumerate(self._steps)}
-        if not steps or self._seat is None:
+        if not steps:
             why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 of them not kept)"
             raise InputError(f"record: {why}; expected a script that trains for longer, on several ranks")
+        if self._seat is None:
+            raise InputError("record: no step has a collective; expected a script whose ranks communicate")
         rank, ranks = self._seat
         path = self._folder / f"{rank}{SUFFIX}"
         with replacing(path, "recording") as file:

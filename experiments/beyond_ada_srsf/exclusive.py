@@ -31,6 +31,10 @@ FIFO = LWF | {"order": "fifo"} | NO_OVERLAP
 BASELINES_ALONE = {"SRSF(1)": "srsf_1", "FIFO that skips": "fifo"}
 """Both on exclusive GPUs."""
 SHARED = "GPUs shared at no cost: "
+PRICED = "GPUs shared at the measured cost: "
+PENALTIES = Path(__file__).resolve().parents[1] / "gpu_sharing" / "expected" / "penalties.csv"
+TURNS = {"interference": f"pairs:file={PENALTIES},once=true"}
+"""What turns on one GPU cost these models on an H100 that each of them fills (``experiments/gpu_sharing``)."""
 POLICIES: dict[str, dict[str, Any]] = {
     "SRSF(1)": LWF | NO_OVERLAP | ALONE,
     "FIFO, strict": FIFO | {"placement": InOrder(placement="lwf:kappa=1")} | ALONE,
@@ -42,8 +46,12 @@ POLICIES: dict[str, dict[str, Any]] = {
     "Block-SRTF": BLOCKS | ALONE,
     f"{SHARED}SRSF(1)": BASELINES["SRSF(1)"] | {"load_per_byte_s": None},
     f"{SHARED}Block-SRTF": BLOCKS,
+    f"{PRICED}SRSF(1)": BASELINES["SRSF(1)"] | {"load_per_byte_s": None} | TURNS,
+    f"{PRICED}Block-SRTF": BLOCKS | TURNS,
+    f"{PRICED}Block-SRTF, LAS for SRTF": BLOCKS | {"order": "las"} | TURNS,
 }
-"""All but the last two on exclusive GPUs. FIFO knows no length of a job; EASY estimates it as the time alone."""
+"""All but the last five on exclusive GPUs. FIFO and LAS know no length of a job; EASY estimates it as the time alone.
+The order says whose turn it is on a shared GPU, which a driver by itself does not ask."""
 MORE: dict[str, dict[str, Any]] = {
     "HiveD": FIFO | {"placement": "hived"} | ALONE,
     "Block-SRTF, lengths 0.3 off": BLOCKS | ALONE | {"disturbances": ddlsched.Disturbances(prediction_error=0.3)},
@@ -120,7 +128,7 @@ def report(done: Sweep, table: Table, out: Path) -> None:
         print(f"## {table.title}, {size}, against {baseline} with one job a GPU\n")
         print(f"{markdown(rows(comparison, baseline))}\n")
         comparison.to_csv(out / "tables" / f"{table.name}_against_{name}.csv", **CSV)
-    found = distances(summaries, table.scale, [policy for policy in POLICIES if policy.startswith(SHARED)])
+    found = distances(summaries, table.scale, [policy for policy in POLICIES if policy.startswith((SHARED, PRICED))])
     found.to_csv(out / "tables" / f"{table.name}_bound.csv", **CSV)
     print(distance_table(found))
 

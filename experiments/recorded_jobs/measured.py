@@ -16,6 +16,8 @@ from ddlsched.workload.recorded.recordings import read_recording
 RECORDINGS = Path(__file__).parent / "recordings"
 ALONE_ON_TESTBED, TOGETHER = "testbed-alone", "testbed-together"
 """Folders of what ``record.py --together`` records."""
+ON_GPU = "gpu"
+"""Folder of what ``record.py --gpu`` records."""
 
 
 class Line(NamedTuple):

@@ -1,4 +1,4 @@
-"""Records the jobs anew (needs PyTorch): ``record.py [--steps 100] [--rounds 4]``, or ``record.py --together``.
+"""Records the jobs anew (needs PyTorch): ``record.py [--steps 100] [--rounds 4]``, ``--together``, or ``--gpu``.
 
 A job takes two gloo ranks with one thread each. With fewer than four free cores ranks and gloo's threads wait for each
 other, and times vary several-fold: record on a machine with nothing else to do. The bucket sizes of the sweep take
@@ -7,6 +7,9 @@ turns, round by round, and meet the same machine.
 ``--together`` needs root, too. It records the three jobs on the testbed, each alone (a fifth of the steps) and then all
 at once, with a rank of each on either of two servers whose cards have 100 Mbit/s: their steps then are mostly
 communication, with which two cores keep up.
+
+``--gpu`` records them, and ResNet-50 (needs torchvision), with both ranks on this machine's first GPU; gloo sends the
+gradients through the host's memory.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from measured import ALONE_ON_TESTBED, RECORDINGS, TOGETHER, fitted
+from measured import ALONE_ON_TESTBED, ON_GPU, RECORDINGS, TOGETHER, fitted
 from together import counts_of
 
 from ddlsched import Cluster
@@ -36,6 +39,7 @@ from ddlsched.workload.recorded.recordings import read_recording, recording_text
 
 HERE = Path(__file__).parent
 JOBS = ("cnn", "gpt", "recommender")
+GPU_JOBS = (*JOBS, "resnet")
 SWEPT_MB = (0.5, 1, 4, 25)
 SKIP = 5
 RATES = 0.01
@@ -50,6 +54,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="to keep of a job (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="of the sweep (default: %(default)s)")
     parser.add_argument("--together", action="store_true", help="on the testbed, alone and all at once")
+    parser.add_argument("--gpu", action="store_true", help="on this machine's GPU")
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="for which jobs run together (default: %(default)s)"
     )
@@ -58,6 +63,10 @@ def main() -> None:
     print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
     if given.together:
         record_together(given.out, given.steps // 5, given.seconds)
+        return
+    if given.gpu:
+        for name in GPU_JOBS:
+            keep(given.out / ON_GPU / name, [recorded(name, 1, given.steps, device="cuda")])
         return
     for name in JOBS:
         keep(given.out / name, [recorded(name, 1, given.steps)])
@@ -92,11 +101,16 @@ def in_namespace(name: str) -> list[str]:
 
 
 def recorded(
-    name: str, bucket_mb: float, steps: int, address: str = "127.0.0.1", within: Within = lambda _: ()
+    name: str,
+    bucket_mb: float,
+    steps: int,
+    address: str = "127.0.0.1",
+    within: Within = lambda _: (),
+    device: str = "cpu",
 ) -> list[RankTrace]:
     """Run a script and return what its ranks recorded."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["--steps", str(steps + SKIP + 1), "--bucket-mb", str(bucket_mb)]
+        arguments = ["--steps", str(steps + SKIP + 1), "--bucket-mb", str(bucket_mb), "--device", device]
         script = HERE / "scripts" / f"{name}.py"
         paths = run_recorded(
             script, arguments, Path(folder), ranks=2, skip=SKIP, most_steps=steps, address=address, within=within

@@ -18,6 +18,7 @@ import astra_sim
 import together
 from measured import (
     ALONE_ON_TESTBED,
+    ON_GPU,
     RECORDINGS,
     TOGETHER,
     Line,
@@ -41,6 +42,7 @@ from ddlsched.workload.recorded.merging import RecordedIteration, merged
 from ddlsched.workload.recorded.rank_steps import MarkKind
 
 JOBS = ("cnn", "gpt", "recommender")
+GPU_JOBS = (*JOBS, "resnet")
 SWEPT_MB = (0.5, 1, 4, 25)
 ITERATIONS = 20
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "training_traces" / "chakra_synthetic"
@@ -57,7 +59,7 @@ def simulated_s(dag: IterationDag, network: Line) -> float:
     return float(result.summary()["makespan_s"]) / ITERATIONS
 
 
-def alone(folder: Path) -> list[dict[str, object]]:
+def alone(folder: Path, names: Sequence[str] = JOBS) -> list[dict[str, object]]:
     """Return a row a job.
 
     Simulated from all of its steps; from every second one, against the others; and replayed step by step, computation
@@ -66,7 +68,7 @@ def alone(folder: Path) -> list[dict[str, object]]:
     compared with the longest rank of each step.
     """
     rows: list[dict[str, object]] = []
-    for name in JOBS:
+    for name in names:
         ranks = traces(name, folder)
         recorded, network, measured_s = merged(ranks), fitted([ranks]), iteration_s(ranks)
         here_s = simulated_s(recorded.dag, network)
@@ -186,6 +188,8 @@ def main() -> None:
     tables = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
     if (folder / TOGETHER).is_dir():
         tables["together"] = on_testbed(folder)
+    if (folder / ON_GPU).is_dir():
+        tables["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
     for name, rows in tables.items():
         print(f"{name}\n{_text(rows)}\n")
         if out is not None:

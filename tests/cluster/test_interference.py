@@ -44,6 +44,16 @@ def test_penalties_of_several_jobs_add_up() -> None:
     assert ends_s == [1.5, 1.5 + 1.25, 1.5 + 1.25 + 1.0]
 
 
+def test_penalties_counted_once_are_the_largest(tmp_path: Path) -> None:
+    many = [job(name, 1) for name in "abc"]
+    assert finishes(*many, interference="uniform:share=0.25,once=true") == [1.25, 1.25 + 1.25, 1.25 + 1.25 + 1.0]
+    table = tmp_path / "penalties.csv"
+    table.write_text("model,other,penalty_share\nx,y,0.5\nx,z,2\n")
+    pairs = PairwiseInterference(file=str(table), otherwise_share=0.0, once=True)
+    jobs = [job("a", 1, model="x"), job("b", 1, model="y"), job("c", 1, model="z")]
+    assert finishes(*jobs, interference=pairs) == [3.0, 4.0, 5.0]
+
+
 def test_a_table_says_what_each_pair_costs(tmp_path: Path) -> None:
     table = tmp_path / "penalties.csv"
     table.write_text("model,other,penalty_share\nx,y,0.5\ny,x,2\n")

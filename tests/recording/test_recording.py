@@ -184,6 +184,7 @@ def test_command_writes_job_recordings_and_picture(tmp_path: Path, monkeypatch: 
         ("raise SystemExit(3)", ("train.py: rank ", "ended with status 3", "expected a script that ends")),
         (BEGIN, ("train.py: rank ", "ended with status 1")),
         (BEGIN + "distributed.reduce(inputs, 0)", ("ended with status 1",)),
+        (BEGIN + TRAIN, ("ended with status 1",)),  # each rank for itself
     ],
 )
 def test_a_script_that_cannot_be_recorded_is_told_in_a_line(

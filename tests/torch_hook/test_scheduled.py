@@ -25,7 +25,8 @@ import json, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from ddlsched.torch import scheduled
-rank, size, store, gate, token, job, steps, pause_s = json.loads(sys.argv[1])
+rank, size, store, gate, token, job, steps, pause_s, device = json.loads(sys.argv[1])
+torch.set_default_device(device)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
 
 def gradients(view, wrap):
@@ -101,7 +102,7 @@ def gates(token: Path) -> Iterator[list[Gate]]:
 
 
 def start(
-    gate: Gate, token: Path, job: str, size: int, *, steps: int = 3, pause_s: float = 0.0
+    gate: Gate, token: Path, job: str, size: int, *, steps: int = 3, pause_s: float = 0.0, device: str = "cpu"
 ) -> list[subprocess.Popen[str]]:
     store = token.with_name(f"store-{job}")
     return [
@@ -110,7 +111,7 @@ def start(
                 sys.executable,
                 "-c",
                 RANK,
-                json.dumps([rank, size, str(store), gate.address, str(token), job, steps, pause_s]),
+                json.dumps([rank, size, str(store), gate.address, str(token), job, steps, pause_s, device]),
             ],
             env=ENVIRONMENT,
             stdout=subprocess.PIPE,
@@ -140,6 +141,15 @@ def test_gradients_are_plain_ddps_to_the_bit(gates: list[Gate], token: Path, siz
     assert {row["iteration"] for row in rows} == {0, 1, 2}
     assert len({row["task"] for row in rows}) >= 3  # several buckets
     assert max(int(str(row["chunks"])) for row in rows) > 1 or not chunking
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+@pytest.mark.parametrize("chunking", [[], ["--chunk-bytes", "30000", "--window", "3"]])
+def test_gradients_on_a_gpu_are_plain_ddps_to_the_bit(gates: list[Gate], token: Path, chunking: list[str]) -> None:
+    gates.append(Gate(token, "--communication", "bounded-overlap:limit=9", *chunking))
+    found = results(start(gates[0], token, "a", 2, steps=20, device="cuda"))
+    assert found == [{"same": True, "nonzero": True, "tensors": 10}] * 2
+    assert {row["iteration"] for row in gates[0].rows()} == set(range(20))
 
 
 def test_two_jobs_take_turns_and_stay_exact_under_a_policy_that_pauses(gates: list[Gate], token: Path) -> None:

@@ -150,10 +150,13 @@ def add_penalties(s, gpu):
     for place in range(count):
         worker = s.workers[s.residents[gpu, place]]
         kind = s.jobs[worker.job].kind
-        worker.penalty_ppm = 0
+        added = largest = 0
         for other in range(count):
             if other != place:
-                worker.penalty_ppm += s.penalties_ppm[kind, s.jobs[s.workers[s.residents[gpu, other]].job].kind]
+                penalty_ppm = s.penalties_ppm[kind, s.jobs[s.workers[s.residents[gpu, other]].job].kind]
+                added += penalty_ppm
+                largest = max(largest, penalty_ppm)
+        worker.penalty_ppm = largest if s.run[0].penalised_once == 1 else added
 
 
 @njit

@@ -17,10 +17,12 @@ def train(model: nn.Module, loss_of: Loss) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--bucket-mb", type=float, default=1.0)
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
+    torch.set_default_device(given.device)  # on which batches are drawn
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
-    parallel = DistributedDataParallel(model, bucket_cap_mb=given.bucket_mb)
+    parallel = DistributedDataParallel(model.to(given.device), bucket_cap_mb=given.bucket_mb)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.01)
     for _ in range(given.steps):
         optimizer.zero_grad()

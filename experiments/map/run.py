@@ -77,9 +77,12 @@ class Simulated:
 
 
 def only(points: Sequence[Point], wanted: Sequence[str]) -> list[Point]:
-    """Return the points that have each wanted value of an axis, such as ``load=0.8``."""
-    pairs = [text.partition("=") for text in wanted]
-    return [point for point in points if all(_text(point.axes[axis]) == value for axis, _, value in pairs)]
+    """Return the points that have on each axis that is named one of its wanted values, such as ``load=0.8``."""
+    values: dict[str, list[str]] = {}
+    for text in wanted:
+        axis, _, value = text.partition("=")
+        values.setdefault(axis, []).append(value)
+    return [point for point in points if all(_text(point.axes[axis]) in some for axis, some in values.items())]
 
 
 def _text(value: object) -> str:
@@ -111,16 +114,17 @@ def explored(
     *,
     adding: bool = True,
     known: Mapping[Point, pd.DataFrame] | None = None,
+    wanted: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the rows of the first points, and of those halfway where the answer changes, as long as time is left.
 
-    Half of the points that are simulated together are halfway ones, if there are so many and they are to be added.
-    Those ``known`` are not simulated; their rows come first.
+    Half of the points that are simulated together are halfway ones, if there are so many that are ``wanted`` and they
+    are to be added. Those ``known`` are not simulated; their rows come first.
     """
     found = dict(known or {})
     while not found or time.monotonic() < until_s:
-        known = {point: earning(rows) for point, rows in found.items()} if adding else {}
-        between = halfway(known)[: AT_ONCE // 2]
+        differing = {point: earning(rows) for point, rows in found.items()} if adding else {}
+        between = only(halfway(differing), wanted)[: AT_ONCE // 2]
         waiting = [point for point in first if point not in found and point not in between]
         batch = [*waiting[: AT_ONCE - len(between)], *between][: most - len(found)]
         if not batch:
@@ -149,7 +153,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, metavar="N", help="a point; default: 2, with --full 20")
     parser.add_argument("--most-points", type=int, default=300, metavar="N", help="default: %(default)s")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="AXIS=VALUE", help="of the first points; adds none halfway"
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="points with one of the values given of each axis; those halfway only with --known",
     )
     parser.add_argument(
         "--known",
@@ -197,7 +205,8 @@ def main() -> int:
     most = given.most_points if given.full else QUICK_POINTS
     until_s = time.monotonic() + 60 * given.minutes
     known = known_points(given.known, simulated.seeds)
-    report(explored(simulated, first, most, until_s, adding=not given.only, known=known), given.out)
+    adding = bool(known) or not given.only
+    report(explored(simulated, first, most, until_s, adding=adding, known=known, wanted=given.only), given.out)
     return 0
 
 

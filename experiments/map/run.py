@@ -91,7 +91,7 @@ def _text(value: object) -> str:
 
 def rows_in(file: Path) -> pd.DataFrame:
     """Return the rows of a map's table."""
-    return pd.read_csv(file, dtype={"load": str}).fillna({"trace": ""})
+    return pd.read_csv(file, dtype={"load": str, "trace": str}).fillna({"trace": ""})
 
 
 def known_points(files: Sequence[Path], seeds: int) -> dict[Point, pd.DataFrame]:

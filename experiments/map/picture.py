@@ -39,15 +39,16 @@ def picture(table: pd.DataFrame, folder: Path) -> list[Path]:
     cells = {Point(**dict(zip(Point.__dataclass_fields__, place, strict=True))): rows for place, rows in groups.items()}
     drawn = {point: rows for point, rows in cells.items() if any(_is_of(point, kind) for _, kind in KINDS)}
     levels = {axis: _met(axis, drawn) for axis in ("gbps", "load")}
+    kinds = [(title, kind) for title, kind in KINDS if any(_is_of(point, kind) for point in drawn)]
     with in_style():
         figure = shown_figure(10.5, 5.4)
-        for number, (title, kind) in enumerate(KINDS):
-            axes = figure.add_subplot(-(-len(KINDS) // COLUMNS), COLUMNS, number + 1)
+        for number, (title, kind) in enumerate(kinds):
+            axes = figure.add_subplot(-(-len(kinds) // COLUMNS), COLUMNS, number + 1)
             axes.set_title(title)
             for point, rows in drawn.items():
                 if _is_of(point, kind):
                     _draw(axes, (levels["gbps"].index(point.gbps), levels["load"].index(point.load)), rows)
-            _label(axes, levels, left=number % COLUMNS == 0, low=number >= len(KINDS) - COLUMNS)
+            _label(axes, levels, left=number % COLUMNS == 0, low=number >= len(kinds) - COLUMNS)
         figure.suptitle(_title(drawn))
         figure.legend(handles=_legend(_seen(drawn)), loc="outside lower center", ncols=3 + len(_seen(drawn)))
         return save(figure, folder / "map")

@@ -4,8 +4,12 @@
     python benchmarks/env_steps.py --rivals rivals/bin/python
 
 Resets count. Everybody takes the first action that is allowed. The rivals simulate no iterations and no network: a job
-has a duration. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask;
-"while a job waits" counts only its other steps. The second table has what runs of the same jobs take that ask nobody.
+has a duration. So 200 such jobs, the same ones in every episode, are run by gpu-choochoo and here; then the same
+environments with jobs that train iterations on a network, the same ones or new ones in every episode. hpcsim runs jobs
+of its own. gpu-choochoo asks also when nobody waits, at least once a simulated minute, and has no action mask; "while a
+job waits" counts only its other steps. What comes first (compiling, a place's first run) is not timed. "% compiled" is
+the part of the time in compiled calls. The second table has what runs of the same jobs take that ask nobody, and what
+it takes to build one.
 """
 
 from __future__ import annotations
@@ -16,33 +20,42 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from benchmark_tables import Table
 
-from ddlsched import Cluster, simulate
+from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.envs import (
     AllocationEnv,
+    AllocationVectorEnv,
     CommunicationEnv,
     CommunicationVectorEnv,
     OrderEnv,
+    OrderVectorEnv,
     PlacementEnv,
+    PlacementVectorEnv,
     SchedulingEnv,
 )
+from ddlsched.envs.stepped_vector_env import SteppedVectorEnv
+from ddlsched.policies.doors import Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import ComputeTask, IterationDag
+from ddlsched.workload.workload_specs import workload_of
 
 RIVALS = """
-import contextlib, io, json, time
+import contextlib, io, json, sys, time
 import numpy as np
 from gpu_choochoo.envs.scheduler_env import GPUSchedulerEnv
 from hpcsim.rl.env import EnvConfig, HPCGreenEnv
 
+arrivals_s, gpus, durations_s = json.loads(sys.argv[1])
+
 def choochoo():
-    rng = np.random.default_rng(1)
-    arrivals_s = np.cumsum(rng.exponential(60, 200)).tolist()
     nodes = [dict(node_id=f"n{n}", gpu_type="A100", total_gpus=4, total_vram_gb=320) for n in range(16)]
-    jobs = [dict(job_id=f"j{n}", arrival_time=at, gpus_required=int(rng.choice([1, 2, 4])), vram_required_gb=10.0,
-                 duration_sec=float(rng.lognormal(7, 1))) for n, at in enumerate(arrivals_s)]
+    jobs = [dict(job_id=f"j{n}", arrival_time=at, gpus_required=count, vram_required_gb=10.0, duration_sec=duration)
+            for n, (at, count, duration) in enumerate(zip(arrivals_s, gpus, durations_s))]
     env = GPUSchedulerEnv(nodes, jobs, max_queue_obs=16, max_nodes=16)
     seen, _ = env.reset(seed=1)
     steps, waiting, ended = 0, 0, False
@@ -62,29 +75,83 @@ def hpcsim():
     return {"hpcsim": steps}
 
 found = {}
-for run in (choochoo, hpcsim):
-    begin_s = time.process_time()
+for run, times in (choochoo, 5), (hpcsim, 1):
     with contextlib.redirect_stdout(io.StringIO()):
-        counted = run()
-    cpu_s = time.process_time() - begin_s
+        run()
+        begin_s = time.process_time()
+        for _ in range(times):
+            counted = run()
+    cpu_s = (time.process_time() - begin_s) / times
     found |= {name: (steps, cpu_s) for name, steps in counted.items()}
 print(json.dumps(found))
 """
+NUM_JOBS = 200
+RNG = np.random.default_rng(1)
+ARRIVALS_S = np.cumsum(RNG.exponential(60, NUM_JOBS)).tolist()
+GPUS = RNG.choice([1, 2, 4], NUM_JOBS).tolist()
+DURATIONS_S = RNG.lognormal(7, 1, NUM_JOBS).tolist()
 EXCLUSIVE = Cluster(exclusive=True)
 STREAM, MICROSOFT, ELASTIC = (
     "stream:load=0.9,num_jobs=200,scale=0.05",
     "microsoft-160:scale=0.01",
     "elastic-mix:hours=1",
 )
-ENVIRONMENTS: dict[str, Callable[[], SchedulingEnv]] = {
-    "order": lambda: OrderEnv(STREAM, cluster=EXCLUSIVE),
-    "placement": lambda: PlacementEnv(STREAM, cluster=EXCLUSIVE),
-    "communication": lambda: CommunicationEnv(MICROSOFT),
-    "allocation": lambda: AllocationEnv(ELASTIC),
+
+
+def durations() -> Workload:
+    """Return the jobs that gpu-choochoo gets, each of one task."""
+    jobs = []
+    for number, (arrival_s, num_gpus, duration_s) in enumerate(zip(ARRIVALS_S, GPUS, DURATIONS_S, strict=True)):
+        iteration = IterationDag((ComputeTask(name="run", duration_ns=ns_from_s(duration_s)),))
+        given = {"job_id": f"j{number}", "arrival_s": arrival_s, "num_gpus": num_gpus, "iteration": iteration}
+        jobs.append(Job(**given, iterations=1, gpu_memory_mb=1e4))
+    return Workload.of(jobs)
+
+
+GIVEN = durations()
+TRAINED, RESIZED = workload_of(STREAM, 1), workload_of(ELASTIC, 1)
+A_DURATION, TRAINING, ELASTIC_TRAINING = (
+    "a duration, given",
+    "iterations on a network, drawn",
+    "samples on any GPUs, drawn",
+)
+GIVEN_TRAINING, GIVEN_ELASTIC_TRAINING = "iterations on a network, given", "samples on any GPUs, given"
+ENVIRONMENTS: dict[tuple[str, str], Callable[[], SchedulingEnv]] = {
+    ("OrderEnv", A_DURATION): lambda: OrderEnv(GIVEN, cluster=EXCLUSIVE),
+    ("PlacementEnv", A_DURATION): lambda: PlacementEnv(GIVEN, cluster=EXCLUSIVE),
+    ("OrderEnv", TRAINING): lambda: OrderEnv(STREAM, cluster=EXCLUSIVE),
+    ("PlacementEnv", TRAINING): lambda: PlacementEnv(STREAM, cluster=EXCLUSIVE),
+    ("CommunicationEnv", TRAINING): lambda: CommunicationEnv(MICROSOFT),
+    ("AllocationEnv", ELASTIC_TRAINING): lambda: AllocationEnv(ELASTIC),
 }
+VECTORS: dict[tuple[str, str], Callable[[int], SteppedVectorEnv]] = {
+    ("OrderVectorEnv", A_DURATION): lambda count: OrderVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
+    ("PlacementVectorEnv", A_DURATION): lambda count: PlacementVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
+    ("OrderVectorEnv", TRAINING): lambda count: OrderVectorEnv(count, STREAM, cluster=EXCLUSIVE),
+    ("PlacementVectorEnv", TRAINING): lambda count: PlacementVectorEnv(count, STREAM, cluster=EXCLUSIVE),
+    ("OrderVectorEnv", GIVEN_TRAINING): lambda count: OrderVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
+    ("PlacementVectorEnv", GIVEN_TRAINING): lambda count: PlacementVectorEnv(count, TRAINED, cluster=EXCLUSIVE),
+    ("CommunicationVectorEnv", TRAINING): lambda count: CommunicationVectorEnv(count, MICROSOFT),
+    ("AllocationVectorEnv", ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, ELASTIC),
+    ("AllocationVectorEnv", GIVEN_ELASTIC_TRAINING): lambda count: AllocationVectorEnv(count, RESIZED),
+}
+
+
+class FirstAllowed:
+    """The allocation that the environments are measured with: all wait but the last, which gets its fewest."""
+
+    def allocate(self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float) -> dict[str, Allocation]:
+        """Return what the last job gets."""
+        del capacity, now_s
+        return {job.job_id: Allocation(job.job.min_gpus) for job in jobs[-1:]}
+
+
 UNASKED: dict[str, Callable[[], object]] = {
-    "order and placement": lambda: simulate(STREAM, EXCLUSIVE, seed=1),
+    "order and placement, a duration": lambda: simulate(GIVEN, EXCLUSIVE, seed=1),
+    "order and placement, iterations on a network": lambda: simulate(STREAM, EXCLUSIVE, seed=1),
     "communication": lambda: simulate(MICROSOFT, communication="bounded-overlap:limit=1", seed=1),
+    "allocation": lambda: simulate(ELASTIC, allocation=FirstAllowed(), seed=1),
+    "a run of a vector is built, a duration": lambda: PlacementVectorEnv(1, GIVEN, cluster=EXCLUSIVE).reset(),
 }
 
 
@@ -99,16 +166,35 @@ def measured(env: SchedulingEnv) -> tuple[int, float]:
     return steps, time.process_time() - begin_s
 
 
-def measured_together(num_envs: int) -> tuple[int, float]:
-    """Return the decisions of an episode each of several runs, and the CPU seconds that they took with their resets."""
-    begin_s = time.process_time()
-    env = CommunicationVectorEnv(num_envs, MICROSOFT)
-    seen, _ = env.reset(options={"seed": 1})
-    steps, ended = 0, np.zeros(num_envs, bool)
-    while not ended.all():
+class CompiledTime:
+    """Counts the CPU seconds in the compiled calls of an environment."""
+
+    def __init__(self, env: SteppedVectorEnv) -> None:
+        self._decide, self.cpu_s = env._decide, 0.0
+        env._decide = self.decide  # type: ignore[method-assign]
+
+    def decide(self) -> None:
+        """Call it."""
+        begin_s = time.process_time()
+        self._decide()
+        self.cpu_s += time.process_time() - begin_s
+
+
+def measured_together(env: SteppedVectorEnv, episodes: int) -> tuple[int, float, float]:
+    """Return the decisions of some episodes of each run after its first, their CPU seconds, and those compiled."""
+    seen, _ = env.reset(seed=1)
+    num_ended, to_end, compiled = 0, env.num_envs, CompiledTime(env)
+    begin_s, steps, ended = 0.0, 0, np.zeros(env.num_envs, bool)
+    while num_ended < to_end:
+        steps += env.num_envs - int(ended.sum())  # whose run has ended only begins anew
         seen, _, ended, _, _ = env.step(seen["action_mask"].argmax(axis=1))
-        steps += num_envs
-    return steps, time.process_time() - begin_s
+        num_ended += int(ended.sum())
+        if num_ended >= to_end and not begin_s:
+            begin_s, steps, to_end = time.process_time(), 0, num_ended + episodes * env.num_envs
+            compiled.cpu_s = 0.0
+    cpu_s = time.process_time() - begin_s
+    env.close()
+    return steps, cpu_s, compiled.cpu_s
 
 
 def cpu_ms(run: Callable[[], object]) -> float:
@@ -127,26 +213,46 @@ def main() -> None:
     parser.add_argument("--rivals", help="a Python that has the rivals")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--together", type=int, default=32, help="runs of the vectorised environment")
+    parser.add_argument("--episodes", type=int, default=2, help="of each run of a vectorised environment")
     asked = parser.parse_args()
-    runs: dict[str, list[tuple[int, float]]] = {}
+    runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    compiled: dict[tuple[str, str], list[float]] = {}
     for make in ENVIRONMENTS.values():
         measured(make())  # What is compiled is compiled now.
-    measured_together(2)
     for _ in range(asked.repeats):
         for name, make in ENVIRONMENTS.items():
-            runs.setdefault(f"ddlsched, {name}", []).append(measured(make()))
-        together = f"ddlsched, communication, {asked.together} at once"
-        runs.setdefault(together, []).append(measured_together(asked.together))
-        if asked.rivals:
-            done = subprocess.run([asked.rivals, "-c", RIVALS], capture_output=True, text=True, check=True)
-            for name, found in json.loads(done.stdout).items():
-                runs.setdefault(name, []).append(tuple(found))
-    rows = [(name, own[0][0], statistics.median(steps / cpu_s for steps, cpu_s in own)) for name, own in runs.items()]
+            runs.setdefault(name, []).append(measured(make()))
+        for (name, job), together in VECTORS.items():
+            steps, cpu_s, compiled_s = measured_together(together(asked.together), asked.episodes)
+            key = f"{name}, {asked.together} runs", job
+            runs.setdefault(key, []).append((steps, cpu_s))
+            compiled.setdefault(key, []).append(100 * compiled_s / cpu_s)
+        for rival, found in rivals(asked.rivals).items():
+            runs.setdefault((rival, A_DURATION), []).append(found)
+    rates = {key: statistics.median(steps / cpu_s for steps, cpu_s in own) for key, own in runs.items()}
+
+    def in_compiled(key: tuple[str, str]) -> int | None:
+        return round(statistics.median(compiled[key])) if key in compiled else None
+
+    beside = [rates.get((rival, A_DURATION)) for rival in ("gpu-choochoo", "hpcsim")]
+    rows = [
+        (*key, runs[key][0][0], round(rate), *(rate / other if other else None for other in beside), in_compiled(key))
+        for key, rate in rates.items()
+    ]
     notes = [f"Load average: {os.getloadavg()[0]:.1f}. To reach: 10 times the rivals'."]
-    columns = ("environment", "decisions", "a CPU second")
+    columns = ("environment", "a job is", "decisions", "a CPU second", "x gpu-choochoo", "x hpcsim", "% compiled")
     print(Table(title="Decisions per CPU second, resets included", columns=columns, rows=rows, notes=notes))
     rows = [(name, cpu_ms(run)) for name, run in UNASKED.items()]
     print(Table(title="A run without decisions", columns=("environment", "CPU ms"), rows=rows))
+
+
+def rivals(python: str | None) -> dict[str, tuple[int, float]]:
+    """Return the steps of each rival's episode, and the CPU seconds that it took."""
+    if not python:
+        return {}
+    jobs = json.dumps([ARRIVALS_S, GPUS, DURATIONS_S])
+    done = subprocess.run([python, "-c", RIVALS, jobs], capture_output=True, text=True, check=True)
+    return {name: tuple(found) for name, found in json.loads(done.stdout).items()}
 
 
 if __name__ == "__main__":

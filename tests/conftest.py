@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import hypothesis
@@ -16,6 +19,8 @@ hypothesis.settings.register_profile("default", deadline=None, derandomize=True)
 FUZZ = int(os.environ.get("FUZZ", 0))
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=max(FUZZ, 1))
 hypothesis.settings.load_profile("fuzz" if FUZZ else "default")
+
+COMPILED = pytest.StashKey[Future[None]]()
 
 
 def default_signals() -> None:
@@ -30,14 +35,24 @@ def default_signals() -> None:
 
 
 def pytest_configure(config) -> None:
-    """Compile the event loop once, before parallel test processes would each do it."""
+    """Begin to compile the event loop, once, while parallel test processes look for their tests."""
     default_signals()
+    gc.set_threshold(20_000, 20, 20)  # Python's garbage is looked for among all that the compiler keeps, more seldom
+    # Otherwise each of the processes that tests start would compile all sources that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if paths := os.environ.get("PYTHONPATH"):  # a relative one is another folder to processes that start elsewhere
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths.split(os.pathsep))
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         from ddlsched.simulation import warm_up
 
-        warm_up()
+        config.stash[COMPILED] = ThreadPoolExecutor(1).submit(warm_up)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node, ids) -> None:
+    """Let no test begin before the event loop is compiled: each process would do it."""
+    node.config.stash[COMPILED].result()
 
 
 @pytest.fixture(autouse=True)

@@ -220,6 +220,7 @@ def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[
     """Weighted max-min sharing, level by level; ``transfers`` by number, with all that share links with them."""
     weights = {t: min(max(round(model.weight(t) * 2**20), 1), 2**40) / 2**20 for t in transfers}
     levels = {t: model.level(t) for t in transfers}
+    counted = {t: {link: units_on(t, weights[t], link) for link in dict.fromkeys(t.links)} for t in transfers}
     alone = 1.0 / model.alone_per_byte_s
     full = {link: alone * network.links[link].relative_bandwidth for t in transfers for link in t.links}
     free = dict(full)
@@ -228,7 +229,10 @@ def shares(model: Any, transfers: Sequence[Transfer], network: Network) -> dict[
         if level > 0:
             free = {link: 0.0 if free[link] < 1e-9 * full[link] else free[link] for link in free}
         while open_ := [t for t in transfers if levels[t] == level and t not in rates]:
-            units = {link: sum(units_on(t, weights[t], link) for t in open_) for link in free}
+            units = dict.fromkeys(free, 0.0)
+            for t in open_:
+                for link, own in counted[t].items():
+                    units[link] += own
             share, tightest = min((free[link] / units[link], link) for link in free if units[link])
             for t in open_:
                 if tightest in t.links:

@@ -306,6 +306,7 @@ class Simulation:
     disturbances: Disturbances
     slowdowns: list[float]
     jitter_seed: int
+    jitter: np.ndarray
     changes: list[CapacityChange]
     to_come: list[RunningJob]
     now_ns: int = 0
@@ -816,7 +817,7 @@ class Simulation:
             bits = self.jitter_seed
             for number in (state.number, state.gpus.index(gpu), state.iteration, task, state.restarts):
                 bits = scatter((bits + number) % 2**32)
-            factor *= float(jitter_factors(self.disturbances.jitter_cv)[bits // 2**20])
+            factor *= float(self.jitter[bits // 2**20])
         if self.interference:
             others = [other for other in self.residents if gpu in other.gpus and other is not state]
             shares = [self.interference.penalty_share(state.job.model, other.job.model) for other in others]
@@ -871,6 +872,7 @@ def reference_simulate(
         disturbances=disturbances,
         slowdowns=disturbances.slowdowns(cluster.num_gpus, streams[3]).tolist(),
         jitter_seed=int(streams[3].integers(2**32)),
+        jitter=jitter_factors(disturbances.jitter_cv),
         changes=list(disturbances.capacity_changes(cluster.num_servers, streams[4])),
         to_come=list(jobs),
         elastic=Elastic(allocation, rescale_cost or (lambda change: 0.0)) if allocation else None,

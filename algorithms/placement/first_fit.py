@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.gpu_order import GpuKey, TakesGpusInOrder
 
 __all__ = ["FirstFit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstFit:
+class FirstFit(TakesGpusInOrder):
     """The first GPUs, in server order, with enough free memory."""
 
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Return the first eligible GPUs."""
-        gpus = cluster.eligible_gpus(job)
-        return gpus[: job.num_gpus] if len(gpus) >= job.num_gpus else None
+    def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
+        """Return nothing: GPUs go by their number."""
+        return ()

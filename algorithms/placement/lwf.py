@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ddlsched.errors import InputError
-from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.policies.gpu_order import GpuKey, TakesGpusInOrder
 from ddlsched.units import is_whole
 
 __all__ = ["LeastWorkloadFirst"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastWorkloadFirst:
+class LeastWorkloadFirst(TakesGpusInOrder):
     """Small jobs on the least-loaded GPUs anywhere, large ones server by server, the least-loaded first.
 
     Parameters
@@ -34,14 +31,6 @@ class LeastWorkloadFirst:
         if not is_whole(self.kappa, 0):
             raise InputError(f"lwf: kappa is {self.kappa}; expected a whole number from 0")
 
-    def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
-        """Return the GPUs; ties of load go to the lower server, then the lower GPU."""
-        gpus = cluster.eligible(job)
-        if len(gpus) < job.num_gpus:
-            return None
-        if job.num_gpus <= self.kappa:
-            return cluster.least_loaded(gpus, job.num_gpus)
-        servers = cluster.servers_of(gpus)
-        order = np.lexsort((gpus, cluster.loads_of(gpus), servers, cluster.server_ranks(servers)))
-        chosen: list[GpuId] = gpus[order[: job.num_gpus]].tolist()
-        return chosen
+    def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
+        """Return the load, or for a large job the server's first; ties of load go to the lower server and GPU."""
+        return ("load",) if num_gpus <= self.kappa else ("server_load", "server", "load")

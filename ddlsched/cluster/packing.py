@@ -39,12 +39,9 @@ def take_nearest(
     on_server = Counter(server_of(gpu) for gpu in mine)
     for server in sorted(on_server, key=lambda server: (-on_server[server], server)):
         added += _take(pool, server, count - len(added))
-    others = sorted(pool, key=lambda server: (-len(pool[server]), server)) if len(added) < count else []
-    for place, server in enumerate(others):
-        left = count - len(added)
-        if left <= len(pool[server]):
-            enough = [other for other in others[place:] if len(pool[other]) >= left]
-            return added + _take(pool, min(enough, key=lambda other: (len(pool[other]), other)), left)
+    while pool and (left := count - len(added)):
+        enough = [(len(there), server) for server, there in pool.items() if len(there) >= left]
+        _, server = min(enough) if enough else min((-len(there), server) for server, there in pool.items())
         added += _take(pool, server, left)
     return added
 

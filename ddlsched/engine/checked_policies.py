@@ -76,6 +76,12 @@ class CheckedPolicies:
         self.allocation, self.path, self._rescale_cost = allocation, path, rescale_cost
 
     @property
+    def advance_run(self) -> Callable[[Any], int] | None:
+        """What calls the loop in the driver's stead, given the run, and returns its question, if a policy does."""
+        asked = self.placement, self.communication, self.allocation
+        return next((policy.advance_run for policy in asked if hasattr(policy, "advance_run")), None)
+
+    @property
     def placement_has_rounds(self) -> bool:
         """Whether the placement policy decides about all jobs that wait at once."""
         return hasattr(self.placement, "place_round")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
+from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_progress import ProgressTeller
@@ -121,23 +122,22 @@ class Simulation:
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
-        costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
+        self._costs = costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
-        self._moving: StopsAndMoves | None = None
-        if moving:
-            self._moving = StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill)
+        self._moving = (
+            StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
+        )
         self._resizing = Rescaling(state, policies, costs, self._placing)
         self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
-        self._advance = getattr(policies.communication, "advance_run", advance)
+        self._outside = policies.advance_run
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
         self._kept = KeptSlices(short=self._recorded_job is not None)
-        self._idle = 0
-        self._compiling_s = 0.0
+        self._idle, self._compiling_s = 0, 0.0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -174,7 +174,7 @@ class Simulation:
         state = self._state
         ensure_compiled(state.run, self._parts())
         state.run.pause_ns = self._settings.span.warmup_ns or self._pause_at_end()
-        answers = {
+        answers: dict[int, Callable[[], None]] = {
             Question.KEYS: self._rank,
             Question.PLACEMENT: self._place,
             Question.PATHS: self._placing.reroute,
@@ -188,7 +188,7 @@ class Simulation:
         }
         begin = time.perf_counter()
         teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
-        while (question := self._advance(state.arrays)) in answers or self._goes_on_after(question):
+        while (question := self._advance()) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()
             if teller is not None:
@@ -201,6 +201,15 @@ class Simulation:
         if question == Question.CLOCK_OVERFLOW:
             raise SimulationError(f"at {state.now_s} s: a task would end beyond the clock's {MAX_NS / NS_PER_S:.4g} s")
         return self._finish(engine_s)
+
+    def _advance(self) -> int:
+        """Have the loop go on, or whoever calls it in the driver's stead, and return its question."""
+        return int(advance(self._state.arrays)) if self._outside is None else int(self._outside(self))
+
+    @property
+    def parts(self) -> RunParts:
+        """What does the run's work, for who does some of it in the driver's stead."""
+        return RunParts(self._state, self._placing, self._resizing, self._costs, self._forms, self._settings)
 
     def _parts(self) -> Iterator[Part]:
         """Yield what of the event loop the run calls, so that the run's own time is without compilation."""

@@ -62,13 +62,24 @@ class ElasticJobs:
     def __init__(self, workload: Workload, columns: Columns) -> None:
         self._columns = columns
         jobs = [(job.arrival_ns, n, job) for n, job in enumerate(workload) if isinstance(job, ElasticJob)]
-        self._to_come = [Holding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
+        self._all = [Holding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
+        self._to_come = [*self._all]
         self.there: dict[int, Holding] = {}
         """By number."""
-        self._seen_left = len(workload)
+        self._num_jobs = self._seen_left = len(workload)
+
+    @property
+    def all_jobs(self) -> list[ElasticJob]:
+        """All of the run, in no order."""
+        return [holding.job for holding in self._all]
 
     def __bool__(self) -> bool:
         return bool(self.there or self._to_come)
+
+    def begin_again(self) -> None:
+        """Put all back to before the first arrival."""
+        self._to_come = [Holding(held.job, held.number, compute_ns=held.compute_ns) for held in self._all]
+        self.there, self._seen_left = {}, self._num_jobs
 
     def take_in(self, now_ns: int, finished: int, num_jobs_left: int) -> None:
         """Take in the arrivals until now and let those go whose state is ``finished``."""
@@ -181,7 +192,7 @@ def choose_gpus(
         held = [gpu for gpu in change.holding.gpus if gpu not in taken]
         kept[change.holding.number] = _keep(held, change.num_gpus, server_of)
         taken.update(kept[change.holding.number])
-    pool = free_by_server(set(free) - taken, server_of)
+    pool = free_by_server([gpu for gpu in free if gpu not in taken], server_of)
     for change in sorted(rest, key=lambda c: (len(kept[c.holding.number]) - c.num_gpus, c.holding.number)):
         mine = kept[change.holding.number]
         added = take_nearest(pool, change.num_gpus - len(mine), mine, server_of)

@@ -98,6 +98,10 @@ class JobPlacement:
                 yield number, chosen
             place += 1
 
+    def place(self, number: int) -> list[int] | None:
+        """Ask where a job runs."""
+        return self._asker.place(self._state.views[number], self.view())
+
     def _note_reservations(self) -> None:
         """Note the reservations that are new or have changed."""
         now_ns, reserved_ns = self._state.now_ns, self._asker.reservations_ns()

@@ -144,6 +144,11 @@ class PolicyForms:
         """Whether the loop never asks Python for an order, a transfer or a rate."""
         return all(form.is_compiled for form in self._forms())
 
+    @property
+    def have_memory(self) -> bool:
+        """Whether an answer of one of them may depend on what it was asked before."""
+        return any(form.has_memory for form in self._forms())
+
     def loop_asks_for_paths(self, recorded: bool, in_python: str) -> bool:
         """Return whether the loop asks a path policy itself; a line on stderr says why one that is compiled is not.
 
@@ -246,7 +251,7 @@ class PolicyForms:
         overlaps
             Whether some job computes while it communicates: what it has left then falls while it sends or waits.
         """
-        if not self.all_compiled or any(form.has_memory for form in self._forms()):
+        if not self.all_compiled or self.have_memory:
             return False
         if self.contention.reads & (PROGRESS | BYTES | CLOCK):
             return False

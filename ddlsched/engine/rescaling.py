@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
@@ -9,7 +11,7 @@ from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.run_state import RunState
-from ddlsched.policies.doors import DROP
+from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView
 from ddlsched.workload.rescale import Rescale
 
@@ -27,13 +29,27 @@ class Rescaling:
     def allocate(self) -> None:
         """Ask the policy and carry out its answer."""
         state, elastic = self._state, self.jobs
-        elastic.take_in(state.now_ns, JobState.FINISHED, state.now.num_jobs_left.item(0))
-        answer = self._asker.allocate(elastic.views(state.now_ns), self._capacity(), state.now_s)
+        self.take_in()
+        self.carry_out(self._asker.allocate(elastic.views(state.now_ns), self._capacity(), state.now_s))
+
+    def take_in(self) -> None:
+        """Take in the elastic jobs that have arrived, and let those go that have finished."""
+        state = self._state
+        self.jobs.take_in(state.now_ns, JobState.FINISHED, state.now.num_jobs_left.item(0))
+
+    def carry_out(self, answer: Mapping[str, Allocation | Drop]) -> None:
+        """Give the jobs what is answered, which was checked."""
+        elastic = self.jobs
         self._carry_out(elastic.changes(answer))
         for number in [n for n, holding in elastic.there.items() if answer.get(holding.job.job_id) is DROP]:
             self._drop(number)
         for holding in elastic.there.values():
             holding.had, holding.samples_lost = holding.gpus, 0
+
+    def begin_again(self) -> None:
+        """Forget all that was carried out."""
+        self.jobs.begin_again()
+        self.rescales.clear()
 
     def _capacity(self) -> CapacityView:
         state = self._state

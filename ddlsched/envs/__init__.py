@@ -15,13 +15,26 @@ except ImportError:
     raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
 
 from ddlsched.envs.allocation_env import AllocationEnv
+from ddlsched.envs.allocation_vector_env import AllocationVectorEnv
 from ddlsched.envs.communication_env import CommunicationEnv
 from ddlsched.envs.communication_vector_env import CommunicationVectorEnv
 from ddlsched.envs.order_env import OrderEnv
+from ddlsched.envs.order_vector_env import OrderVectorEnv
 from ddlsched.envs.placement_env import PlacementEnv
+from ddlsched.envs.placement_vector_env import PlacementVectorEnv
 from ddlsched.envs.scheduling_env import SchedulingEnv
 
-__all__ = ["AllocationEnv", "CommunicationEnv", "CommunicationVectorEnv", "OrderEnv", "PlacementEnv", "SchedulingEnv"]
+__all__ = [
+    "AllocationEnv",
+    "AllocationVectorEnv",
+    "CommunicationEnv",
+    "CommunicationVectorEnv",
+    "OrderEnv",
+    "OrderVectorEnv",
+    "PlacementEnv",
+    "PlacementVectorEnv",
+    "SchedulingEnv",
+]
 
 for _name in ("Order", "Placement", "Communication", "Allocation"):
     if f"ddlsched/{_name}-v0" not in _gymnasium.registry:

@@ -21,10 +21,10 @@ from ddlsched.policies.queue_features import log_share
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 
-__all__ = ["AllocationEnv"]
+__all__ = ["JOB_FEATURES", "SUMS", "AllocationEnv"]
 
-_JOB_FEATURES = ("gpus", "least", "most", "samples_left", "waited", "rescaling_left")
-_SUMS = ("gpus_left", "jobs_left", "jobs")
+JOB_FEATURES = ("gpus", "least", "most", "samples_left", "waited", "rescaling_left")
+SUMS = ("gpus_left", "jobs_left", "jobs")
 
 
 class AllocationEnv(SchedulingEnv):
@@ -50,8 +50,8 @@ class AllocationEnv(SchedulingEnv):
         unit_s: float = 3600.0,
     ) -> None:
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
-        job = spaces.Box(0, 1, (len(_JOB_FEATURES),), np.float32)
-        sums = spaces.Box(0, 1, (len(_SUMS),), np.float32)
+        job = spaces.Box(0, 1, (len(JOB_FEATURES),), np.float32)
+        sums = spaces.Box(0, 1, (len(SUMS),), np.float32)
         self._with_mask({"job": job, "cluster": sums}, self.cluster.num_gpus + 1)
 
     def _check(self, jobs: Workload) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ddlsched.policies.job_view import JobsTogether
 from ddlsched.policies.views import JobView
+from ddlsched.units import s_from_ns
 from ddlsched.workload.job import Workload
 
 __all__ = ["JobSeconds"]
@@ -24,7 +25,7 @@ class JobSeconds:
     """
 
     def __init__(self, workload: Workload) -> None:
-        self._arrivals_s = np.sort([job.arrival_s for job in workload])
+        self._arrivals_s = np.sort([s_from_ns(job.arrival_ns) for job in workload])  # as the clock has them
         self._num_arrived = self._num_ended = 0
         self._num_there: int | None = None
         self._running: dict[int, JobView] = {}

@@ -19,9 +19,9 @@ from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.job import Workload
 
-__all__ = ["PlacementEnv"]
+__all__ = ["SERVER_FEATURES", "PlacementEnv"]
 
-_SERVER_FEATURES = ("eligible", "taken", "load")
+SERVER_FEATURES = ("eligible", "taken", "load")
 
 
 class PlacementEnv(SchedulingEnv):
@@ -49,7 +49,7 @@ class PlacementEnv(SchedulingEnv):
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
         servers = self.cluster.num_servers
         job = spaces.Box(0, 1, (len(JOB_FEATURES),), np.float32)
-        each = spaces.Box(0, 1, (servers, len(_SERVER_FEATURES)), np.float32)
+        each = spaces.Box(0, 1, (servers, len(SERVER_FEATURES)), np.float32)
         self._with_mask({"job": job, "servers": each}, servers + 1)
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class _AskedPlacement:
         found: dict[int, list[GpuId]] = {}
         for server, gpu in zip(servers.tolist(), eligible[order].tolist(), strict=True):
             found.setdefault(server, []).append(gpu)
-        features = np.zeros((cluster.num_servers, len(_SERVER_FEATURES)), np.float32)
+        features = np.zeros((cluster.num_servers, len(SERVER_FEATURES)), np.float32)
         present, first = np.unique(servers, return_index=True)
         features[present, 0] = np.bincount(servers)[present] / self.most_on_a_server
         features[present, 2] = log_shares(loads_ns[order][first] / NS_PER_S)

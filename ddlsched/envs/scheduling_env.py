@@ -78,6 +78,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._stepped: Stepped[Decision] | None = None
         self._decision: Decision | None = None
 
+    action_space: spaces.Discrete
     doors: ClassVar[frozenset[str]]
     """The arguments of :func:`ddlsched.simulate` that the environment gives."""
 
@@ -99,9 +100,10 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; its jobs' seed is drawn, or is ``options["seed"]``, as in ``simulate(seed=...)``.
 
-        A run without any decision is no episode: :meth:`draws` says how often another is drawn.
+        A run without any decision is no episode: another is drawn, up to 100 times, unless its seed or its jobs are
+        given.
         """
-        for draw in range(self.draws(options)):
+        for draw in range(self._draws(options)):
             first = self._begun(seed if draw == 0 else None, options)
             if not isinstance(first, Result):
                 self._decision = first
@@ -121,7 +123,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._stepped = Stepped(run)
         return self._stepped.advance()
 
-    def draws(self, options: dict[str, Any] | None) -> int:
+    def _draws(self, options: dict[str, Any] | None) -> int:
         """Return how many runs may be drawn until one has a decision: one if its seed is given or jobs are the same."""
         fixed = isinstance(self.workload, Workload) or "seed" in (options or {})
         return 1 if fixed else _MOST_DRAWS

@@ -155,7 +155,8 @@ def test_a_run_with_an_error_draws(tmp_path):
         + "".join(f"{n},0,1,{100 + n},0.1,0.1,1e6,15000\n" for n in range(30))
     )
     options = {"disturbances": {"prediction_error": 1.0}}
-    compared = ddlsched.compare(path, ["srsf-1"], seeds=3, servers=1, options=options, folder=tmp_path / "out")
+    asked = {"seeds": 3, "servers": 1, "options": options, "processes": 1}
+    compared = ddlsched.compare(path, ["srsf-1"], **asked, folder=tmp_path / "out")
     assert compared.runs["average_jct_s"].nunique() == 3
 
 

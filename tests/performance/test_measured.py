@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
+from tiers import tried
 
 from ddlsched.errors import InputError
 from ddlsched.performance.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
@@ -67,7 +68,7 @@ def test_a_tenth_of_the_rows_predicts_the_rest() -> None:
 
 
 @needs_data("training_times")
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", tried([1, 2, 3], lambda place: place == 0))
 def test_so_do_other_tenths(seed) -> None:
     frames = fit.read(DATA)
     fitted, drawn = fit.fit(frames, seed)

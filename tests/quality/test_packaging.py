@@ -72,6 +72,7 @@ def test_installed_wheel_runs_from_any_folder(distributions: Path, tmp_path: Pat
     assert ran == "True"
 
 
+@pytest.mark.slow
 def test_a_package_index_takes_the_distributions(distributions: Path) -> None:
     pytest.importorskip("twine")
     files = [str(path) for path in distributions.iterdir()]

@@ -177,7 +177,7 @@ def test_a_steady_part_and_a_warm_up_exclude_each_other():
 
 def test_a_comparison_counts_the_middle_of_its_streams(tmp_path):
     text = "stream:num_jobs=20,scale=0.002"
-    compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, folder=tmp_path)
+    compared = ddlsched.compare(text, ["srsf-1"], seeds=2, options={"steady": True}, processes=1, folder=tmp_path)
     assert compared.runs["jobs"].tolist() == [14, 14]
 
 

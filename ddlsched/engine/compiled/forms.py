@@ -12,7 +12,8 @@ from typing import Any
 
 from ddlsched.engine.loop.jit import compiling, sources_stamp
 from ddlsched.policies.compiling.fields import Fields
-from ddlsched.policies.compiling.program import Constant, Program, build_program
+from ddlsched.policies.compiling.known_programs import program_of
+from ddlsched.policies.compiling.program import Constant, Program
 from ddlsched.policies.compiling.source import CannotCompileError
 
 __all__ = ["CompiledMethod", "compile_method"]
@@ -83,7 +84,7 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
         With file, line, construct and why.
     """
     try:
-        program = build_program(policy, method)
+        program = program_of(policy, method)
         if program.changes_itself and method not in ("key", "admit"):
             raise CannotCompileError(
                 _first_line(program), method, "changes its object, so that it matters who is first"

@@ -42,10 +42,12 @@ from ddlsched.engine.loop.sharing import apply_rates
 from ddlsched.engine.loop.state import STATE
 from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
 
-__all__ = ["Part", "compile_loop", "ensure_compiled", "start_compiling"]
+__all__ = ["PLACE_JOB", "Part", "compile_loop", "ensure_compiled", "start_compiling"]
 
 _SILENT_S = 2.0
-_TYPES = numba.int64, numba.int64[::1], numba.float64[::1]
+_TYPES = _NUMBER, _NUMBERS, _FLOATS = numba.int64, numba.int64[::1], numba.float64[::1]
+PLACE_JOB = STATE, _NUMBER, _NUMBER, _NUMBERS, _NUMBER, *[_NUMBERS] * 3, *[_FLOATS] * 3, _NUMBERS, _NUMBER
+"""What ``place_job`` is given."""
 
 
 class Part(Enum):
@@ -132,10 +134,9 @@ def _compile(part: Part) -> None:
 
 def compile_loop() -> None:
     """Compile the loop itself, or load it from disk; and what places a job, half of which is part of the loop, too."""
-    number, numbers, floats = _TYPES
     with compiling():
         advance.compile((STATE,))
-        place_job.compile((STATE, number, number, numbers, number, *[numbers] * 3, *[floats] * 3, numbers, number))
+        place_job.compile(PLACE_JOB)
 
 
 @functools.cache

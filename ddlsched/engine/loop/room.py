@@ -57,12 +57,12 @@ def change_free_bytes(s, gpu, by_bytes):
     g.fits = fits
 
 
-@called_from_python
-def next_fitting(s, queue, place):
+@njit
+def find_fitting(s, queue, place, end):
     """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
     if s.run[0].num_open_gpus == 0:
         return -1
-    while place < len(queue):
+    while place < end:
         job = s.jobs[queue[place]]
         too_small = 0
         node = job.memory_class + 1
@@ -73,6 +73,12 @@ def next_fitting(s, queue, place):
             return place
         place += 1
     return -1
+
+
+@called_from_python
+def next_fitting(s, queue, place):
+    """As :func:`find_fitting`, to the end of the queue."""
+    return find_fitting(s, queue, place, len(queue))
 
 
 @called_from_python

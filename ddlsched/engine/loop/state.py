@@ -27,7 +27,7 @@ from numba.extending import (
 
 from ddlsched.engine.loop import layout
 
-__all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at"]
+__all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at", "width_of"]
 
 _HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64)])
 """What a state holds of each of its arrays, in the order of its fields: address, length, width."""
@@ -163,6 +163,16 @@ def _set_item(context, builder, sig, arguments):
 @lower_builtin(len, RowsType)
 def _length(context, builder, sig, arguments):
     return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).length
+
+
+@intrinsic
+def width_of(typing_context, rows):  # noqa: ARG001 (numba's signature)
+    """Return the length of a row of a two-dimensional array."""
+
+    def generate(context, builder, sig, arguments):
+        return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).width
+
+    return signature(types.intp, rows), generate
 
 
 STATE: StateType = typeof(layout.example_state())

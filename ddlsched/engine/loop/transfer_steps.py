@@ -1,90 +1,32 @@
 """Decisions about transfers that somebody outside of the run takes, for many runs in one call.
 
-A run stands here between two decisions; the loop is called by its address, as to compile it once more with what calls
-it would take as long as the loop itself. What else the loop asks for goes back to Python.
+A run stands here between two decisions. What else the loop asks for goes back to Python.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from enum import IntEnum
 
 import numba
-import numpy as np
-from numba.core import types
-from numba.core.cgutils import alloca_once
-from numba.core.typing import signature
-from numba.extending import intrinsic
 
 from ddlsched.engine.loop.admission import gather_transfers
-from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.codes import NEVER, ZERO, Question
 from ddlsched.engine.loop.jit import called_from_python, compiling, njit
-from ddlsched.engine.loop.state import STATE, state_at
+from ddlsched.engine.loop.state import state_at
+from ddlsched.engine.loop.stepped_runs import (
+    STEPPED_RUN,
+    Standing,
+    advance_at,
+    count_job_seconds,
+    log_share,
+    remaining_service_ns,
+)
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
-from ddlsched.policies.queue_features import LARGEST_LOG
 
-__all__ = ["MET", "STEPPED_RUN", "Standing", "decide", "loop_address"]
+__all__ = ["MET", "compile_decisions", "decide"]
 
 MET = 4
 """Transfers that would be met of which a decision has features."""
-
-
-class Standing(IntEnum):
-    """Where a run stands: its events come next; its action does; a decision is to be taken; Python is to answer."""
-
-    EVENTS = 0
-    ACTION = 1
-    DECISION = 2
-    QUESTION = 3
-
-
-_INTEGERS = [
-    "state",
-    "standing",
-    "question",
-    "place",
-    "count",
-    "action",
-    "num_jobs",
-    "num_arrived",
-    "num_there",
-    "num_decisions",
-]
-STEPPED_RUN = np.dtype([*((name, np.int64) for name in _INTEGERS), ("now_s", np.float64), ("job_seconds", np.float64)])
-"""``state`` is the address of a state; ``place`` and ``count`` say which of the transfers of the
-instant is decided about; ``job_seconds`` have passed in all, x the jobs that were there, up to ``now_s``."""
-
-
-@intrinsic
-def _advance_at(typing_context, address, s):  # noqa: ARG001 (numba's signature)
-    """Call the compiled loop, whose address is given."""
-
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
-        address, state = arguments
-        convention = context.call_conv
-        kind = convention.get_function_type(types.int64, (STATE,))
-        answer, error = (alloca_once(builder, kind.args[place].pointee) for place in (0, 1))
-        builder.call(builder.inttoptr(address, kind.as_pointer()), [answer, error, state])
-        return builder.load(answer)
-
-    return signature(types.int64, types.int64, s), generate
-
-
-@njit
-def _log_share(value):
-    """As ``queue_features.log_share``."""
-    return min(math.log1p(max(value, 0.0)) / LARGEST_LOG, 1.0)
-
-
-@njit
-def _remaining_service_ns(job):
-    """What is left of a job's service as policies see it."""
-    if job.misjudged_iterations == 0 or job.iterations_left == 0:
-        return job.remaining_service_ns
-    more = max(job.misjudged_iterations, 1 - job.iterations_left)
-    return job.remaining_service_ns + more * (job.service_ns // job.iterations)
 
 
 @njit
@@ -106,8 +48,8 @@ def _observe_transfer(s, number, transfers, i, row):
     """Write a row of what is observed of a run."""
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
-    transfers[i, row, 0] = _log_share(bytes_left_now(transfer, s.run[0].now_ns) / 1e6)
-    transfers[i, row, 1] = _log_share(_remaining_service_ns(job) / job.num_gpus / 1e9)
+    transfers[i, row, 0] = log_share(bytes_left_now(transfer, s.run[0].now_ns) / 1e6)
+    transfers[i, row, 1] = log_share(remaining_service_ns(job) / job.num_gpus / 1e9)
     transfers[i, row, 2] = job.num_gpus / s.run[0].num_gpus
     transfers[i, row, 3] = 1.0
 
@@ -124,19 +66,7 @@ def _observe(s, number, transfers, most, i):
         else:
             _observe_transfer(s, other, transfers, i, row)
             other = _next_met(s, number, other)
-    most[i, 0] = _log_share(most_sharing(s, s.transfers[number]))
-
-
-@njit
-def _count_job_seconds(s, stepped):
-    """Count the time since the last decision x the jobs that were there."""
-    run = s.run[0]
-    now_s = run.now_ns / 1e9
-    stepped.job_seconds += (now_s - stepped.now_s) * stepped.num_there
-    for place in range(stepped.num_arrived, run.next_arrival):
-        stepped.job_seconds += now_s - s.jobs[s.arrivals[place]].arrival_s
-    stepped.num_arrived, stepped.now_s = run.next_arrival, now_s
-    stepped.num_there = run.next_arrival - (stepped.num_jobs - run.num_jobs_left)
+    most[i, 0] = log_share(most_sharing(s, s.transfers[number]))
 
 
 @njit
@@ -168,26 +98,22 @@ def decide(runs, transfers, most, loop_address):
                 start_transfer(s, s.items[stepped.place])
             stepped.place += 1
         while not _go_through(s, stepped):
-            stepped.question = _advance_at(loop_address, s)
+            stepped.question = advance_at(loop_address, s)
             if stepped.question != Question.COMMUNICATION.value:
                 break
             stepped.place, stepped.count = ZERO, gather_transfers(s)
         if stepped.place < stepped.count:
             stepped.standing = Standing.DECISION.value
             stepped.num_decisions += 1
-            _count_job_seconds(s, stepped)
+            count_job_seconds(s, stepped)
             _observe(s, s.items[stepped.place], transfers, most, i)
         else:
             stepped.standing = Standing.QUESTION.value
 
 
 @functools.cache
-def loop_address() -> int:
-    """Compile what is called here, or load it, and return the address of the compiled loop."""
+def compile_decisions() -> None:
+    """Compile what is called here, or load it."""
     runs, transfers, most = numba.from_dtype(STEPPED_RUN)[::1], numba.float32[:, :, ::1], numba.float32[:, ::1]
     with compiling():
-        advance.compile((STATE,))
         decide.compile((runs, transfers, most, numba.int64))
-    compiled = advance.dispatcher.overloads[(STATE,)]
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return address

@@ -49,6 +49,7 @@ def _method_call(rewriter: Any, node: ast.Call, attribute: ast.Attribute) -> ast
             return call_of(f"math_{attribute.attr}", node, *map(rewriter.visit, node.args))
         function = getattr(owner, attribute.attr, None)
         if isinstance(owner, types.ModuleType) and isinstance(function, types.FunctionType):
+            rewriter.builder.constants.append((attribute.attr, lambda: getattr(owner, attribute.attr, None), function))
             return call_of(rewriter.builder.add(function), node, *_arguments(rewriter, node, function))
         raise rewriter.refused(node, "calls a function that is not compiled")
     if node.keywords:

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ddlsched.policies.compiling.fields import Fields
@@ -53,6 +53,10 @@ class Program:
         Whether the code sets fields of the plug-in or entries of arrays.
     constants
         What the code took from modules, classes and closures: its name, how to look it up, and what it was.
+    sources
+        The functions as Python has them, in no order.
+    digest
+        A hash of all that the code is.
     """
 
     functions: tuple[Function, ...]
@@ -60,12 +64,8 @@ class Program:
     fields: Fields
     changes_itself: bool
     constants: tuple[Constant, ...]
-
-    @property
-    def digest(self) -> str:
-        """A hash of all that the code is."""
-        text = "\n".join(ast.unparse(function.node) for function in self.functions)
-        return hashlib.sha256(f"{text}\n{self.fields.dtype.descr}".encode()).hexdigest()
+    sources: tuple[types.FunctionType, ...]
+    digest: str
 
 
 def build_program(plugin: Any, method: str) -> Program:
@@ -86,8 +86,20 @@ def build_program(plugin: Any, method: str) -> Program:
     if method == "key" and isinstance(function, types.FunctionType):
         builder.clock = list(inspect.signature(function).parameters)[-1]
     builder.add(function)
-    constants = tuple(builder.constants)
-    return Program(tuple(builder.functions), frozenset(builder.reads), fields, builder.changes_itself, constants)
+    return Program(
+        tuple(builder.functions),
+        frozenset(builder.reads),
+        fields,
+        builder.changes_itself,
+        tuple(builder.constants),
+        builder.sources,
+        _digest(builder.functions, fields),
+    )
+
+
+def _digest(functions: Sequence[Function], fields: Fields) -> str:
+    text = "\n".join(ast.unparse(function.node) for function in functions)
+    return hashlib.sha256(f"{text}\n{fields.dtype.descr}".encode()).hexdigest()
 
 
 class ProgramBuilder:
@@ -102,6 +114,11 @@ class ProgramBuilder:
         self.clock: str | None = None  # the parameter that is the simulated time
         self._names: dict[Any, str] = {}
         self.under_way: list[Any] = []
+
+    @property
+    def sources(self) -> tuple[types.FunctionType, ...]:
+        """The functions that were rewritten."""
+        return tuple(self._names)
 
     def add(self, function: Any) -> str:
         """Rewrite a function, unless that is done, and return its name in the program."""

@@ -208,8 +208,10 @@ class Rewriter(ast.NodeTransformer):
         return value
 
     def _look_up(self, name: str) -> Any:
-        closure = inspect.getclosurevars(self._function)
-        for names in (closure.nonlocals, self._function.__globals__, vars(builtins)):
+        free = self._function.__code__.co_freevars
+        if name in free:
+            return self._function.__closure__[free.index(name)].cell_contents
+        for names in (self._function.__globals__, vars(builtins)):
             if name in names:
                 return names[name]
         raise NameError(name)

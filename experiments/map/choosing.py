@@ -14,6 +14,11 @@ PUBLISHED = {"load": (BURST,), "gbps": (10.0,), "oversubscription": (1.0,)}
 NOT_OVERSUBSCRIBED = {"load": ("0.8",), "gbps": (25.0,), "oversubscription": (1.0,)}
 KINDS = ((1, 0.0, SIZES[0]), (1, 0.0, SIZES[1]), (4, 0.0, SIZES[0]), (4, 0.6, SIZES[0]))
 """Jobs a GPU, interference and sizes with which the map starts; the fastest network first, whose runs are short."""
+UNCROWDED = {"load": ("0.5",), "gbps": (400.0,), "oversubscription": (1.0,)}
+"""Where the network has least to do."""
+FURTHER = {"load": ("0.95", "0.5", "0.8"), "gbps": (100.0, 10.0), "oversubscription": (4.0,)}
+FURTHER_KINDS = ((1, 0.0, SIZES[0]), (2, 0.0, SIZES[0]), (2, 0.3, SIZES[0]), (4, 0.3, SIZES[0]))
+"""Levels of the axes between those of ``START``, which the choice halfway reaches only where the answer changes."""
 QUICK = {"load": ("0.8",), "gbps": (10.0, 100.0), "oversubscription": (4.0,)}
 
 

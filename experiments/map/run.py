@@ -4,6 +4,7 @@
     python experiments/map/run.py --full                at most 300 points, 20 seeds
     python experiments/map/run.py --full --seeds 6 --minutes 40
     python experiments/map/run.py --full --only load=0.8 --only trace=Alibaba
+    python experiments/map/run.py --full --known experiments/map/expected/map.csv     goes on from this table
     python experiments/map/run.py --draw TABLE.csv      the pictures of a table, without a run
 
 Begins with a grid and adds, where the answer changes between neighbours, what lies halfway. Finished runs are kept in
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 from answers import answers, best_placement, earning, rows_of, shares
-from choosing import NOT_OVERSUBSCRIBED, PUBLISHED, QUICK, START, grid, halfway
+from choosing import FURTHER, FURTHER_KINDS, NOT_OVERSUBSCRIBED, PUBLISHED, QUICK, START, UNCROWDED, grid, halfway
 from doors import placements_of, trials_of
 from page import page
 from picture import picture
@@ -76,26 +77,54 @@ class Simulated:
 
 
 def only(points: Sequence[Point], wanted: Sequence[str]) -> list[Point]:
-    """Return the points that have each wanted value of an axis, such as ``load=0.8``."""
-    pairs = [text.partition("=") for text in wanted]
-    return [point for point in points if all(_text(point.axes[axis]) == value for axis, _, value in pairs)]
+    """Return the points that have on each axis that is named one of its wanted values, such as ``load=0.8``."""
+    values: dict[str, list[str]] = {}
+    for text in wanted:
+        axis, _, value = text.partition("=")
+        values.setdefault(axis, []).append(value)
+    return [point for point in points if all(_text(point.axes[axis]) in some for axis, some in values.items())]
 
 
 def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def rows_in(file: Path) -> pd.DataFrame:
+    """Return the rows of a map's table."""
+    return pd.read_csv(file, dtype={"load": str, "trace": str}).fillna({"trace": ""})
+
+
+def known_points(files: Sequence[Path], seeds: int) -> dict[Point, pd.DataFrame]:
+    """Return the rows of each point that the tables have with at least so many seeds; the last table's count."""
+    axes = list(Point.__dataclass_fields__)
+    numbers = dict.fromkeys(("gbps", "oversubscription", "interference"), float)
+    known = {}
+    for table in map(rows_in, files):
+        for _, rows in table[table["seeds"] >= seeds].groupby(axes, sort=False):
+            (place,) = rows[axes].head(1).astype(numbers).to_dict("records")
+            known[Point(**place)] = rows
+    return known
+
+
 def explored(
-    simulated: Simulated, first: Sequence[Point], most: int, until_s: float, *, adding: bool = True
+    simulated: Simulated,
+    first: Sequence[Point],
+    most: int,
+    until_s: float,
+    *,
+    adding: bool = True,
+    known: Mapping[Point, pd.DataFrame] | None = None,
+    wanted: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the rows of the first points, and of those halfway where the answer changes, as long as time is left.
 
-    Half of the points that are simulated together are halfway ones, if there are so many and they are to be added.
+    Half of the points that are simulated together are halfway ones, if there are so many that are ``wanted`` and they
+    are to be added. Those ``known`` are not simulated; their rows come first.
     """
-    found: dict[Point, pd.DataFrame] = {}
+    found = dict(known or {})
     while not found or time.monotonic() < until_s:
-        known = {point: earning(rows) for point, rows in found.items()} if adding else {}
-        between = halfway(known)[: AT_ONCE // 2]
+        differing = {point: earning(rows) for point, rows in found.items()} if adding else {}
+        between = only(halfway(differing), wanted)[: AT_ONCE // 2]
         waiting = [point for point in first if point not in found and point not in between]
         batch = [*waiting[: AT_ONCE - len(between)], *between][: most - len(found)]
         if not batch:
@@ -124,7 +153,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, metavar="N", help="a point; default: 2, with --full 20")
     parser.add_argument("--most-points", type=int, default=300, metavar="N", help="default: %(default)s")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="AXIS=VALUE", help="of the first points; adds none halfway"
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE",
+        help="points with one of the values given of each axis; those halfway only with --known",
+    )
+    parser.add_argument(
+        "--known",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="TABLE.csv",
+        help="of points that are not simulated again, if it has as many seeds",
     )
     parser.add_argument("--minutes", type=float, default=360.0, metavar="M", help="begin no point later")
     parser.add_argument("--draw", type=Path, metavar="TABLE.csv", help="draw this table in place of simulating")
@@ -144,15 +185,16 @@ def main() -> int:
     """Simulate what is missing, report."""
     given = _arguments()
     if given.draw is not None:
-        report(pd.read_csv(given.draw, dtype={"load": str}).fillna({"trace": ""}), given.out)
+        report(rows_in(given.draw), given.out)
         return 0
     there = [trace for trace, (_, file, *_) in PUBLIC_TRACES.items() if given.full and (given.data / file).exists()]
     if given.full and len(there) < len(PUBLIC_TRACES):
         print(f"{given.data}: lacks traces; docs/traces.md says where to get them, --data where they are")
     files = {trace: imported(trace, given.data, given.out.resolve() / "workloads") for trace in there}
     traced = [point for point in trace_points() if point.trace in files]
-    first = [*traced, *grid(PUBLISHED), *grid(NOT_OVERSUBSCRIBED), *grid(START)] if given.full else grid(QUICK)
-    first = only(first, given.only)
+    started = [*traced, *grid(PUBLISHED), *grid(NOT_OVERSUBSCRIBED), *grid(START)]
+    wider = [*grid(UNCROWDED), *grid(FURTHER, FURTHER_KINDS)]
+    first = only([*started, *wider] if given.full else grid(QUICK), given.only)
     simulated = Simulated(
         folder=given.out / "runs",
         seeds=given.seeds or (20 if given.full else 2),
@@ -162,7 +204,9 @@ def main() -> int:
     )
     most = given.most_points if given.full else QUICK_POINTS
     until_s = time.monotonic() + 60 * given.minutes
-    report(explored(simulated, first, most, until_s, adding=not given.only), given.out)
+    known = known_points(given.known, simulated.seeds)
+    adding = bool(known) or not given.only
+    report(explored(simulated, first, most, until_s, adding=adding, known=known, wanted=given.only), given.out)
     return 0
 
 

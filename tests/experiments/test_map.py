@@ -245,10 +245,10 @@ def test_the_quick_form_runs_and_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_workers_of_dask_find_the_rows_that_this_machine_finds(tmp_path):
-    """A scheduler and a worker in processes of their own; every policy of a point, its jobs made there."""
+    """A scheduler and two workers in processes of their own; every policy of a point, its jobs made there."""
     point = replace(POINT, gbps=400.0)
     rows = {}
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         for where, address in (("here", None), ("there", cluster.scheduler_address)):
             simulated = run.Simulated(folder=tmp_path / where, seeds=1, processes=1, dask=address, files={})
             ((_, rows[where]),) = simulated.rows([point])

@@ -11,12 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.colors import TwoSlopeNorm
 
 from ddlsched.cli.reporting import reported
-from ddlsched.comparisons.charts.style import save
+from ddlsched.comparisons.charts.style import in_style, new_panels, save
 from ddlsched.results.paired_comparison import markdown
 
 HERE = Path(__file__).parent
@@ -78,20 +78,21 @@ def restarts(folder: Path) -> pd.DataFrame:
 
 def picture(found: pd.DataFrame, path: Path) -> None:
     """Draw the throughput of each pair, a panel a size of batches."""
-    figure, panels = plt.subplots(1, 2, figsize=(10.5, 4.6), layout="constrained")
-    for panel, (size, title) in zip(panels, SIZES.items(), strict=True):
-        pairs = found[(found["batches"] == size) & (found["jobs"] == 2)].set_index("combination")["throughput"]
-        values = [[pairs.get(f"{a}+{b}", pairs.get(f"{b}+{a}")) for b in MODELS] for a in MODELS]
-        drawn = panel.imshow(values, cmap="RdBu", norm=TwoSlopeNorm(1.0, vmin=0.8, vmax=2.2))
-        for row, column in [(row, column) for row in range(len(MODELS)) for column in range(len(MODELS))]:
-            value = values[row][column]
-            panel.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 1.8 else "black")
-        panel.set_title(f"{title[0].upper()}{title[1:]}")
-        panel.set_xticks(range(len(MODELS)), MODELS, rotation=30, ha="right")
-        panel.set_yticks(range(len(MODELS)), MODELS)
-    bar = figure.colorbar(drawn, ax=panels, shrink=0.9)
-    bar.set_label("steps of both, each over its own alone\n(1: turns that cost nothing)")
-    save(figure, path)
+    with in_style():
+        figure, panels = new_panels(4.0, 2, width_inches=10.5)
+        for panel, (size, title) in zip(panels, SIZES.items(), strict=True):
+            pairs = found[(found["batches"] == size) & (found["jobs"] == 2)].set_index("combination")["throughput"]
+            values = [[pairs.get(f"{a}+{b}", pairs.get(f"{b}+{a}")) for b in MODELS] for a in MODELS]
+            drawn = panel.imshow(values, cmap="RdBu", norm=TwoSlopeNorm(1.0, vmin=0.8, vmax=2.2))
+            for (row, column), value in np.ndenumerate(np.array(values)):
+                color = "white" if value > 1.8 else "black"
+                panel.text(column, row, f"{value:.2f}", ha="center", va="center", color=color)
+            panel.set_title(f"{title[0].upper()}{title[1:]}")
+            panel.set_xticks(range(len(MODELS)), MODELS, rotation=30, ha="right")
+            panel.set_yticks(range(len(MODELS)), MODELS)
+        bar = figure.colorbar(drawn, ax=panels, shrink=0.9)
+        bar.set_label("steps of both, each over its own alone\n(1: turns that cost nothing)")
+        save(figure, path)
 
 
 def main() -> int:

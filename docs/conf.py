@@ -28,6 +28,7 @@ myst_heading_anchors = 4
 # Fields of views have the same names in several classes; headings of pages skip levels on purpose.
 suppress_warnings = ["myst.header", "config.cache", "ref.python"]
 nitpicky = False
+smartquotes = False  # would make one dash of the two before an option that is quoted in prose
 
 html_theme = "pydata_sphinx_theme"
 html_title = "ddlsched"

@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 
-from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.design_sweep import Sweep, design
-from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import MODELS
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
 
 MODEL = MODELS["megatron-175b"]
 PLAN = parse_cluster("h100")

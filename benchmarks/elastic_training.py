@@ -14,7 +14,7 @@ from torch import distributed
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from ddlsched.live.training import Step, train
+from ddlsched.real.live.training import Step, train
 
 BATCH = 32
 SAMPLES = 1 << 16

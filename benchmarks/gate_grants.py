@@ -19,12 +19,12 @@ import numpy as np
 from benchmark_tables import Table
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.gate.channel import Channel
-from ddlsched.gate.gate import Gate
-from ddlsched.gate.live_jobs import LiveJob, Rank
-from ddlsched.gate.loop import ChannelRank
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.testbed.settings import gate_settings
+from ddlsched.real.gate.channel import Channel
+from ddlsched.real.gate.gate import Gate
+from ddlsched.real.gate.live_jobs import LiveJob, Rank
+from ddlsched.real.gate.loop import ChannelRank
+from ddlsched.real.testbed.settings import gate_settings
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

@@ -24,18 +24,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "reconfigurat
 
 from processes import on_ranks
 
-from ddlsched.reconfiguration.arrays import whole_tensor
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.format_names import Format
-from ddlsched.reconfiguration.formats import foreign_reading, form_of, reading_for
-from ddlsched.reconfiguration.locations import location_of
-from ddlsched.reconfiguration.making import make_checkpoint
-from ddlsched.reconfiguration.megatron_names import megatron_name
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.reading import Reading
-from ddlsched.reconfiguration.resharding import reshard
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
-from ddlsched.reconfiguration.tensors import Tensor
+from ddlsched.checkpoints.arrays import whole_tensor
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.format_names import Format
+from ddlsched.checkpoints.formats import foreign_reading, form_of, reading_for
+from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.making import make_checkpoint
+from ddlsched.checkpoints.megatron_names import megatron_name
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.resharding import reshard
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+from ddlsched.checkpoints.tensors import Tensor
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -24,9 +24,9 @@ import torch
 from benchmark_tables import Table
 from elastic_training import BATCH
 
-from ddlsched.live.commits import committed_state, committed_steps
-from ddlsched.live.idle_nodes.job_monitor import JobMonitor
-from ddlsched.live.manager import Event, LiveManager
+from ddlsched.real.live.commits import committed_state, committed_steps
+from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.workload.malleable.job_monitor import JobMonitor
 
 SCRIPT = Path(__file__).with_name("elastic_training.py")
 STEPS = 800

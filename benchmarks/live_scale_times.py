@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmark_tables import Table
 
-from ddlsched.live.idle_nodes.job_monitor import JobMonitor
-from ddlsched.live.manager import Event, LiveManager
+from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.workload.malleable.job_monitor import JobMonitor
 
 SIZES = (2, 4, 2, 1)
 STEPS_BETWEEN = 20

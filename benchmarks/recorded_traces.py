@@ -1,7 +1,7 @@
 """Seconds and peak memory of importing a generated Chakra trace of a million nodes.
 
 ``recorded_traces.py [--nodes N]`` prints a table. The memory is the peak resident set (``ru_maxrss``) of a child
-process that runs ``ddlsched workload import-training`` and nothing else.
+process that runs ``ddlsched import-training`` and nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ def main() -> None:
             sys.executable,
             "-c",
             program,
-            "workload",
             "import-training",
             str(path),
             "--gpus",

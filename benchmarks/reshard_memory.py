@@ -18,20 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.file_forms import RANK_FILES
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.file_forms import RANK_FILES
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 
 _MEASURED = """
 import sys, threading, time
 from pathlib import Path
-from ddlsched.reconfiguration.formats import foreign_reading, form_of, reading_for
-from ddlsched.reconfiguration.format_names import Format
-from ddlsched.reconfiguration.parallelism import parse_parallelism
-from ddlsched.reconfiguration.reading import Reading
-from ddlsched.reconfiguration.resharding import reshard
+from ddlsched.checkpoints.formats import foreign_reading, form_of, reading_for
+from ddlsched.checkpoints.format_names import Format
+from ddlsched.checkpoints.parallelism import parse_parallelism
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.resharding import reshard
 import pydantic
 
 def anonymous():

@@ -17,13 +17,13 @@ from pathlib import Path
 from benchmark_tables import Table, say
 from resharding_processes import Measured, made, process_tables, summary, transformer_tensors
 
-from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.content import DIGESTS, content_hashes
-from ddlsched.reconfiguration.flow_check import least_busiest_bytes
-from ddlsched.reconfiguration.parallelism import Parallelism, parse_parallelism
-from ddlsched.reconfiguration.plan import first_replica_plan, plan
-from ddlsched.reconfiguration.reading import Reading
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.content import DIGESTS, content_hashes
+from ddlsched.checkpoints.flow_check import least_busiest_bytes
+from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
+from ddlsched.checkpoints.plan import first_replica_plan, plan
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 
 GPT_6_7B = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
 CHANGES = [

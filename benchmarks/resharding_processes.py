@@ -22,12 +22,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from benchmark_tables import Table, say
 
-from ddlsched.reconfiguration.arrays import numpy_dtype, write_rank
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import TensorCollection
-from ddlsched.reconfiguration.parallelism import Parallelism, parse_parallelism
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.reconfiguration.tensors import Cut, Tensor
+from ddlsched.checkpoints.arrays import numpy_dtype, write_rank
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensors import Cut, Tensor
 
 __all__ = ["Measured", "made", "process_tables", "strided_tensors", "summary", "transformer_tensors"]
 

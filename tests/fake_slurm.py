@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ddlsched.slurm.commands import SlurmBusyError, SlurmRefusalError
+from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError
 
 Node = TypeVar("Node")
 

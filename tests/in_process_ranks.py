@@ -9,15 +9,15 @@ from collections import defaultdict
 from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.gate.channel import Channel
-from ddlsched.gate.costs import Costs
-from ddlsched.gate.gate import Gate, GateSettings
-from ddlsched.gate.live_jobs import SentRow
-from ddlsched.gate.loop import ChannelRank, run_gate
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
-from ddlsched.testbed.reducer import Ended
-from ddlsched.testbed.worker import Worker
+from ddlsched.real.gate.channel import Channel
+from ddlsched.real.gate.costs import Costs
+from ddlsched.real.gate.gate import Gate, GateSettings
+from ddlsched.real.gate.live_jobs import SentRow
+from ddlsched.real.gate.loop import ChannelRank, run_gate
+from ddlsched.real.testbed.reducer import Ended
+from ddlsched.real.testbed.worker import Worker
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddlsched.testbed.namespaces import NAMESPACES
+from ddlsched.real.testbed.namespaces import NAMESPACES
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from ddlsched.cli import main; main()", "testbed"]

@@ -1,6 +1,6 @@
 """Run tests again and again, shuffled, beside busy processes: what depends on order, speed or how it was started fails.
 
-    python tests/repeated_runs.py --runs 20 --busy 2 tests/live tests/reconfiguration tests/cli
+    python tests/repeated_runs.py --runs 20 --busy 2 tests/real/live tests/checkpoints tests/cli
 
 Every second run ignores interrupts, as programs do that a script starts in its background. What failed is printed with
 the seed that repeats its order; the whole output of such a run is kept in ``--folder``.

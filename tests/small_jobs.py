@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from ddlsched.reconfiguration.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.locations import location_of
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.reconfiguration.tensors import Cut, Part, Tensor
+from ddlsched.checkpoints.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensors import Cut, Part, Tensor
 
 LAYERS = 4
 GPT = Transformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=301, positions=8)

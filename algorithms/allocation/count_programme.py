@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.live.idle_nodes.trainers import Trainer, gains
+from ddlsched.workload.malleable.trainers import Trainer, gains
 
 __all__ = ["CountProgramme", "best_counts"]
 

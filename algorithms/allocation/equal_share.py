@@ -9,7 +9,7 @@ import numpy as np
 
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.trainers import Trainer
+from ddlsched.workload.malleable.trainers import Trainer
 
 __all__ = ["NodeEqualShare"]
 

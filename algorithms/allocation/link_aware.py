@@ -11,10 +11,10 @@ import numpy as np
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.trainers import Numbers
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.workload.malleable.trainers import Numbers
 
 __all__ = ["LinkAware"]
 

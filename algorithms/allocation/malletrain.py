@@ -10,11 +10,11 @@ import numpy as np
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.sharing import check_fields
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.job_monitor import JobMonitor
-from ddlsched.live.idle_nodes.profiled import Profiled
-from ddlsched.live.idle_nodes.profiling_advisor import Candidate, ProfilingAdvisor
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.workload.malleable.job_monitor import JobMonitor
+from ddlsched.workload.malleable.profiled import Profiled
+from ddlsched.workload.malleable.profiling_advisor import Candidate, ProfilingAdvisor
 
 __all__ = ["MalleTrain"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.live.idle_nodes.trainers import Trainer
+from ddlsched.workload.malleable.trainers import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

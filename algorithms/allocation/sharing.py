@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.live.idle_nodes.trainers import NodeAllocator, Numbers, Trainer
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import is_whole
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
 from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = ["Sharing", "check_fields", "rates_of"]

@@ -10,11 +10,11 @@ import numpy as np
 from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.sharing import Sharing, check_fields
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.survival import Survival
-from ddlsched.live.idle_nodes.trainers import Trainer, gains
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.workload.malleable.survival import Survival
+from ddlsched.workload.malleable.trainers import Trainer, gains
 
 __all__ = ["SurvivalAware", "SurvivalRun"]
 

@@ -76,9 +76,9 @@ _EXTRAS = (
     ("greenlet", "ddlsched.envs", "envs"),
     ("sb3-contrib", "experiments/learned_order", "learn"),
     ("distributed", "ddlsched compare --dask", "dask"),
-    ("torch", "ddlsched live", "live"),
-    ("safetensors", "checkpoints in tests", "reconfiguration"),
-    ("fsspec", "data sets on remote stores", "reconfiguration"),
+    ("torch", "ddlsched live and record", "real"),
+    ("safetensors", "checkpoints in tests", "checkpoints"),
+    ("fsspec", "data sets on remote stores", "checkpoints"),
     ("simpy", "benchmarks/engine.py", "bench"),
     ("selenium", "tests/browser", "browser"),
 )

@@ -1,8 +1,16 @@
-"""Commands whose modules are imported when they are called: a start of one does not wait for all others."""
+"""Commands whose modules are imported when they are called: a start of one does not wait for all others.
+
+The core's own are listed here. Those of the rooms above it, and anybody's, are entry points of the groups
+``ddlsched.commands.HEADING``: an entry point's name is the command's, and the group's last word says under which
+heading of the help it stands.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 import typer
@@ -13,29 +21,20 @@ from ddlsched.cli.failures import ReportingGroup
 
 __all__ = ["LazyCommands"]
 
-_COMMANDS: Final = {
+_STUDY: Final = {
+    "workload": "workload_command:app",
     "simulate": "simulate_command:simulate",
     "compare": "compare_command:compare",
-    "report": "report_command:report",
     "explain": "explain_command:explain",
-    "estimate": "estimate_command:estimate",
-    "design": "design_command:design",
-    "calibrate": "calibrate_command:calibrate",
-    "calibrate-agent": "calibrate_command:calibrate_agent",
-    "workload": "workload_command:app",
-    "reshard": "reshard_command:reshard",
-    "checkpoint": "checkpoint_command:app",
-    "list": "list_command:list_plugins",
-    "live": "live_command:live",
-    "slurm-agent": "slurm_agent_command:slurm_agent",
-    "slurm-trial": "slurm_trial_command:slurm_trial",
-    "record": "record_command:record",
+    "report": "report_command:report",
     "tune": "tune_command:tune",
-    "doctor": "doctor_command:doctor",
-    "testbed": "testbed_command:app",
     "validate": "validate_command:validate",
+    "list": "list_command:list_plugins",
+    "doctor": "doctor_command:doctor",
 }
-"""Where each command is, in the order of the help."""
+"""Where each of the core's commands is, in the order of the help."""
+_HEADINGS: Final = {"train": "Train", "real": "Run for real", "checkpoints": "Checkpoints", "more": "More"}
+"""By the last word of a group of entry points, in the order of the help."""
 
 
 class LazyCommands(ReportingGroup):
@@ -43,23 +42,39 @@ class LazyCommands(ReportingGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        return list(_COMMANDS)
+        return [*_STUDY, *_of_rooms()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command. If there is none of this name, make all, of which the nearest is named, and return None."""
-        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
+        known = [cmd_name] if cmd_name in _STUDY or cmd_name in _of_rooms() else self.list_commands(ctx)
+        for name in known:
             if name not in self.commands:
                 self.commands[name] = _made(name)
         return self.commands.get(cmd_name)
 
 
+@cache
+def _of_rooms() -> dict[str, tuple[str, str]]:
+    """Return heading and place of each command that an entry point names."""
+    return {name: (heading, value) for heading, name, value in _registered()}
+
+
+def _registered() -> Iterator[tuple[str, str, str]]:
+    points = entry_points()
+    for group, heading in _HEADINGS.items():
+        for point in points.select(group=f"ddlsched.commands.{group}"):
+            yield heading, point.name, point.value
+
+
 def _made(name: str) -> Any:
-    module_name, _, attribute = _COMMANDS[name].partition(":")
-    module = importlib.import_module(f"ddlsched.cli.{module_name}")
+    heading, place = ("Study", f"ddlsched.cli.{_STUDY[name]}") if name in _STUDY else _of_rooms()[name]
+    module_name, _, attribute = place.partition(":")
+    module = importlib.import_module(module_name)
     found = getattr(module, attribute)
     app = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name)
+        app.add_typer(found, name=name, rich_help_panel=heading)
         return typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    app.command(name, cls=Command, context_settings=getattr(module, "SETTINGS", None))(found)
+    settings = getattr(module, "SETTINGS", None)
+    app.command(name, cls=Command, context_settings=settings, rich_help_panel=heading)(found)
     return typer.main.get_command(app)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,10 +30,10 @@ __all__ = ["validate"]
 _KINDS = (
     "a workload (.csv, .parquet, .json), a table of servers, of outages or of when servers are there (.csv), a matrix "
     "of throughputs (.csv with the column model), "
-    "a comparison (.yaml), a training trace of a rank (.et, .recording.json, Kineto's .json; also .gz)"
+    "a comparison (.yaml), or what another room reads, such as a training trace of a rank (.et, .recording.json, "
+    "Kineto's .json; also .gz)"
 )
 _LONGEST_HEADER = 65_536
-_MOST_TRACE_BYTES = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def validate(
     network = "topology" in cluster.values
     told = kinds.made().applied_to(cluster.made().cluster()) if cluster.values or kinds.values else None
     beside = _Beside(told, network, restarts.made() if restarts.values else None)
-    kind = _kind(file)
-    found = _READERS[kind](file, beside)
+    other = next((room for room in _other_rooms() if room.recognises(file)), None)
+    kind = _kind(file) if other is None else str(other.KIND)
+    found = _READERS[kind](file, beside) if other is None else other.found(file)
     if as_json:
         emit(json.dumps({"file": str(file), "kind": kind, **found}, indent=2) + "\n")
     else:
@@ -79,10 +81,13 @@ def validate(
         emit("\n".join(lines) + "\n")
 
 
+def _other_rooms() -> Iterator[Any]:
+    """Yield modules that recognise further kinds of files, by the entry points ``ddlsched.validator``."""
+    return (point.load() for point in entry_points(group="ddlsched.validator"))
+
+
 def _kind(path: Path) -> str:
     """Return what a file is meant to be, by its suffix and, of a CSV, its header, of a JSON text its first words."""
-    if _is_training_trace(path):
-        return "training trace"
     if path.suffix.lower() != ".csv":
         return "comparison" if path.suffix.lower() in (".yaml", ".yml") else "workload"
     try:
@@ -98,38 +103,6 @@ def _kind(path: Path) -> str:
     if "model" in header and not header & {"job_id", "iterations", "arrival_s", "other"}:
         return "throughputs"
     return "servers" if "gpus" in header and not header & {"job_id", "iterations", "arrival_s"} else "workload"
-
-
-def _is_training_trace(path: Path) -> bool:
-    name = path.name.lower()
-    if name.removesuffix(".gz").endswith((".et", ".recording.json")) or name.endswith(".json.gz"):
-        return True
-    if not name.endswith(".json"):
-        return False
-    try:
-        with opened(path, _MOST_TRACE_BYTES) as file:
-            begin = file.read(_LONGEST_HEADER)
-        return b'"schemaVersion"' in begin or b'"traceEvents"' in begin
-    except (OSError, InputError):
-        return False  # whose reader says what is wrong
-
-
-def _training_trace(path: Path, _: _Beside) -> dict[str, Any]:
-    from ddlsched.workload.recorded.reading import reader_of
-
-    trace = reader_of(path)(path)
-    communications = [each for step in trace.steps.values() for each in step.communications]
-    return {
-        "rank": "not told" if trace.rank is None else trace.rank,
-        "ranks": trace.num_ranks or "not told",
-        "nodes": trace.nodes,
-        "steps": len(trace.steps),
-        "collectives": len(communications),
-        "bytes_of_them": sum(each.input_bytes for each in communications),
-        "groups": len({each.group for each in communications}),
-        "computing_s": _quantiles([step.compute_ns / 1e9 for step in trace.steps.values()]),
-        **trace.notes,
-    }
 
 
 def _workload(path: Path, beside: _Beside) -> dict[str, Any]:
@@ -261,7 +234,6 @@ _READERS: dict[str, Callable[[Path, _Beside], dict[str, Any]]] = {
     "outages": _outages,
     "capacity": _capacity,
     "comparison": _comparison,
-    "training trace": _training_trace,
 }
 
 

@@ -9,7 +9,6 @@ import typer
 
 from ddlsched.cli.command_class import Command
 from ddlsched.cli.import_command import EPILOG, import_command
-from ddlsched.cli.import_training_command import import_training
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -25,7 +24,6 @@ app = typer.Typer(
 
 
 app.command("import", cls=Command, epilog=EPILOG)(import_command)
-app.command("import-training", cls=Command)(import_training)
 
 
 @app.command("microsoft-160", cls=Command)

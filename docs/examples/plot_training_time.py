@@ -6,10 +6,10 @@ The training-time model, without a simulation: GPT-3 175B on 128 H100s.
 """
 
 from ddlsched.comparisons.charts.style import PALETTE, in_style, new_figure
-from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import MODELS
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
 
 model = MODELS["gpt3-175b"]
 steps_s = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.performance.collectives import Span, collective_s
-from ddlsched.performance.hardware import Gpu, operations_s
-from ddlsched.performance.layers import matrix_product
-from ddlsched.performance.layerwise import LayerTimes, StepTimes, layerwise_step
+from ddlsched.training.estimate.collectives import Span, collective_s
+from ddlsched.training.estimate.hardware import Gpu, operations_s
+from ddlsched.training.estimate.layers import matrix_product
+from ddlsched.training.estimate.layerwise import LayerTimes, StepTimes, layerwise_step
 
 __all__ = ["DATA_GROUP", "GPU", "MEASURED", "MODEL_GROUP", "PASSES", "V100", "Collectives", "gemm_s", "run"]
 

@@ -17,9 +17,9 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from ddlsched.performance.collectives import Span, collective_s
-from ddlsched.performance.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
-from ddlsched.performance.rows import estimate_rows, read_rows
+from ddlsched.training.estimate.collectives import Span, collective_s
+from ddlsched.training.estimate.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
+from ddlsched.training.estimate.rows import estimate_rows, read_rows
 
 SHARE = 0.1
 SEED = 0

@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.fitting import Prior, fit_constants
-from ddlsched.performance.hardware import Efficiency, Machine, Tier
-from ddlsched.performance.models import Transformer
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, MODELS
+from ddlsched.training.estimate.fitting import Prior, fit_constants
+from ddlsched.training.estimate.hardware import Efficiency, Machine, Tier
+from ddlsched.training.estimate.models import Transformer
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES, GPUS, MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
 
 CALCULON = {"mean": 3.65, "max": 8.87}
 """Error of Calculon (Isaev et al., SC 2023) on the same eight, %."""

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import linprog
 
-from ddlsched.performance.energy_costs import Costs
-from ddlsched.performance.estimate import estimate
-from ddlsched.performance.fitting import Fitted, fit_rows, mean_error
-from ddlsched.performance.presets import GPUS
-from ddlsched.performance.rows import plans_of
+from ddlsched.training.estimate.energy_costs import Costs
+from ddlsched.training.estimate.fitting import Fitted, fit_rows, mean_error
+from ddlsched.training.estimate.presets import GPUS
+from ddlsched.training.estimate.rows import plans_of
+from ddlsched.training.estimate.step_estimate import estimate
 
 LAYOUT = ["hidden", "tensor_parallel", "data_parallel", "pipeline_parallel"]
 PROFILE = ["hidden", "tensor_parallel", "micro_batch"]

@@ -20,12 +20,12 @@ from scipy.optimize import brentq
 
 from ddlsched.comparisons.charts.design_charts import heat_map, pareto_chart
 from ddlsched.comparisons.charts.style import save
-from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.collectives import collective_s
-from ddlsched.performance.design_sweep import Sweep, best_of, design, pareto_front
-from ddlsched.performance.estimate import estimate
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import MODELS
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.collectives import collective_s
+from ddlsched.training.estimate.design_sweep import Sweep, best_of, design, pareto_front
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate
 
 GPUS = 1024
 BATCH = 1024

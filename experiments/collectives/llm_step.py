@@ -12,12 +12,12 @@ from pathlib import Path
 import ddlsched
 from ddlsched.comparisons.charts.step_chart import step_chart
 from ddlsched.comparisons.charts.style import save
-from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.estimated_jobs import job_of
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import MODELS
 from ddlsched.results.result import Result
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
 
 PLAN = Parallelism(tensor=4, pipeline=4, data=2, micro_batch=1, global_batch=16)
 MODEL = "gpt3-6.7b"

@@ -9,9 +9,9 @@ import pandas as pd
 from simulated import Training, run
 
 from ddlsched.network.contention import ContentionModel, Linear, MaxMin
-from ddlsched.performance.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
-from ddlsched.performance.calibration.measurements import Measurements
 from ddlsched.plugins.names import resolve
+from ddlsched.real.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
+from ddlsched.real.calibration.measurements import Measurements
 
 PRESETS: Mapping[str, ContentionModel] = {
     "linear, preset 1gbe": resolve("contention", "1gbe"),

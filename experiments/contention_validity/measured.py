@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ddlsched.errors import InputError
-from ddlsched.performance.calibration.measurements import Measurements, read_measurements
+from ddlsched.real.calibration.measurements import Measurements, read_measurements
 
 FILES = {
     "latencies": "network/allreduce_contention_1gbe.csv",

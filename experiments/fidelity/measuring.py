@@ -15,15 +15,15 @@ import pandas as pd
 from ddlsched.cli.output import notice
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.io.files import replacing
-from ddlsched.performance.calibration.measurements import read_measurements
-from ddlsched.testbed.alone_runs import measure_alone
-from ddlsched.testbed.calibration_runs import fitted_models, measured_rows
-from ddlsched.testbed.crews import WorkerCrew
-from ddlsched.testbed.fidelity import Planned, Runs, plan, run_planned
-from ddlsched.testbed.places import namespace_crew
-from ddlsched.testbed.real_run import RealRun
-from ddlsched.testbed.settings import gate_settings
-from ddlsched.testbed.share_runs import measure_shares
+from ddlsched.real.calibration.measurements import read_measurements
+from ddlsched.real.testbed.alone_runs import measure_alone
+from ddlsched.real.testbed.calibration_runs import fitted_models, measured_rows
+from ddlsched.real.testbed.crews import WorkerCrew
+from ddlsched.real.testbed.fidelity import Planned, Runs, plan, run_planned
+from ddlsched.real.testbed.places import namespace_crew
+from ddlsched.real.testbed.real_run import RealRun
+from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.testbed.share_runs import measure_shares
 
 CALIBRATION = "calibration.csv"
 SHARES = "shares.csv"

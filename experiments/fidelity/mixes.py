@@ -9,9 +9,9 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
-from ddlsched.testbed.fidelity import Mix
-from ddlsched.testbed.pinned import Pinned
-from ddlsched.testbed.scaling import scaled
+from ddlsched.real.testbed.fidelity import Mix
+from ddlsched.real.testbed.pinned import Pinned
+from ddlsched.real.testbed.scaling import scaled
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

@@ -17,8 +17,8 @@ from replay import TrainingJob
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.survival_aware import SurvivalAware, SurvivalRun
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
-from ddlsched.live.idle_nodes.survival import Survival
+from ddlsched.cluster.idle_trace import IdleTrace
+from ddlsched.workload.malleable.survival import Survival
 
 MOST_JOBS, MOST_WAITING = 10, 120
 NODES, SETS, UNTIL_S = 512, 9, 50_000.0

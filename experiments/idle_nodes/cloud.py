@@ -12,7 +12,7 @@ from parallel import Workers
 from queue_training import UNTIL_S, trained
 
 from ddlsched.cluster.cloud_instances import CloudInstances
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import IdleTrace
 
 INSTANCES, MEAN_WAIT_S = 128, 300.0
 KINDS = ("exponential", "trace-driven")

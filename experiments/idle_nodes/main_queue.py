@@ -15,9 +15,9 @@ from lublin import nodes_and_run_s
 from parallel import Workers
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.idle_logs import Busy, idle_between
+from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.errors import InputError
-from ddlsched.live.idle_nodes.idle_logs import Busy, idle_between
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import DataParallelIteration

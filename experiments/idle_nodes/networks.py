@@ -13,7 +13,7 @@ from parallel import Workers
 from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.link_aware import LinkAware
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.simulation import simulate
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload

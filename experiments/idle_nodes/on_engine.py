@@ -16,7 +16,7 @@ from replay import TrainingJob
 
 from algorithms.allocation.sharing import Sharing
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.results.result import Result

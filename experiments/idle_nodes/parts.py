@@ -19,11 +19,11 @@ from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.node_milp import SOLVERS, best_map
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.errors import DdlschedError
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
-from ddlsched.live.idle_nodes.trainers import Trainer, objective
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.workload.malleable.trainers import Trainer, objective
 
 POLICIES: dict[str, Any] = {
     "equal share": NodeEqualShare(),

@@ -18,7 +18,7 @@ from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.survival_aware import SurvivalAware
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
+from ddlsched.cluster.idle_trace import IdleTrace
 
 LOAD = 0.8
 QUEUES = ("FCFS", "FCFS, EASY")

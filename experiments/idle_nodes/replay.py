@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.live.idle_nodes.idle_trace import IdleChange, IdleTrace
-from ddlsched.live.idle_nodes.trainers import NodeAllocator, Numbers, Trainer
+from ddlsched.cluster.idle_trace import IdleChange, IdleTrace
+from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

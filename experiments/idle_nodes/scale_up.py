@@ -14,8 +14,8 @@ from parallel import Workers
 from streams import JOBS, LONGEST_S, MAKERS
 
 from algorithms.allocation.malletrain import MalleTrain
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
-from ddlsched.live.idle_nodes.profiling_advisor import ProfilingAdvisor
+from ddlsched.cluster.idle_trace import IdleTrace
+from ddlsched.workload.malleable.profiling_advisor import ProfilingAdvisor
 
 DOWN_S = 12.0
 RATIOS = (1.5, 4.0)

@@ -24,12 +24,12 @@ from algorithms.allocation.count_programme import CountProgramme
 from algorithms.allocation.malletrain import MalleTrain
 from algorithms.allocation.sharing import Sharing
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.live.idle_nodes.idle_trace import IdleTrace
-from ddlsched.live.idle_nodes.profiling_advisor import extrapolated
-from ddlsched.live.idle_nodes.trainers import Numbers
+from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.workload.elastic_job import ElasticJob
+from ddlsched.workload.malleable.profiling_advisor import extrapolated
+from ddlsched.workload.malleable.trainers import Numbers
 from ddlsched.workload.scaling_curves import ThroughputCurve
 
 JOBS, MOST_NODES = 60, 32

@@ -21,12 +21,12 @@ import pandas as pd
 from published import tensors_of
 from schemes import central_s, collection
 
+from ddlsched.checkpoints.change_cost import PlannedRescaleCost, Replicas, Site
+from ddlsched.checkpoints.tensors import total_bytes
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.contention import MaxMin
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.reconfiguration.change_cost import PlannedRescaleCost, Replicas, Site
-from ddlsched.reconfiguration.tensors import total_bytes
 from ddlsched.results.paired_comparison import interval_text
 from ddlsched.results.statistics import by_seed, mean_interval, paired_ratio
 from ddlsched.simulation import simulate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.reconfiguration.tensors import Tensor
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensors import Tensor
 
 __all__ = ["FAILURES", "FROM", "GPUS_PER_HOST", "HOSTS", "MODELS", "RESIZES", "Change", "tensors_of"]
 

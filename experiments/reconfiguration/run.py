@@ -19,11 +19,11 @@ from charts import growth_chart, published_chart
 from published import FAILURES, FROM, GPUS_PER_HOST, HOSTS, MODELS, RESIZES, Change, tensors_of
 from schemes import central_s, collection, fair_sharing_s, lost_with, moved, stored_bytes
 
-from ddlsched.reconfiguration.change_cost import Site, reconfiguration_s
-from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.plan import NoReplicaError, Plan, plan
-from ddlsched.reconfiguration.rank_placement import staying
+from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
+from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.plan import NoReplicaError, Plan, plan
+from ddlsched.checkpoints.rank_placement import staying
 from topologies.leaf_spine import LeafSpine
 from topologies.star import Star
 

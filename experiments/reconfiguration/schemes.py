@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ddlsched.checkpoints.change_cost import Site, link_bytes, reconfiguration_s
+from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.plan import Plan, first_replica_plan, plan
+from ddlsched.checkpoints.rank_placement import staying
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Topology
-from ddlsched.reconfiguration.change_cost import Site, link_bytes, reconfiguration_s
-from ddlsched.reconfiguration.collection import Allocation, TensorCollection
-from ddlsched.reconfiguration.parallelism import Parallelism
-from ddlsched.reconfiguration.plan import Plan, first_replica_plan, plan
-from ddlsched.reconfiguration.rank_placement import staying
-from ddlsched.reconfiguration.tensors import DTYPE_BYTES, Tensor
 
 __all__ = ["Moved", "central_s", "collection", "fair_sharing_s", "lost_with", "moved", "stored_bytes"]
 

@@ -17,8 +17,8 @@ from torus import Torus
 
 import ddlsched
 from ddlsched.network.contention import MaxMin
+from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.workload.dag import CollectiveTask, IterationDag
-from ddlsched.workload.recorded.reading import read_iteration
 
 GB_PER_S: Final = 2**30
 """What ASTRA-sim calls "1 GB/s", bytes a second."""

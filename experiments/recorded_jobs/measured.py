@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.workload.recorded.merging import merged
-from ddlsched.workload.recorded.rank_steps import Mark, MarkKind, RankStep, RankTrace
-from ddlsched.workload.recorded.recordings import read_recording
+from ddlsched.training.recorded.merging import merged
+from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankStep, RankTrace
+from ddlsched.training.recorded.recordings import read_recording
 
 RECORDINGS = Path(__file__).parent / "recordings"
 ALONE_ON_TESTBED, TOGETHER = "testbed-alone", "testbed-together"

@@ -27,15 +27,15 @@ from together import counts_of
 
 from ddlsched import Cluster
 from ddlsched.cli.reporting import reported
-from ddlsched.recording.launching import run_recorded
-from ddlsched.testbed.cabling import address_of, server_name
-from ddlsched.testbed.namespaces import CARD
-from ddlsched.testbed.registry import Registry
-from ddlsched.testbed.scaling import scaled
-from ddlsched.testbed.signals import sigterm_as_ctrl_c
-from ddlsched.workload.recorded.merging import merged
-from ddlsched.workload.recorded.rank_steps import RankStep, RankTrace
-from ddlsched.workload.recorded.recordings import read_recording, recording_text
+from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.testbed.namespaces import CARD
+from ddlsched.real.testbed.registry import Registry
+from ddlsched.real.testbed.scaling import scaled
+from ddlsched.real.testbed.signals import sigterm_as_ctrl_c
+from ddlsched.training.recorded.merging import merged
+from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
+from ddlsched.training.recorded.recordings import read_recording, recording_text
+from ddlsched.training.recording.launching import run_recorded
 
 HERE = Path(__file__).parent
 JOBS = ("cnn", "gpt", "recommender")

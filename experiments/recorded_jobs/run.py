@@ -37,9 +37,9 @@ from shared_processors import played_s, undisturbed
 
 import ddlsched
 from ddlsched.network.contention import MaxMin
+from ddlsched.training.recorded.merging import RecordedIteration, merged
+from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.workload.dag import IterationDag
-from ddlsched.workload.recorded.merging import RecordedIteration, merged
-from ddlsched.workload.recorded.rank_steps import MarkKind
 
 JOBS = ("cnn", "gpt", "recommender")
 GPU_JOBS = (*JOBS, "resnet")
@@ -213,9 +213,9 @@ def _text(rows: Sequence[dict[str, object]]) -> str:
 
 
 def _draw(folder: Path, out: Path) -> None:
-    from ddlsched.comparisons.charts.recorded_chart import recorded_chart
     from ddlsched.comparisons.charts.style import save
-    from ddlsched.workload.recorded.alone import Card, timed_alone
+    from ddlsched.training.recorded.alone import Card, timed_alone
+    from ddlsched.training.recorded.recorded_chart import recorded_chart
 
     for name in JOBS:
         ranks = traces(name, folder)

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from measured import Line, fitted_line, flights_ns, message_bytes
 
+from ddlsched.training.recorded.rank_steps import RankStep, RankTrace
 from ddlsched.workload.dag import ComputeTask, IterationDag, Task
-from ddlsched.workload.recorded.rank_steps import RankStep, RankTrace
 
 __all__ = ["played_s", "undisturbed"]
 

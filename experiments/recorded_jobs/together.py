@@ -12,13 +12,13 @@ from measured import Line
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
-from ddlsched.performance.calibration.measurements import read_measurements
-from ddlsched.performance.calibration.shares import read_shares
 from ddlsched.plugins.names import resolve
-from ddlsched.testbed.pinned import Pinned
-from ddlsched.testbed.run_models import run_models
+from ddlsched.real.calibration.measurements import read_measurements
+from ddlsched.real.calibration.shares import read_shares
+from ddlsched.real.testbed.pinned import Pinned
+from ddlsched.real.testbed.run_models import run_models
+from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.workload.dag import IterationDag
-from ddlsched.workload.recorded.rank_steps import RankTrace
 
 __all__ = ["at_once", "beside_s", "counts_of", "max_min", "models", "simulated_s"]
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from counting import STEP_S, step_s
 
+from ddlsched.cluster.hostlists import expand_hosts
 from ddlsched.errors import SimulationError
-from ddlsched.live.counting import BATCH
-from ddlsched.live.idle_nodes.hostlists import expand_hosts
-from ddlsched.slurm.local_cluster import LocalSlurm
+from ddlsched.real.live.counting import BATCH
+from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 TRAINING = ("FreeTrain", "MalleTrain")
 FILLERS = ("nobody", "sleeping", *TRAINING)

@@ -4,7 +4,7 @@
     python experiments/slurm_live/run.py --measured experiments/slurm_live/expected
 
 The first runs each of the four for real under the same main queue, unless DIR holds it, on eight nodes of this host; it
-needs Slurm's Debian packages (tests/slurm/run installs them) and PyTorch, and draws the nodes of MalleTrain into
+needs Slurm's Debian packages (tests/real/slurm/run installs them) and PyTorch, and draws the nodes of MalleTrain into
 DIR/nodes.png. --quick has 8 jobs. Both print the table.
 """
 

@@ -4,8 +4,8 @@
     python experiments/slurm_twin/run.py --measured experiments/slurm_twin/expected
 
 The first runs every scenario for real that DIR does not hold yet, on 32 nodes of this host, and compares; it needs
-Slurm's Debian packages (tests/slurm/run installs them). --quick has 50 jobs and takes three minutes. The second only
-compares with what was measured before.
+Slurm's Debian packages (tests/real/slurm/run installs them). --quick has 50 jobs and takes three minutes. The second
+only compares with what was measured before.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from algorithms.placement.conservative_backfill import ConservativeBackfill
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.lwf import LeastWorkloadFirst
 from algorithms.placement.rounds import Rounds
-from ddlsched.slurm.board import shaped
+from ddlsched.real.slurm.board import shaped
 from ddlsched.workload.job import Workload
 
 EVERY_S = 1.0

@@ -11,7 +11,7 @@ from algorithms.allocation.count_programme import CountProgramme, best_counts
 from algorithms.allocation.equal_share import NodeEqualShare
 from algorithms.allocation.node_milp import SOLVERS, NodeMilp, best_map, breakpoints
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.live.idle_nodes.trainers import Trainer, gains, objective, rates_at
+from ddlsched.workload.malleable.trainers import Trainer, gains, objective, rates_at
 
 
 @st.composite

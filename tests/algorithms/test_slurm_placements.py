@@ -16,8 +16,8 @@ from algorithms.placement.rounds import Rounds
 from algorithms.placement.slurm_shape import SlurmShape
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.real.slurm.board import shaped
 from ddlsched.simulation import simulate
-from ddlsched.slurm.board import shaped
 from ddlsched.workload.job import Job, Workload
 
 TWO_NODES = Cluster(num_servers=2, gpus_per_server=4, exclusive=True)

@@ -9,9 +9,9 @@ import pytest
 from command_line import refused, run
 from golden_cases import FOLDER
 
+from ddlsched.cluster.idle_logs import from_sacct, from_swf
 from ddlsched.errors import InputError
 from ddlsched.io import reading
-from ddlsched.live.idle_nodes.idle_logs import from_sacct, from_swf
 from ddlsched.workload.elastic_job_files import read_curve
 from ddlsched.workload.traces.trace_formats import FORMATS
 
@@ -54,10 +54,10 @@ DOORS = {
     "testbed's comparison": ("comparison.json", f"testbed compare {JOBS} --out FOLDER --scheduler srsf-1"),
     "checkpoint": ("checkpoint.json", "checkpoint inspect FOLDER"),
     "checkpoint to reshard": ("checkpoint.json", "reshard FOLDER FOLDER-new --to tp=1"),
-    "training trace, Chakra": ("job.0.et", "workload import-training FILE --gpus 2 --out FOLDER/job.json"),
-    "training trace, Kineto": ("trace.json", "workload import-training FILE --out FOLDER/job.json"),
-    "recording": ("0.recording.json", "workload import-training FILE --out FOLDER/job.json"),
-    "groups of ranks": ("groups.json", "workload import-training FOLDER/job.0.et --groups FILE --out FOLDER/job.json"),
+    "training trace, Chakra": ("job.0.et", "import-training FILE --gpus 2 --out FOLDER/job.json"),
+    "training trace, Kineto": ("trace.json", "import-training FILE --out FOLDER/job.json"),
+    "recording": ("0.recording.json", "import-training FILE --out FOLDER/job.json"),
+    "groups of ranks": ("groups.json", "import-training FOLDER/job.0.et --groups FILE --out FOLDER/job.json"),
     **{f"trace, {name}": ("trace", f"workload import {name} FILE") for name in FORMATS},
 }
 

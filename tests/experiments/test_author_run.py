@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from experiment_scripts import scripts_of
 
-from ddlsched.performance.collectives import collective_s
+from ddlsched.training.estimate.collectives import collective_s
 
 (author,) = scripts_of("cluster_design", "author_run")
 PASSES_S = 12.369744580
@@ -57,7 +57,7 @@ def test_whole_run_with_our_own_collectives() -> None:
 
 
 def test_the_groups_are_what_the_tiers_of_1024_gpus_give() -> None:
-    from ddlsched.performance.collectives import split_group
+    from ddlsched.training.estimate.collectives import split_group
 
     model, data = split_group([128, 8], [16, 64])
     assert [int(size) for size in model] == [span.size for span in author.MODEL_GROUP] == [16, 8]
@@ -65,7 +65,7 @@ def test_the_groups_are_what_the_tiers_of_1024_gpus_give() -> None:
 
 
 def test_without_recomputation_the_run_is_shorter_by_the_recomputed_forward() -> None:
-    from ddlsched.performance.layerwise import layerwise_step
+    from ddlsched.training.estimate.layerwise import layerwise_step
 
     layers = [*author.block(1, author.MEASURED), *author.block(2, author.MEASURED)]
     plain, again = layerwise_step(layers), author.run(author.MEASURED)

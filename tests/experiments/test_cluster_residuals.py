@@ -8,9 +8,9 @@ import pytest
 from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
 
-from ddlsched.performance.fitting import PRIORS, Fitted
-from ddlsched.performance.hardware import Efficiency
-from ddlsched.performance.presets import A100_NODE_TIERS, EFFICIENCIES
+from ddlsched.training.estimate.fitting import PRIORS, Fitted
+from ddlsched.training.estimate.hardware import Efficiency
+from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES
 
 fit, residuals = scripts_of("cluster_design", "fit", "residuals")
 

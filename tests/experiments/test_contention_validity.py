@@ -13,8 +13,8 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.errors import InputError
 from ddlsched.network.contention import ONE_GBE_MEASURED, EqualShare, Linear
-from ddlsched.performance.calibration.fit import FORMS, fit_constants, predicted_s
-from ddlsched.performance.calibration.measurements import Measurements
+from ddlsched.real.calibration.fit import FORMS, fit_constants, predicted_s
+from ddlsched.real.calibration.measurements import Measurements
 
 FOLDER = EXPERIMENTS / "contention_validity"
 run, pairs, latencies, placements, measured = scripts_of(

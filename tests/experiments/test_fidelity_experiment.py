@@ -17,14 +17,14 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.performance.calibration import shares as calibration_shares
-from ddlsched.performance.calibration.fit import Form, tells
-from ddlsched.performance.calibration.shares import COLUMNS
+from ddlsched.real.calibration import shares as calibration_shares
+from ddlsched.real.calibration.fit import Form, tells
+from ddlsched.real.calibration.shares import COLUMNS
+from ddlsched.real.testbed.fidelity import Planned
+from ddlsched.real.testbed.fidelity_report import FidelityReport
+from ddlsched.real.testbed.real_run import RealRun
+from ddlsched.real.testbed.run_models import RunModels, run_models
 from ddlsched.simulation import simulate
-from ddlsched.testbed.fidelity import Planned
-from ddlsched.testbed.fidelity_report import FidelityReport
-from ddlsched.testbed.real_run import RealRun
-from ddlsched.testbed.run_models import RunModels, run_models
 from ddlsched.workload.job import Job
 
 mixes, measuring, run = scripts_of("fidelity", "mixes", "measuring", "run")

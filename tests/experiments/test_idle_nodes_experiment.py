@@ -14,8 +14,8 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.live.idle_nodes.profiling_advisor import Candidate
 from ddlsched.results.paired_comparison import markdown
+from ddlsched.workload.malleable.profiling_advisor import Candidate
 
 FOLDER = EXPERIMENTS / "idle_nodes"
 inputs, on_engine, replay, make_trace, parts, streams, tables = scripts_of(

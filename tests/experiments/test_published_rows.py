@@ -25,7 +25,7 @@ def test_checkpoints_have_the_published_sizes() -> None:
 
 
 def test_the_table_of_bytes_is_what_the_plans_move() -> None:
-    from ddlsched.reconfiguration.change_cost import Site
+    from ddlsched.checkpoints.change_cost import Site
     from topologies.star import Star
 
     site = Site(topology=Star(nic_gbps=100.0), host_bytes_per_s=20e9)
@@ -44,10 +44,10 @@ def test_the_table_of_bytes_is_what_the_plans_move() -> None:
 
 
 def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable() -> None:
-    from ddlsched.reconfiguration.change_cost import Site, reconfiguration_s
-    from ddlsched.reconfiguration.parallelism import Parallelism
-    from ddlsched.reconfiguration.plan import plan
-    from ddlsched.reconfiguration.tensor_models import Transformer, job_tensors
+    from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
+    from ddlsched.checkpoints.parallelism import Parallelism
+    from ddlsched.checkpoints.plan import plan
+    from ddlsched.checkpoints.tensor_models import Transformer, job_tensors
     from topologies.star import Star
 
     tensors = job_tensors(Transformer(num_layers=4, hidden=64, heads=4, vocabulary=256), dtype="F32")

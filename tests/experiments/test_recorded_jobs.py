@@ -12,9 +12,9 @@ from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
+from ddlsched.training.recorded.rank_steps import Communication, RankTrace
+from ddlsched.training.recorded.wall_time import WallTime
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
-from ddlsched.workload.recorded.rank_steps import Communication, RankTrace
-from ddlsched.workload.recorded.wall_time import WallTime
 
 run, astra_sim, rebucketing, measured, phases, together, processors = scripts_of(
     "recorded_jobs", "run", "astra_sim", "rebucketed", "measured", "phases", "together", "shared_processors"

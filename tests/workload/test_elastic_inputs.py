@@ -12,11 +12,11 @@ from jobs_by_hand import elastic_job
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.disturbances import CapacityChange
 from ddlsched.errors import InputError, PluginError
-from ddlsched.performance.clusters import parse_cluster
-from ddlsched.performance.elastic_estimates import elastic_job_of
-from ddlsched.performance.estimate import estimate_checked
-from ddlsched.performance.parallel_layout import Parallelism
-from ddlsched.performance.presets import MODELS
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.elastic_estimates import elastic_job_of
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
 from ddlsched.workload.elastic_job_files import read_curve
 from ddlsched.workload.generators.elastic_mix import elastic_mix
 from ddlsched.workload.job import Workload

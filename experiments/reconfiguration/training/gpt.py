@@ -11,7 +11,7 @@ from groups import Groups, enter, gather_last, leave
 from torch import Tensor
 from torch.nn import functional
 
-from ddlsched.reconfiguration.tensor_models import Transformer
+from ddlsched.checkpoints.tensor_models import Transformer
 
 __all__ = ["Dropout", "Stage"]
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from ddlsched.reconfiguration.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import Parallelism
 
 __all__ = ["Groups", "PairwiseSum", "enter", "gather_last", "gathered", "leave", "summed"]
 

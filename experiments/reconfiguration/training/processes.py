@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.dataset_files import Samples
 from ddlsched.errors import DdlschedError
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.dataset_files import Samples
 
 __all__ = ["TrainingError", "on_ranks", "train"]
 
@@ -29,7 +29,7 @@ def train(
     Parameters
     ----------
     source
-        A checkpoint of a :class:`~ddlsched.reconfiguration.tensor_models.Transformer` with Adam's state.
+        A checkpoint of a :class:`~ddlsched.checkpoints.tensor_models.Transformer` with Adam's state.
     samples
         The data set.
     steps
@@ -57,7 +57,7 @@ def _context() -> Any:
     """Return what starts processes: each a copy of one that has imported what takes seconds and done nothing else."""
     context = multiprocessing.get_context("forkserver")
     # An optimiser's first step imports torch._dynamo. The server does not find this folder's own modules.
-    slow = ["torch", "torch._dynamo", "safetensors.torch", "pydantic", "ddlsched.reconfiguration.dataset_views"]
+    slow = ["torch", "torch._dynamo", "safetensors.torch", "pydantic", "ddlsched.checkpoints.dataset_views"]
     context.set_forkserver_preload(slow)
     return context
 

@@ -2,7 +2,7 @@
 
     python experiments/reconfiguration/training/run.py [--steps N] [--out DIR]
 
-Needs PyTorch (tests/training/run installs it). Every parallelism runs as real processes that talk through gloo.
+Needs PyTorch (tests/torch_training/run installs it). Every parallelism runs as real processes that talk through gloo.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from processes import train
 
+from ddlsched.checkpoints.dataset_files import TokenFiles
+from ddlsched.checkpoints.dataset_state import DatasetState
+from ddlsched.checkpoints.making import make_checkpoint
+from ddlsched.checkpoints.parallelism import parse_parallelism
+from ddlsched.checkpoints.resharding import reshard
+from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
 from ddlsched.comparisons.charts.style import PALETTE, in_style, new_panels, save
-from ddlsched.reconfiguration.dataset_files import TokenFiles
-from ddlsched.reconfiguration.dataset_state import DatasetState
-from ddlsched.reconfiguration.making import make_checkpoint
-from ddlsched.reconfiguration.parallelism import parse_parallelism
-from ddlsched.reconfiguration.resharding import reshard
-from ddlsched.reconfiguration.tensor_models import Optimiser, Transformer
 
 MODEL = Transformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
 CHAIN = ("tp=2,pp=1,dp=2", "tp=1,pp=2,dp=1", "tp=4,pp=1,dp=1", "tp=1,pp=1,dp=2", "tp=2,pp=1,dp=2")

@@ -15,12 +15,12 @@ from groups import Groups, PairwiseSum, gathered, summed
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.dataset_files import Samples
+from ddlsched.checkpoints.dataset_state import DatasetState
+from ddlsched.checkpoints.dataset_views import RankBatches
+from ddlsched.checkpoints.tensor_models import Transformer
 from ddlsched.errors import InputError
-from ddlsched.reconfiguration.checkpoint import Checkpoint
-from ddlsched.reconfiguration.dataset_files import Samples
-from ddlsched.reconfiguration.dataset_state import DatasetState
-from ddlsched.reconfiguration.dataset_views import RankBatches
-from ddlsched.reconfiguration.tensor_models import Transformer
 
 __all__ = ["Hyperparameters", "Trainer"]
 

@@ -1,0 +1,114 @@
+"""Tensors as numpy arrays: the part that a rank holds, whole tensors from their parts, small checkpoints in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.locations import Location
+from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
+from ddlsched.checkpoints.shards import Layout, Piece
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.errors import InputError
+from ddlsched.io.files import replacing
+
+__all__ = ["Array", "box_of", "numpy_dtype", "part_of", "view_of", "whole_tensor", "write_checkpoint", "write_rank"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_NUMPY = {
+    "BOOL": "bool", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2",
+    "U32": "u4", "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8",
+}  # fmt: skip
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the numpy type of a safetensors one; of BF16 and F8, the unsigned integer of their size."""
+    return np.dtype(_NUMPY.get(dtype, f"u{DTYPE_BYTES[dtype]}")).newbyteorder("<")
+
+
+def view_of(flat: Array, piece: Piece) -> Array:
+    """Return a piece of a rank's array, given as one dimension, without a copy."""
+    strides = tuple(stride * flat.itemsize for stride in piece.strides)
+    return np.lib.stride_tricks.as_strided(flat[piece.offset :], piece.extent, strides)
+
+
+def box_of(piece: Piece) -> tuple[slice, ...]:
+    """Return the index of a piece's box in the whole tensor."""
+    return tuple(slice(first, first + rows) for first, rows in zip(piece.start, piece.extent, strict=True))
+
+
+def part_of(whole: Array, layout: Layout) -> Array:
+    """Return what a rank holds of a whole tensor; padding is zero."""
+    flat = np.zeros(layout.num_elements, dtype=whole.dtype)
+    for piece in layout.pieces:
+        view_of(flat, piece)[...] = whole[box_of(piece)]
+    return flat.reshape(layout.shape)
+
+
+def whole_tensor(checkpoint: Checkpoint, place: Location, name: str) -> Array:
+    """Return a whole tensor, of type :func:`numpy_dtype`, put together from the first replica of each part.
+
+    Raises
+    ------
+    InputError
+        The checkpoint has no such tensor, or a file of it cannot be used.
+    """
+    tensor = checkpoint.collection.by_name.get(name)
+    if tensor is None:
+        raise InputError(f"{place.name_of('')}: has no tensor {name!r}")
+    whole = np.zeros(tensor.shape, dtype=numpy_dtype(tensor.dtype))
+    for layout, ranks in checkpoint.collection.shards(tensor):
+        entry = checkpoint.entries(place, ranks[0])[name]
+        flat = local_array(place, checkpoint.files[ranks[0]], entry)
+        for piece in layout.pieces:
+            whole[box_of(piece)] = view_of(flat, piece)
+    return whole
+
+
+def local_array(place: Location, file: str, entry: Entry) -> Array:
+    """Return a rank's array as one dimension."""
+    data = place.read(file, entry.begin, entry.begin + entry.num_bytes)
+    return np.frombuffer(data, dtype=numpy_dtype(entry.dtype))
+
+
+def write_rank(directory: Path, checkpoint: Checkpoint, rank: int, part: Callable[[Tensor, Layout], Array]) -> None:
+    """Write one rank's file, whole or not at all.
+
+    Parameters
+    ----------
+    part
+        Returns the rank's array of a tensor, of the layout's shape and :func:`numpy_dtype`.
+    """
+    held = checkpoint.collection.arrays[rank]
+    tensors = checkpoint.collection.by_name
+    header, _ = header_bytes({name: (tensors[name].dtype, layout.shape) for name, layout in held.items()})
+    with replacing(directory / checkpoint.files[rank], "file of a rank") as path, path.open("wb") as file:
+        file.write(header)
+        for name, layout in held.items():
+            array = part(tensors[name], layout)
+            if (array.shape, array.dtype) != (layout.shape, numpy_dtype(tensors[name].dtype)):
+                raise InputError(
+                    f"rank {rank}, tensor {name}: is {array.dtype} {list(array.shape)}; "
+                    f"expected {numpy_dtype(tensors[name].dtype)} {list(layout.shape)}"
+                )
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def write_checkpoint(directory: Path, checkpoint: Checkpoint, wholes: Mapping[str, Array]) -> None:
+    """Write a checkpoint whose whole tensors fit into memory: each rank's file, then the description.
+
+    Parameters
+    ----------
+    wholes
+        Whole tensors by name, of :func:`numpy_dtype`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for rank in range(checkpoint.collection.num_ranks):
+        write_rank(directory, checkpoint, rank, lambda tensor, layout: part_of(wholes[tensor.name], layout))
+    checkpoint.write_description(directory)

@@ -1,0 +1,260 @@
+"""A checkpoint on disk: a directory with one safetensors file a rank, and ``checkpoint.json``, which describes them.
+
+A directory without ``checkpoint.json`` is no checkpoint: it is written last, so nothing half done looks complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.plain_values import plain_value
+from ddlsched.checkpoints.safetensors_files import Entry, read_header
+from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.errors import FaultyInputError, InputError
+from ddlsched.io.files import replacing
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
+
+DESCRIPTION = "checkpoint.json"
+
+
+def rank_file(rank: int) -> str:
+    """Return the usual name of a rank's file."""
+    return f"rank_{rank:05d}.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """What ``checkpoint.json`` holds, field by field."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    format: Literal["ddlsched-checkpoint"] = "ddlsched-checkpoint"
+    version: Literal[1] = 1
+    parallelism: Parallelism
+    stages: tuple[int, ...]
+    allocation: Allocation
+    flat_multiple: int = 1
+    iteration: int = 0
+    model: dict[str, Any] = field(default_factory=dict)
+    dataset: dict[str, Any] = field(default_factory=dict)
+    random: dict[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    sha256: dict[str, str] = field(default_factory=dict)
+    xxh3: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What is known of a checkpoint besides the contents of its tensors.
+
+    Parameters
+    ----------
+    collection
+        Tensors, parallelism and allocation.
+    files
+        Name of each rank's file, in the order of ranks.
+    iteration
+        Steps trained.
+    model, dataset, random
+        Description of the model, state of the data set, state of random numbers: JSON objects, kept as they are. What
+        is in them must not depend on the parallelism.
+    sha256
+        Content hash by tensor, of the whole tensor's bytes in row-major order without padding, so that it is the same
+        under any parallelism; tensors may be left out.
+    xxh3
+        The same with XXH3 of 128 bits.
+    paths
+        Where tensors lie in the nested state of a training program, by tensor: keys of dictionaries and places in
+        lists. A PyTorch distributed checkpoint says so.
+    """
+
+    collection: TensorCollection
+    files: tuple[str, ...] = ()
+    iteration: int = 0
+    model: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    random: Mapping[str, Any] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    xxh3: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            names = tuple(rank_file(rank) for rank in range(self.collection.num_ranks))
+            object.__setattr__(self, "files", names)
+
+    @classmethod
+    def read(cls, directory: Path | str) -> Checkpoint:
+        """Return the description of a checkpoint, from a folder or a URL that fsspec knows.
+
+        Raises
+        ------
+        InputError
+            There is none, or it holds what cannot be; the message names the file and field.
+        """
+        return described_in(location_of(directory), DESCRIPTION)
+
+    def with_hashes_of(self, names: Mapping[str, str]) -> Checkpoint:
+        """Return the same with the hashes of some tensors only, under the names that these are mapped to."""
+        sha256, xxh3 = (
+            {names[name]: text for name, text in hashes.items() if name in names} for hashes in (self.sha256, self.xxh3)
+        )
+        return dataclasses.replace(self, sha256=sha256, xxh3=xxh3)
+
+    def text(self) -> str:
+        """Return what ``checkpoint.json`` says."""
+        collection = self.collection
+        described = _File(
+            parallelism=collection.parallelism,
+            stages=collection.stages,
+            allocation=collection.allocation,
+            flat_multiple=collection.flat_multiple,
+            tensors=collection.tensors,
+            **{name: getattr(self, name) for name in _SHARED},
+        )
+        return _json(described)
+
+    def write_description(self, directory: Path) -> None:
+        """Write ``checkpoint.json``, whole or not at all; the ranks' files must be there already.
+
+        Raises
+        ------
+        InputError
+            It cannot be written.
+        """
+        with replacing(directory / DESCRIPTION, "checkpoint description") as file:
+            file.write_text(self.text(), encoding="utf-8")
+
+    def entries(self, place: Location, rank: int) -> dict[str, Entry]:
+        """Return where each array of a rank lies in its file, after checking them against the description.
+
+        Raises
+        ------
+        InputError
+            The file is missing or truncated, or a tensor is missing, unknown, of another dtype or shape.
+        """
+        file = self.files[rank]
+        where = place.name_of(file)
+        entries = read_header(lambda low, high: place.read(file, low, high), place.num_bytes(file), where)
+        expected = self.collection.arrays[rank]
+        for name, layout in expected.items():
+            dtype = self.collection.by_name[name].dtype
+            if name not in entries:
+                raise InputError(f"{where}: tensor {name} is missing; expected {dtype} {list(layout.shape)}")
+            found = entries[name]
+            if (found.dtype, found.shape) != (dtype, layout.shape):
+                text = f"tensor {name} is {found.dtype} {list(found.shape)}"
+                raise InputError(f"{where}: {text}; expected {dtype} {list(layout.shape)}, as {DESCRIPTION} says")
+        unknown = [name for name in entries if name not in expected and entries[name].num_bytes]
+        if unknown:
+            raise InputError(f"{where}: tensor {unknown[0]} is not rank {rank}'s; expected what {DESCRIPTION} says")
+        return entries
+
+
+def described_in(place: Location, file: str) -> Checkpoint:
+    """Return what a file such as ``checkpoint.json`` describes.
+
+    Raises
+    ------
+    InputError
+        There is none, or it holds what cannot be; the message names the file and field.
+    """
+    where = place.name_of(file)
+    described = _parsed(place.read_all(file), where)
+    try:
+        collection = TensorCollection(
+            tensors=described.tensors,
+            parallelism=described.parallelism,
+            stages=described.stages,
+            allocation=described.allocation,
+            flat_multiple=described.flat_multiple,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    shared = {name: getattr(described, name) for name in _SHARED}
+    checkpoint = Checkpoint(collection=collection, **shared)
+    _refuse_bad_names(checkpoint, place)
+    return checkpoint
+
+
+_SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3", "paths")
+
+
+def _json(described: _File) -> str:
+    """Return JSON with a line a tensor."""
+    fields = {name: getattr(described, name) for name in ("format", "version")}
+    fields |= {item.name: getattr(described, item.name) for item in dataclasses.fields(described)}
+    tensors = fields.pop("tensors")
+    lines = [json.dumps(name) + ": " + json.dumps(_plain(value)) for name, value in fields.items()]
+    rows = ",\n    ".join(map(_tensor_json, tensors))
+    lines.append(f'"tensors": [\n    {rows}\n  ]')
+    return "{\n  " + ",\n  ".join(lines) + "\n}\n"
+
+
+def _tensor_json(tensor: Tensor) -> str:
+    # Not by asdict, whose deep copies take ten times as long: a start waits for three descriptions.
+    return json.dumps({name: getattr(tensor, name) for name in _TENSOR_FIELDS}, default=vars)
+
+
+_TENSOR_FIELDS = tuple(item.name for item in dataclasses.fields(Tensor))
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+
+
+@cache
+def _adapter() -> TypeAdapter[_File]:
+    import pydantic
+
+    return pydantic.TypeAdapter(_File)
+
+
+def _parsed(text: bytes, where: str) -> _File:
+    plain = plain_value(_File, text)
+    if plain is not None:
+        return plain
+    import pydantic
+
+    try:
+        return _adapter().validate_json(text)
+    except pydantic.ValidationError as error:
+        faults = [_fault(where, item) for item in error.errors()]
+        raise FaultyInputError(faults) from None
+
+
+def _fault(where: str, item: Any) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"]).lstrip(".")
+    found = "" if item["type"] in ("missing", "json_invalid") else f" (found {str(item['input'])[:80]!r})"
+    return f"{where}{f', field {place}' if place else ''}: {item['msg']}{found}"
+
+
+def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:
+    """Refuse files outside the checkpoint's directory, and another number of files than ranks."""
+    where, num_ranks = place.name_of(DESCRIPTION), checkpoint.collection.num_ranks
+    if len(checkpoint.files) != num_ranks:
+        raise InputError(
+            f"{where}, field files: names {len(checkpoint.files)} files; expected one for each of {num_ranks} ranks"
+        )
+    for rank, name in enumerate(checkpoint.files):
+        if name in ("", ".", "..") or any(mark in name for mark in "/\\\0:") or not place.holds(name):
+            raise InputError(
+                f"{where}, field files[{rank}]: {name!r} leaves the directory; expected the name of a file in it"
+            )
+    if len(set(checkpoint.files)) < num_ranks:
+        raise InputError(f"{where}, field files: names a file twice; expected one for each rank")

@@ -1,0 +1,198 @@
+"""``ddlsched checkpoint``: what is in a checkpoint, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ddlsched.checkpoints.commands.checkpoint_make import make
+from ddlsched.cli.output import emit
+
+if TYPE_CHECKING:
+    from ddlsched.checkpoints.collection import TensorCollection
+    from ddlsched.checkpoints.content import Digest
+    from ddlsched.checkpoints.reading import Reading
+    from ddlsched.checkpoints.tensors import Cut, Tensor
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look into partitioned checkpoints, or make one to try things on.", no_args_is_help=True)
+
+app.command("make")(make)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("inspect")
+def inspect(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URL of a checkpoint.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read all: contents as saved, replicas equal; takes longer.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as one JSON object.")] = False,
+) -> None:
+    """Show a checkpoint's parallelism, tensors and files, and check that each file is what it should be."""
+    from ddlsched.checkpoints.content import refuse_other_content
+    from ddlsched.checkpoints.reading import Reading
+    from ddlsched.io.progress import bytes_bar
+
+    reading = Reading.at(directory)
+    reading.refuse_faulty_files()
+    if verify:
+        with bytes_bar() as watch:
+            for digest in _recorded(reading):
+                refuse_other_content(reading, getattr(reading.checkpoint, digest), digest, watch=watch)
+    found = _numbers(reading)
+    emit(json.dumps(found, indent=2) + "\n" if as_json else _text(directory, found, verify))
+
+
+def _recorded(reading: Reading) -> list[Digest]:
+    """Return the digests that a checkpoint records; at least one, so that all is read."""
+    from ddlsched.checkpoints.content import DIGESTS
+
+    return [digest for digest in DIGESTS if getattr(reading.checkpoint, digest)] or ["xxh3"]
+
+
+def _numbers(reading: Reading) -> dict[str, Any]:
+    from ddlsched.checkpoints.tensors import total_bytes
+
+    checkpoint, collection = reading.checkpoint, reading.checkpoint.collection
+    files = [
+        {
+            "file": checkpoint.files[rank],
+            "rank": rank,
+            **collection.parallelism.coordinates(rank)._asdict(),
+            "device": collection.allocation.devices[rank],
+            "host": collection.allocation.hosts[rank],
+            "arrays": len(collection.arrays[rank]),
+            "bytes": reading.place_of(rank).num_bytes(checkpoint.files[rank]),
+        }
+        for rank in reading.survivors
+    ]
+    return {
+        "parallelism": str(collection.parallelism),
+        "stages": list(collection.stages),
+        "iteration": checkpoint.iteration,
+        "whole_tensors": len(collection.tensors),
+        "whole_bytes": total_bytes(collection.tensors),
+        "stored_bytes": sum(file["bytes"] for file in files),
+        "hashed_tensors": len(set(checkpoint.sha256) | set(checkpoint.xxh3)),
+        "model": dict(checkpoint.model),
+        "dataset": dict(checkpoint.dataset),
+        "random": dict(checkpoint.random),
+        "tensors": _kinds(collection),
+        "files": files,
+    }
+
+
+def _kinds(collection: TensorCollection) -> list[dict[str, Any]]:
+    """Return the tensors, those that differ only in their layer or kind of optimiser state as one."""
+    groups: dict[tuple[Any, ...], list[Tensor]] = defaultdict(list)
+    for tensor in collection.tensors:
+        name = re.sub(r"^optimiser\.[^.]+\.(?=.)|\.\d+(?=\.|$)", _starred, tensor.name)
+        groups[name, tensor.shape, tensor.dtype, tensor.cuts, bool(tensor.flat)].append(tensor)
+    return [
+        {
+            "name": tensors[0].name if len(tensors) == 1 else name,
+            "count": len(tensors),
+            "dtype": dtype,
+            "shape": list(shape),
+            "replicas": len(collection.shards(tensors[0])[0].ranks),
+            "divided": _division(cuts, flat),
+        }
+        for (name, shape, dtype, cuts, flat), tensors in groups.items()
+    ]
+
+
+def _starred(found: re.Match[str]) -> str:
+    """Return what stands for the number of a layer, or for the kind of an optimiser's state."""
+    return ".*" if found[0].startswith(".") else "optimiser.*."
+
+
+def _division(cuts: tuple[Cut, ...], flat: bool) -> str:
+    parts = [*map(_cut, cuts), *(["flat over data"] if flat else [])]
+    return "; ".join(parts) or "whole"
+
+
+def _cut(cut: Cut) -> str:
+    text = f"dimension {cut.dim} over {cut.axis}"
+    if len(cut.parts) > 1:
+        text += f" in {len(cut.parts)} parts"
+    units = [part.units for part in cut.parts if part.units]
+    if units:
+        text += f", {math.gcd(*units)} or more blocks" if len(set(units)) > 1 else f", {units[0]} blocks"
+    return text + (f", padded to {cut.pad_multiple} x tp" if cut.pad_multiple else "")
+
+
+def _text(directory: str, found: dict[str, Any], verified: bool) -> str:
+    checked = "contents and replicas checked" if verified else "headers checked, contents not (--verify)"
+    lines = [
+        f"{directory}: {found['parallelism']}, iteration {found['iteration']}; {checked}",
+        f"  {found['whole_tensors']:,} tensors ({found['hashed_tensors']:,} with a content hash) of "
+        f"{found['whole_bytes'] / 1e6:,.3f} MB; {found['stored_bytes'] / 1e6:,.3f} MB in {len(found['files'])} files",
+        "  " + (_stages(found["stages"]) or "no layers"),
+        *(f"  {name}: {json.dumps(found[name])}" for name in ("model", "dataset", "random") if found[name]),
+        "",
+        *_table(
+            ("tensor", "number", "dtype", "shape", "replicas", "divided"),
+            [
+                (
+                    row["name"],
+                    row["count"],
+                    row["dtype"],
+                    " x ".join(map(str, row["shape"])),
+                    row["replicas"],
+                    row["divided"],
+                )
+                for row in found["tensors"]
+            ],
+        ),
+        "",
+        *_table(
+            ("file", "tensor", "data", "stage", "device", "host", "arrays", "MB"),
+            [
+                (
+                    *(row[name] for name in ("file", "tensor", "data", "stage", "device", "host", "arrays")),
+                    f"{row['bytes'] / 1e6:,.3f}",
+                )
+                for row in found["files"]
+            ],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _stages(stages: list[int]) -> str:
+    layers: dict[int, list[int]] = defaultdict(list)
+    for layer, stage in enumerate(stages):
+        layers[stage].append(layer)
+    return "; ".join(f"stage {stage}: layers {_ranges(of)}" for stage, of in sorted(layers.items()))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as a text such as 0-3, 8-11."""
+    starts = [number for number in numbers if number - 1 not in numbers]
+    ends = [number for number in numbers if number + 1 not in numbers]
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
+    cells = [columns, *(tuple(map(str, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    text = {0, *(number for number, name in enumerate(columns) if name in ("dtype", "shape", "divided"))}
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(width) if number in text else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

@@ -1,0 +1,88 @@
+"""What the folder of a new checkpoint looks like: which file holds what, and what describes the files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint
+from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
+from ddlsched.checkpoints.tensors import Tensor
+
+__all__ = ["RANK_FILES", "FileForm", "FilePlan", "safetensors_plan", "whole_file_plan"]
+
+
+class FilePlan(NamedTuple):
+    """A file before its tensors are copied into it.
+
+    ``entries`` says where each array goes; ``pieces`` are the bytes before, between and behind the arrays, by where
+    they begin; the first begins at 0.
+    """
+
+    entries: Mapping[str, Entry]
+    pieces: Mapping[int, bytes]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        ends = [entry.begin + entry.num_bytes for entry in self.entries.values()]
+        return max([*ends, *(at + len(piece) for at, piece in self.pieces.items())])
+
+
+class FileForm(Protocol):
+    """A way to lay out a checkpoint's tensors in files."""
+
+    def held(self, job: Checkpoint) -> Checkpoint:
+        """Return a checkpoint whose collection and files say what each file holds of a job's tensors."""
+        ...
+
+    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        """Return the file of what :meth:`held` calls a rank."""
+        ...
+
+    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        """Write what describes the files, and return which files that made."""
+        ...
+
+    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        """Return a reading of a folder whose files are full, described or not."""
+        ...
+
+
+class _RankFiles:
+    """One safetensors file a rank, and ``checkpoint.json``."""
+
+    def held(self, job: Checkpoint) -> Checkpoint:
+        return job
+
+    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        return safetensors_plan(held, rank, {})
+
+    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        job.write_description(folder)
+        return [folder / DESCRIPTION]
+
+    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        return Reading(held, location_of(folder))
+
+
+def safetensors_plan(held: Checkpoint, rank: int, metadata: Mapping[str, str]) -> FilePlan:
+    """Return a safetensors file of all that a rank holds; ``metadata`` is for its header."""
+    tensors: Mapping[str, Tensor] = held.collection.by_name
+    arrays = {name: (tensors[name].dtype, layout.shape) for name, layout in held.collection.arrays[rank].items()}
+    header, entries = header_bytes(arrays, metadata)
+    return FilePlan(entries, {0: header})
+
+
+def whole_file_plan(held: Checkpoint, rank: int) -> FilePlan | None:
+    """Return the plan of a file that is carried along as it is; None if the rank holds tensors."""
+    ((name, layout), *_) = held.collection.arrays[rank].items()
+    kind = held.collection.by_name[name].kind
+    return FilePlan({name: Entry("U8", layout.shape, 0)}, {0: b""}) if kind == "file" else None
+
+
+RANK_FILES: FileForm = _RankFiles()
+"""The form of this package's own checkpoints."""

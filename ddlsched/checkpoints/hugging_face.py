@@ -1,0 +1,211 @@
+"""Hugging Face directories: whole tensors in safetensors files, and an index that says which is where."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import Shard, TensorCollection
+from ddlsched.checkpoints.division_rules import cuts_by_name, place_by_name
+from ddlsched.checkpoints.file_forms import FileForm, FilePlan, safetensors_plan, whole_file_plan
+from ddlsched.checkpoints.files_beside import (
+    HUGGING_FACE_FILES,
+    files_beside,
+    has_file,
+    is_file_name,
+    refuse_bad_file_name,
+)
+from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.safetensors_files import Entry, read_header
+from ddlsched.checkpoints.shards import dense_layout
+from ddlsched.checkpoints.stored_parts import PartsCollection, PartsReading, whole_parts
+from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.errors import InputError
+
+__all__ = ["HUGGING_FACE", "is_hugging_face", "read_hugging_face", "weights_of"]
+
+_INDEX = "model.safetensors.index.json"
+_ONLY = "model.safetensors"
+_FILE_BYTES = 5_000_000_000
+"""Most bytes of tensors in a file, as Hugging Face's libraries have it; a larger tensor has a file of its own."""
+
+
+def is_hugging_face(directory: Path | str) -> bool:
+    """Return whether a folder or URL holds a model as Hugging Face's libraries save it."""
+    place = location_of(directory)
+    return has_file(place, _INDEX) or has_file(place, _ONLY)
+
+
+def read_hugging_face(directory: Path | str) -> PartsReading:
+    """Return a Hugging Face directory as what :func:`~ddlsched.checkpoints.resharding.reshard` reads.
+
+    Tensors keep their names; how ranks are to divide them follows from these
+    (:func:`~ddlsched.checkpoints.division_rules.cuts_by_name`). Configuration and tokenizer are carried along.
+
+    Raises
+    ------
+    InputError
+        The index or a file cannot be read, or they contradict each other.
+    """
+    place = location_of(directory)
+    entries = dict(_entries(place))
+    beside = files_beside(place, HUGGING_FACE_FILES)
+    parts = {
+        name: whole_parts(entry.dtype, entry.shape, place, file, entry.begin) for name, (file, entry) in entries.items()
+    }
+    parts |= {name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()}
+    tensors = [_tensor(name, entry) for name, (_, entry) in entries.items()]
+    tensors += [Tensor(name=name, shape=(size,), dtype="U8", kind="file") for name, size in beside.items()]
+    collection = TensorCollection(tensors=tuple(tensors), parallelism=Parallelism())
+    return PartsReading(Checkpoint(collection=collection), parts, place)
+
+
+def _tensor(name: str, entry: Entry) -> Tensor:
+    return Tensor(
+        name=name,
+        shape=entry.shape,
+        dtype=entry.dtype,
+        places=place_by_name(name),
+        cuts=cuts_by_name(name, entry.shape),
+    )
+
+
+def _entries(place: Location) -> Iterator[tuple[str, tuple[str, Entry]]]:
+    """Yield where each tensor is: its file, and where in that."""
+    files = _listed(place)
+    for file in dict.fromkeys(files.values()) if files else [_ONLY]:
+        where = place.name_of(file)
+        found = read_header(partial(place.read, file), place.num_bytes(file), where)
+        for name, entry in found.items():
+            if files and files.get(name) != file:
+                raise InputError(f"{where}: tensor {name} is not listed there; expected what {_INDEX} says")
+            yield name, (file, entry)
+        missing = sorted(name for name, of in files.items() if of == file and name not in found)
+        if missing:
+            raise InputError(f"{where}: tensor {missing[0]} is missing; expected what {_INDEX} says")
+
+
+def _listed(place: Location) -> dict[str, str]:
+    """Return the file of each tensor; nothing if there is no index."""
+    if not has_file(place, _INDEX):
+        return {}
+    where = place.name_of(_INDEX)
+    try:
+        files = json.loads(place.read_all(_INDEX))["weight_map"]
+        items = dict(files).items()
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{where}: has no weight_map ({error!r}); expected the file of each tensor by name") from None
+    for name, file in items:
+        if not is_file_name(file) or not place.holds(file):
+            raise InputError(f"{where}, field weight_map, {name}: {file!r} leaves the directory; expected a file in it")
+    return dict(items)
+
+
+class _HuggingFace:
+    """Whole tensors, each once, in files of bounded size; other files as they were."""
+
+    def held(self, job: Checkpoint) -> Checkpoint:
+        groups = [*_groups(job.collection)]
+        values = sum(group[0].kind == "values" for group in groups)
+        names = [_file_name(group[0], number, values) for number, group in enumerate(groups)]
+        shards: dict[str, tuple[Shard, ...]] = {tensor.name: () for tensor in job.collection.tensors}
+        for number, group in enumerate(groups):
+            shards |= {tensor.name: (Shard(dense_layout(tensor.shape, (), ()), (number,)),) for tensor in group}
+        collection = PartsCollection.of(job.collection, shards, (0,) * len(names))
+        return dataclasses.replace(job, collection=collection, files=tuple(names))
+
+    def file_plan(self, held: Checkpoint, rank: int) -> FilePlan:
+        return whole_file_plan(held, rank) or safetensors_plan(held, rank, {"format": "pt"})
+
+    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        tensors = [tensor for tensor in held.collection.tensors if tensor.kind == "values"]
+        files = {
+            tensor.name: held.files[shard.ranks[0]] for tensor in tensors for shard in held.collection.shards(tensor)
+        }
+        if len(set(files.values())) <= 1:
+            return []
+        total = sum(tensor.num_bytes for tensor in tensors)
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": files}, indent=2) + "\n"
+        (folder / _INDEX).write_text(text, encoding="utf-8")
+        return [folder / _INDEX]
+
+    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        self.describe(job, held, folder)
+        return read_hugging_face(folder)
+
+
+HUGGING_FACE: FileForm = _HuggingFace()
+"""The form of Hugging Face's libraries; it holds values and files, no Python objects (:func:`weights_of`)."""
+
+
+def _groups(collection: TensorCollection) -> Iterator[list[Tensor]]:
+    """Yield the tensors of each file, those of values before other files."""
+    group: list[Tensor] = []
+    size = 0
+    for tensor in (tensor for tensor in collection.tensors if tensor.kind == "values"):
+        if group and size + tensor.num_bytes > _FILE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(tensor)
+        size += tensor.num_bytes
+    if group:
+        yield group
+    yield from ([tensor] for tensor in collection.tensors if tensor.kind == "file" and tensor.num_bytes)
+
+
+def _file_name(first: Tensor, number: int, files: int) -> str:
+    if first.kind == "file":
+        return refuse_bad_file_name(first, (_INDEX, _ONLY))
+    return _ONLY if files == 1 else f"model-{number + 1:05d}-of-{files:05d}.safetensors"
+
+
+_NO_WEIGHTS = ("optim", "optimizer", "optimiser", "lr_scheduler", "dataloader", "train_state")
+
+
+def weights_of(reading: Reading) -> PartsReading:
+    """Return a model's weights, and the files of Hugging Face beside them, without optimiser state and Python objects.
+
+    What a training program saved under ``model`` is called as the model calls it.
+
+    Raises
+    ------
+    InputError
+        There are no weights.
+    """
+    old = PartsReading.of(reading)
+    known, parts = old.described, old.parts()
+    names = _weight_names(known)
+    if not any(known.collection.by_name[name].kind == "values" for name in names):
+        raise InputError(f"{reading.place.name_of('')}: has no weights of a model; expected some beside {_NO_WEIGHTS}")
+    tensors = tuple(
+        dataclasses.replace(tensor, name=names[tensor.name], flat="")
+        for tensor in known.collection.tensors
+        if tensor.name in names
+    )
+    collection = dataclasses.replace(known.collection, tensors=tensors)
+    new = dataclasses.replace(known.with_hashes_of(names), collection=collection, paths={}, files=())
+    return PartsReading(new, {names[name]: parts[name] for name in names}, old.place)
+
+
+def _weight_names(known: Checkpoint) -> Mapping[str, str]:
+    """Return the new name of each tensor that is kept, by its old one."""
+    of_model = {
+        name: ".".join(map(str, path[1:])) for name, path in known.paths.items() if path[0] == "model" and path[1:]
+    }
+    names = {}
+    for tensor in known.collection.tensors:
+        if tensor.kind == "file" and tensor.name in HUGGING_FACE_FILES:
+            names[tensor.name] = tensor.name
+        elif tensor.kind == "values" and _is_weight(tensor.name, of_model):
+            names[tensor.name] = of_model.get(tensor.name, tensor.name)
+    return names
+
+
+def _is_weight(name: str, of_model: Mapping[str, str]) -> bool:
+    return name in of_model if of_model else name.split(".")[0] not in _NO_WEIGHTS

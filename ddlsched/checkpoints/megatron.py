@@ -1,0 +1,208 @@
+"""Megatron-core's distributed checkpoints (``torch_dist``): PyTorch's, with layers stacked and two files beside them.
+
+References
+----------
+https://docs.nvidia.com/megatron-core/developer-guide/latest/api-guide/dist_checkpointing.html: a tensor that all layers
+have is one whose first dimension is the layer (``decoder.layers.mlp.linear_fc1.weight``), unless the layers differ
+(``decoder.layers.0. ...``); ``common.pt`` holds what is no sharded tensor, ``metadata.json`` the names of the backends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.distributed_files import METADATA
+from ddlsched.checkpoints.distributed_reading import OWN_DESCRIPTION, read_distributed
+from ddlsched.checkpoints.distributed_writing import TorchFiles
+from ddlsched.checkpoints.division import Box
+from ddlsched.checkpoints.division_rules import found_division
+from ddlsched.checkpoints.file_forms import FileForm
+from ddlsched.checkpoints.files_beside import MEGATRON_FILES, has_file
+from ddlsched.checkpoints.locations import location_of
+from ddlsched.checkpoints.megatron_names import megatron_name
+from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.shards import Layout, Piece
+from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart
+from ddlsched.checkpoints.tensors import Tensor
+from ddlsched.checkpoints.torch_archives import object_archive
+from ddlsched.errors import InputError
+
+__all__ = ["MEGATRON", "is_megatron", "read_megatron", "stacked"]
+
+_COMMON, _BACKENDS = MEGATRON_FILES
+_STACKED = re.compile(r"((?:^|\.)layers\.)(?!\d)")
+
+
+def is_megatron(directory: Path | str) -> bool:
+    """Return whether a distributed checkpoint is Megatron-core's."""
+    return has_file(location_of(directory), _COMMON)
+
+
+def read_megatron(directory: Path | str) -> PartsReading:
+    """Return a Megatron-core checkpoint as what :func:`~ddlsched.checkpoints.resharding.reshard` reads.
+
+    A stacked tensor becomes one a layer, with the layer's number in its name. Objects and ``common.pt`` are kept as
+    they are: a state of random numbers that is a rank's own stays that rank's.
+
+    Raises
+    ------
+    InputError
+        Something cannot be read, or stacked tensors have different numbers of layers.
+    """
+    reading = PartsReading.of(read_distributed(directory))
+    known, parts = reading.described, reading.parts()
+    _refuse_other_depths(known.collection.tensors, reading)
+    new = [(tensor, parts[tensor.name]) for tensor in known.collection.tensors if not _is_stacked(tensor)]
+    paths = dict(known.paths)
+    for tensor in filter(_is_stacked, known.collection.tensors):
+        for layer in range(tensor.shape[0]):
+            single = _layer_of(tensor, layer)
+            new.append((single, [part for held in parts[tensor.name] for part in _part_of_layer(held, layer)]))
+            paths[single.name] = (tensor.name, layer)
+    collection = dataclasses.replace(known.collection, tensors=tuple(tensor for tensor, _ in new))
+    if not has_file(reading.place, OWN_DESCRIPTION):
+        collection = _divided_as_stored(new)
+    hashed = known.with_hashes_of({tensor.name: tensor.name for tensor, _ in new})
+    checkpoint = dataclasses.replace(hashed, collection=collection, paths=paths, files=())
+    return PartsReading(checkpoint, {tensor.name: found for tensor, found in new}, reading.place)
+
+
+def _is_stacked(tensor: Tensor) -> bool:
+    return tensor.kind == "values" and bool(tensor.shape) and _STACKED.search(tensor.name) is not None
+
+
+def _refuse_other_depths(tensors: Sequence[Tensor], reading: Reading) -> None:
+    depths = {tensor.shape[0]: tensor.name for tensor in tensors if _is_stacked(tensor)}
+    if len(depths) > 1:
+        (first, name), (other, another), *_ = depths.items()
+        text = f"tensors {name} and {another} have {first} and {other} layers"
+        raise InputError(f"{reading.place.name_of(METADATA)}: {text}; expected as many in all that are stacked")
+
+
+def _layer_of(tensor: Tensor, layer: int) -> Tensor:
+    """Return one layer's tensor of a stack."""
+    name = _STACKED.sub(rf"\g<1>{layer}.", tensor.name, count=1)
+    cuts = tuple(dataclasses.replace(cut, dim=cut.dim - 1) for cut in tensor.cuts if cut.dim)
+    return dataclasses.replace(tensor, name=name, shape=tensor.shape[1:], places=(layer,), cuts=cuts)
+
+
+def _part_of_layer(part: StoredPart, layer: int) -> Iterator[StoredPart]:
+    """Yield what a part of a stack has of a layer."""
+    for start, extent, offset, strides in part.layout.pieces:
+        if start[0] <= layer < start[0] + extent[0]:
+            piece = Piece(start[1:], extent[1:], offset + (layer - start[0]) * strides[0], strides[1:])
+            yield StoredPart(Layout(extent[1:], (piece,)), part.sources)
+
+
+def _divided_as_stored(tensors: Sequence[tuple[Tensor, Sequence[StoredPart]]]) -> TensorCollection:
+    values = [(tensor, parts) for tensor, parts in tensors if tensor.kind == "values"]
+    kinds = {
+        tensor.name: (tensor.shape, frozenset(Box(*part.layout.pieces[0][:2]) for part in parts))
+        for tensor, parts in values
+    }
+    degrees, cuts = found_division(kinds, halves=True)
+    divided = (dataclasses.replace(tensor, cuts=cuts.get(tensor.name, ())) for tensor, _ in tensors)
+    return TensorCollection(tensors=tuple(divided), parallelism=degrees)
+
+
+def stacked(reading: Reading) -> PartsReading:
+    """Return a checkpoint as Megatron-core has it.
+
+    Tensors of layers are stacked again that were when it was Megatron-core's; those of this package's models get the
+    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.megatron_names.megatron_name`).
+
+    Raises
+    ------
+    InputError
+        Layers of a stack are missing, or a model is not divided as Megatron-core does.
+    """
+    old = PartsReading.of(reading)
+    names = {tensor.name: megatron_name(tensor) for tensor in old.job.tensors}
+    known = _renamed(old.described, names)
+    parts = {names[name]: found for name, found in old.parts().items()}
+    stacks: dict[str, dict[int, Tensor]] = defaultdict(dict)
+    tensors = []
+    for tensor in known.collection.tensors:
+        match known.paths.get(tensor.name):
+            case (str(name), int(layer)) if _STACKED.search(name):
+                stacks[name][layer] = tensor
+            case _:
+                tensors.append(tensor)
+    new_parts = {tensor.name: parts[tensor.name] for tensor in tensors}
+    for name, layers in stacks.items():
+        tensors.append(_stack(name, layers))
+        new_parts[name] = [
+            _stacked_part(part, layer) for layer, tensor in layers.items() for part in parts[tensor.name]
+        ]
+    collection = dataclasses.replace(known.collection, tensors=tuple(tensors))
+    kept = collection.by_name
+    new = dataclasses.replace(
+        known.with_hashes_of({name: name for name in kept}),
+        collection=collection,
+        paths={name: path for name, path in known.paths.items() if name in kept},
+        files=(),
+    )
+    return PartsReading(new, new_parts, old.place)
+
+
+def _renamed(known: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    old = known.collection
+    tensors = tuple(dataclasses.replace(tensor, name=names[tensor.name]) for tensor in old.tensors)
+    hashes = {names[name]: digest for name, digest in known.sha256.items()}
+    paths = {names[name]: path for name, path in known.paths.items() if name in names}
+    return dataclasses.replace(
+        known, collection=dataclasses.replace(old, tensors=tensors), sha256=hashes, paths=paths, files=()
+    )
+
+
+def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:
+    first = layers[min(layers)]
+    if sorted(layers) != list(range(len(layers))) or any(tensor.shape != first.shape for tensor in layers.values()):
+        raise InputError(f"tensor {name}: its layers are {sorted(layers)}; expected all from 0, of one shape")
+    cuts = tuple(dataclasses.replace(cut, dim=cut.dim + 1) for cut in first.cuts)
+    places = tuple(sorted(layers))
+    return dataclasses.replace(first, name=name, shape=(len(layers), *first.shape), places=places, cuts=cuts, flat="")
+
+
+def _stacked_part(part: StoredPart, layer: int) -> StoredPart:
+    pieces = tuple(
+        Piece((layer, *start), (1, *extent), offset, (math.prod(extent), *strides))
+        for start, extent, offset, strides in part.layout.pieces
+    )
+    return StoredPart(Layout((1, *part.layout.shape), pieces), part.sources)
+
+
+class _MegatronFiles(TorchFiles):
+    """PyTorch's form with the files beside it, made anew where they are not carried along."""
+
+    def describe(self, job: Checkpoint, held: Checkpoint, folder: Path) -> list[Path]:
+        made = {
+            _COMMON: object_archive({"iteration": job.iteration, "checkpoint_version": 3.0}),
+            _BACKENDS: json.dumps(_TORCH_DIST).encode(),
+        }
+        new = [(folder / name, content) for name, content in made.items() if name not in held.collection.by_name]
+        for path, content in new:
+            path.write_bytes(content)
+        return [*super().describe(job, held, folder), *(path for path, _ in new)]
+
+    def reading(self, job: Checkpoint, held: Checkpoint, folder: Path) -> Reading:
+        self.describe(job, held, folder)
+        return read_distributed(folder)
+
+
+_TORCH_DIST = {
+    "sharded_backend": "torch_dist",
+    "sharded_backend_version": 1,
+    "common_backend": "torch",
+    "common_backend_version": 1,
+}
+MEGATRON: FileForm = _MegatronFiles()
+"""The form of Megatron-core's distributed checkpoints; layers are stacked by :func:`stacked`."""

@@ -1,0 +1,172 @@
+"""A checkpoint that is read: its description, and where the arrays of each surviving rank are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, described_in
+from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.copying import span
+from ddlsched.checkpoints.locations import Location, location_of
+from ddlsched.checkpoints.safetensors_files import Entry
+from ddlsched.checkpoints.shards import Layout, Piece
+from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
+from ddlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from ddlsched.checkpoints.arrays import Array
+
+__all__ = ["Reading", "Replicas", "Source", "Watch", "no_watch"]
+
+Watch: TypeAlias = Callable[[str, int, int], None]
+"""Told what goes on (``copying``, ``checking``), the bytes done and the bytes in all."""
+
+
+def no_watch(_what: str, _done: int, _total: int) -> None:
+    """Watch nothing."""
+
+
+class Source(NamedTuple):
+    """A rank's array: where its file is, and where it is in that."""
+
+    place: Location
+    file: str
+    entry: Entry
+
+    @property
+    def name(self) -> str:
+        """How messages call the file."""
+        return self.place.name_of(self.file)
+
+    def view(self, piece: Piece) -> Array:
+        """Return a piece of the array."""
+        import numpy as np  # Most changes need none, and start sooner without it.
+
+        from ddlsched.checkpoints.arrays import numpy_dtype
+
+        dtype = numpy_dtype(self.entry.dtype)
+        strides = tuple(stride * dtype.itemsize for stride in piece.strides)
+        return np.ndarray(piece.extent, dtype, self.data(piece), 0, strides)
+
+    def data(self, piece: Piece) -> memoryview:
+        """Return the bytes from a piece's first element to its last."""
+        return self.place.read(self.file, *self.byte_range(piece))
+
+    def byte_range(self, piece: Piece) -> tuple[int, int]:
+        """Return where in the file a piece's first element begins and its last ends."""
+        low, high = span(piece)
+        size = DTYPE_BYTES[self.entry.dtype]
+        return self.entry.begin + low * size, self.entry.begin + high * size
+
+
+class Replicas(NamedTuple):
+    """A part of a tensor, and the arrays that hold it."""
+
+    layout: Layout
+    sources: tuple[Source, ...]
+
+
+class Reading:
+    """A checkpoint that is read.
+
+    Parameters
+    ----------
+    checkpoint, place
+        Its description, and the folder of its files.
+    lost
+        Ranks whose files are gone.
+    peers
+        Folder or URL by host, for the ranks of hosts whose files are elsewhere.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        place: Location,
+        lost: Collection[int] = (),
+        peers: Mapping[int, str] | None = None,
+    ) -> None:
+        self.checkpoint, self.place, self.lost = checkpoint, place, frozenset(lost)
+        self.peers = {host: location_of(where) for host, where in (peers or {}).items()}
+        self._entries: dict[int, dict[str, Entry]] = {}
+        num_ranks = checkpoint.collection.num_ranks
+        wrong = sorted(rank for rank in self.lost if not 0 <= rank < num_ranks)
+        if wrong:
+            raise InputError(f"lost rank {wrong[0]}: expected ranks from 0 to {num_ranks - 1}")
+
+    @classmethod
+    def at(
+        cls,
+        where: Path | str,
+        lost: Collection[int] = (),
+        peers: Mapping[int, str] | None = None,
+        *,
+        gpus_per_host: int = 0,
+    ) -> Reading:
+        """Return the checkpoint of a folder or URL; ``gpus_per_host`` other than 0 overrides its hosts.
+
+        Raises
+        ------
+        InputError
+            There is none.
+        """
+        place = location_of(where)
+        checkpoint = described_in(place, DESCRIPTION)
+        if gpus_per_host:
+            collection = checkpoint.collection
+            packed = Allocation.packed(collection.num_ranks, gpus_per_host)
+            checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
+        return cls(checkpoint, place, lost, peers)
+
+    @property
+    def job(self) -> TensorCollection:
+        """The tensors as the job's ranks divide them, however files hold them."""
+        return self.checkpoint.collection
+
+    @property
+    def survivors(self) -> list[int]:
+        """Ranks that are not lost."""
+        return [rank for rank in range(self.checkpoint.collection.num_ranks) if rank not in self.lost]
+
+    def place_of(self, rank: int) -> Location:
+        """Return where a rank's file is."""
+        return self.peers.get(self.checkpoint.collection.allocation.hosts[rank], self.place)
+
+    def source(self, rank: int, tensor: str) -> Source:
+        """Return a rank's array of a tensor.
+
+        Raises
+        ------
+        InputError
+            The rank's file is missing, truncated, or contradicts the description.
+        """
+        if rank not in self._entries:
+            self._entries[rank] = self.checkpoint.entries(self.place_of(rank), rank)
+        return Source(self.place_of(rank), self.checkpoint.files[rank], self._entries[rank][tensor])
+
+    def replicas(self, tensor: Tensor) -> list[Replicas]:
+        """Return the parts of a tensor that survive, with all arrays that hold each."""
+        found = []
+        for layout, ranks in self.checkpoint.collection.shards(tensor):
+            sources = tuple(self.source(rank, tensor.name) for rank in ranks if rank not in self.lost)
+            if sources:
+                found.append(Replicas(layout, sources))
+        return found
+
+    def refuse_faulty_files(self) -> None:
+        """Raise InputError if a surviving rank's file is missing, truncated, or contradicts the description."""
+        for rank in self.survivors:
+            self._entries[rank] = self.checkpoint.entries(self.place_of(rank), rank)
+
+    def refuse_changes(self) -> None:
+        """Raise InputError if a file that was read has changed since; its peers' too."""
+        for place in (self.place, *self.peers.values()):
+            place.refuse_changes()
+
+    def touched_ranks(self) -> list[int]:
+        """Return the ranks whose files may hold something else though size and time of their contents are the same."""
+        touched = {place: place.touched() for place in (self.place, *self.peers.values())}
+        return [rank for rank in self.survivors if self.checkpoint.files[rank] in touched[self.place_of(rank)]]

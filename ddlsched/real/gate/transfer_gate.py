@@ -1,0 +1,254 @@
+"""Decides which all-reduces run, and tells every rank of a job, in the same order, which chunk to send next.
+
+Why no chunk ever waits for another for ever: collectives of a process group match by the order in which each rank
+issues them. If ranks choose the next chunk themselves, by what they have just finished, two transfers of a job that are
+in flight together are issued in one order here and in another there, and both sides wait. So the gate alone orders:
+it tells a job's ranks the same sequence of chunks, over connections that keep the order, and a chunk that was told is
+always sent. A transfer pauses by not being told more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.engine.policy_forms import communication_form
+from ddlsched.errors import TestbedError
+from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.views import NetworkView
+from ddlsched.real.gate.costs import Costs
+from ddlsched.real.gate.live_jobs import LiveJob, LiveTransfer, SentRow
+from ddlsched.units import NS_PER_S, s_from_ns
+
+__all__ = ["CHUNK_BYTES", "WINDOW", "TransferGate"]
+
+CHUNK_BYTES = 400_000
+"""Of a message under a policy that pauses transfers, unless another size is given."""
+WINDOW = 2
+"""Chunks of a transfer that are under way at a time: the next is at hand when one ends."""
+
+
+class TransferGate:
+    """The communication policy of a run, and the transfers that it decides on.
+
+    Parameters
+    ----------
+    policies
+        The run's, of which the order and the communication policy are asked.
+    costs
+        The contention model by whose account bytes count.
+    record
+        Told of each all-reduce that has ended.
+    chunk_bytes
+        Largest part of a message that cannot be paused; None sends whole messages if the policy never pauses one.
+    window
+        Chunks of a transfer under way at a time.
+    """
+
+    def __init__(
+        self,
+        policies: CheckedPolicies,
+        costs: Costs,
+        record: Callable[[SentRow], None],
+        *,
+        chunk_bytes: float | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        self._policies, self._costs, self._record = policies, costs, record
+        self._form = communication_form(policies.communication)
+        pauses = self._form != "admit"
+        self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None and pauses else chunk_bytes
+        self._window = window
+        self.clock = Columns(make_records("run", 1))
+        self._count = np.zeros(len(costs.network.links), np.int64)
+        self.active: list[LiveTransfer] = []
+        self.waiting: list[LiveTransfer] = []
+        self.changed = False
+
+    def ready(self, job: LiveJob, rank: int, task: int, iteration: int, message_bytes: float, now_ns: int) -> None:
+        """Note that a rank is ready; once all are, the transfer waits for the policy.
+
+        Raises
+        ------
+        TestbedError
+            Ranks differ in the size of the message.
+        """
+        transfer = job.transfer(task, self.clock)
+        heard = transfer.heard.setdefault(iteration, {})
+        heard[rank] = message_bytes
+        if len(heard) < len(job.ranks):
+            return
+        del transfer.heard[iteration]
+        if len(set(heard.values())) > 1:
+            raise TestbedError(
+                f"job {job.job.job_id!r}, all-reduce {transfer.name!r}: its ranks would send "
+                f"{', '.join(f'{size:g}' for _, size in sorted(heard.items()))} bytes; expected the same on every rank"
+            )
+        chunks = 1 if self._chunk_bytes is None else max(math.ceil(message_bytes / self._chunk_bytes), 1)
+        wire = self._costs.wire_bytes(message_bytes, len(job.view.servers))
+        transfer.begin(iteration, message_bytes, wire, chunks, now_ns)
+        self.waiting.append(transfer)
+        self.changed = True
+
+    def sent(self, job: LiveJob, task: int, iteration: int, chunk: int, now_ns: int) -> None:
+        """Note that a rank has sent a chunk; once all have, the next one may go.
+
+        Raises
+        ------
+        TestbedError
+            Nobody told it to send that.
+        """
+        transfer = job.transfer(task, self.clock)
+        if iteration != transfer.iteration or not 0 <= chunk < transfer.granted:
+            raise TestbedError(
+                f"job {job.job.job_id!r}: chunk {chunk} of {transfer.name!r}, iteration {iteration}, was sent untold"
+            )
+        transfer.sent_by[chunk] += 1
+        if transfer.sent_by[chunk] < len(job.ranks):
+            return
+        transfer.completed += 1
+        if transfer.completed == transfer.chunks:
+            self._end(transfer, now_ns)
+            return
+        transfer.columns.bytes_left[0] = transfer.view.message_bytes * (1 - transfer.completed / transfer.chunks)
+        if transfer.state == TransferState.ACTIVE:
+            self._fill_window(transfer, now_ns)
+
+    def _end(self, transfer: LiveTransfer, now_ns: int) -> None:
+        if transfer.state == TransferState.ACTIVE:
+            self._stop(transfer)
+        if transfer in self.waiting:  # paused while its last chunks were under way
+            self.waiting.remove(transfer)
+        transfer.state = TransferState.IDLE
+        transfer.times_ended += 1
+        transfer.columns.bytes_left[0] = 0.0
+        self._record(transfer.row(now_ns))
+        self.changed = True
+
+    def forget(self, job: LiveJob) -> None:
+        """Drop the transfers of a job that is gone."""
+        for transfer in job.transfers.values():
+            if transfer.state == TransferState.ACTIVE:
+                self._stop(transfer)
+            elif transfer.state == TransferState.WAITING:
+                self.waiting.remove(transfer)
+            transfer.state = TransferState.IDLE
+        self.changed = True
+
+    def decide(self, now_ns: int) -> None:
+        """Ask the policy which of the ready transfers run from now on, and tell the ranks."""
+        self.changed = False
+        self.clock.now_ns[0] = now_ns
+        if self._form == "admit":
+            self._admit(now_ns)
+        elif self.waiting or self.active:
+            self._select(now_ns)
+        self._estimate(now_ns)
+
+    def _admit(self, now_ns: int) -> None:
+        network = self.network(now_ns)
+        for transfer in self._in_order(self.waiting, now_ns):
+            if self._policies.admit(transfer.view, network):
+                self._start(transfer, now_ns)
+                network = self.network(now_ns)
+
+    def _select(self, now_ns: int) -> None:
+        candidates = self._in_order([*self.waiting, *self.active], now_ns)
+        network = self.network(now_ns)
+        views = [transfer.view for transfer in candidates]
+        if self._form == "transfer_key":
+            selected = self._policies.select_by_key(views, network)
+        else:
+            selected = self._policies.select(views, network)
+        for transfer in candidates:
+            if transfer.state == TransferState.ACTIVE and transfer.view.number not in selected:
+                self._stop(transfer)
+                transfer.state = TransferState.WAITING
+                self.waiting.append(transfer)
+        for transfer in candidates:
+            if transfer.state == TransferState.WAITING and transfer.view.number in selected:
+                self._start(transfer, now_ns)
+
+    def _in_order(self, transfers: Iterable[LiveTransfer], now_ns: int) -> list[LiveTransfer]:
+        """Return transfers by ascending key of their job, ties by number."""
+        listed = list(transfers)
+        jobs = {transfer.job.number: transfer.job.view for transfer in listed}
+        keys = {number: self._policies.key(view, s_from_ns(now_ns)) for number, view in jobs.items()}
+        order = self._policies.sort(list(jobs), keys, jobs, s_from_ns(now_ns))  # type: ignore[arg-type]
+        place = {number: place for place, number in enumerate(order)}
+        return sorted(listed, key=lambda transfer: (place[transfer.job.number], transfer.task))
+
+    def _start(self, transfer: LiveTransfer, now_ns: int) -> None:
+        self.waiting.remove(transfer)
+        self.active.append(transfer)
+        transfer.state = TransferState.ACTIVE
+        np.add.at(self._count, list(transfer.view.links), 1)
+        if transfer.granted_ns < 0:
+            transfer.granted_ns = now_ns
+        self._fill_window(transfer, now_ns)
+
+    def _stop(self, transfer: LiveTransfer) -> None:
+        self.active.remove(transfer)
+        np.subtract.at(self._count, list(transfer.view.links), 1)
+        transfer.columns.rate[0] = 0.0
+
+    def _fill_window(self, transfer: LiveTransfer, now_ns: int) -> None:
+        while transfer.granted < transfer.chunks and transfer.in_flight < self._window:
+            message = {
+                "do": "send",
+                "task": transfer.task,
+                "iteration": transfer.iteration,
+                "chunk": transfer.granted,
+                "chunks": transfer.chunks,
+            }
+            transfer.granted += 1
+            transfer.told_ns = now_ns
+            for rank in transfer.job.ranks:
+                rank.send(message)
+
+    def _estimate(self, now_ns: int) -> None:
+        """Guess how far whole messages come from now on: by an equal share of the links, as nothing says it.
+
+        What is left of a message in chunks is known by those that have arrived.
+        """
+        for transfer in self.active:
+            columns = transfer.columns
+            if transfer.chunks > 1:
+                continue
+            columns.bytes_left[0] = transfer.view.bytes_left
+            links = self._costs.network.links
+            shares = (self._count.item(link) / links[link].relative_bandwidth for link in transfer.view.links)
+            ns_per_byte = self._costs.model.alone_per_byte_s * NS_PER_S * max(shares, default=1.0)
+            columns.since_ns[0], columns.ns_per_byte[0], columns.rate[0] = now_ns, ns_per_byte, NS_PER_S / ns_per_byte
+
+    def network(self, now_ns: int) -> NetworkView:
+        """Return what a communication policy sees of the network now."""
+        return NetworkView(
+            self._costs.network.links,
+            self._count,
+            lambda: [transfer.view for transfer in self.active],
+            lambda: [transfer.view for transfer in self.waiting],
+            self._costs.model.alone_per_byte_s,
+            self._costs.model.penalty_per_byte_s,
+            now_ns,
+        )
+
+    def who_waits_for_whom(self, now_ns: int) -> list[str]:
+        """Return a line for each waiting transfer: since when, on which links, beside whom."""
+        lines = []
+        for transfer in self.waiting:
+            mine: frozenset[Any] = frozenset(transfer.view.links)
+            met = [other for other in [*self.active, *self.waiting] if other is not transfer]
+            names = sorted({other.job.job.job_id for other in met if not mine.isdisjoint(other.view.links)})
+            links = ", ".join(self._costs.network.links[link].name for link in sorted(mine))
+            waited_s = s_from_ns(now_ns - transfer.ready_ns)
+            lines.append(
+                f"job {transfer.job.job.job_id!r} has waited {waited_s:.1f} s for {links}"
+                + (f", which jobs {', '.join(names)} want too" if names else ", which nobody else wants")
+            )
+        return lines

@@ -1,0 +1,137 @@
+"""A training process's seat in its job: what its manager tells it, and what it tells its manager.
+
+A process is told its assignment once. Then it says that it is ready, is given orders (its rank in a group), trains in
+that group until it is asked to leave or the group breaks, and says again that it is ready. So processes outlive groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ddlsched.real.live.commit_places import commits_at
+from ddlsched.real.live.commits import writing
+from ddlsched.real.live.progress_socket import Ready, Report, address_towards, send_report
+
+__all__ = ["LEAVE", "Assignment", "Orders", "Seat"]
+
+LEAVE = b"leave\n"
+"""What a member of a group reads when it is to leave it."""
+_READY_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a process is for; a line of JSON."""
+
+    job: str
+    token: str
+    program: str
+    steps: int
+    folder: str
+    socket: str
+    """Where to report: a path, or HOST:PORT."""
+    parent: int
+    """The process id of this process's parent, if that is the manager; 0 on another machine."""
+    process: int = 0
+    """By which number the manager knows this process."""
+    commits: str = ""
+    """Where the job commits, if not in its folder: a URL that fsspec knows."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A process's rank in the group that is to be formed now; a line of JSON."""
+
+    generation: int
+    rank: int
+    ranks: int
+    host: str
+    """Where the group meets: its rank 0 listens there."""
+    port: int
+
+
+class Seat:
+    """Reads from a pipe that the manager writes to; what is not yet a whole line waits."""
+
+    here: ClassVar[Seat | None] = None
+    """That of this process, if a manager has started it."""
+
+    def __init__(self, orders_from: int) -> None:
+        self._from, self._read = orders_from, b""
+        self._generation = 0
+        self.assignment = Assignment(**json.loads(self._line()))
+        self.folder = Path(self.assignment.folder)
+        self.commits = commits_at(self.assignment.commits or self.folder)
+        self.place = socket.socket()
+        """Bound, once this process is ready, to where its next group meets if it is the first there."""
+
+    def orders(self) -> Orders:
+        """Say that this process is ready, as often as it takes, and wait for its orders."""
+        self.place.close()
+        self.place = self._new_place()
+        while True:
+            self._say_ready()
+            while not self._has_more(_READY_AGAIN_S):
+                self._say_ready()
+            line = self._line()
+            if line != LEAVE:
+                orders = Orders(**json.loads(line))
+                self._generation = orders.generation
+                return orders
+
+    def is_asked_to_leave(self, within_s: float = 0.0) -> bool:
+        """Return whether the manager wants this process out of its group, now or within some seconds."""
+        return self._has_more(within_s)
+
+    def wait_for_leave(self) -> None:
+        """Wait until the manager wants this process out of its group."""
+        self._has_more(None)
+
+    def writing(self, orders: Orders) -> AbstractContextManager[None]:
+        """Return a context in which the process of rank 0 is the only one that commits."""
+        return writing(self.folder) if orders.rank == 0 else nullcontext()
+
+    def report(self, losses: list[float], samples: int, ranks: int) -> None:
+        """Tell the manager of the last committed step, at a time of the clock that nobody sets."""
+        job, time_s = self.assignment, time.monotonic()
+        report = Report(job.job, job.token, self._generation, len(losses), samples, ranks, losses[-1], time_s)
+        send_report(job.socket, report)
+
+    def _new_place(self) -> socket.socket:
+        """Return a socket at any port of the address by which this host reaches the manager; nobody answers there yet.
+
+        If it listened already, a connection of PyTorch's could wait in it for ever.
+        """
+        manager, place = self.assignment.socket, socket.socket()
+        try:
+            place.bind((address_towards(manager), 0))
+            return place
+        except OSError as error:
+            place.close()
+            sys.exit(f"{manager}: no way to the manager ({error}); expected that this host knows it and reaches it")
+
+    def _say_ready(self) -> None:
+        job, (host, port) = self.assignment, self.place.getsockname()
+        send_report(job.socket, Ready(job.job, job.token, job.process, self._generation, host, port))
+
+    def _has_more(self, timeout_s: float | None) -> bool:
+        return bool(self._read or select.select([self._from], [], [], timeout_s)[0])
+
+    def _line(self) -> bytes:
+        """Return the next line; a manager that has gone ends this process."""
+        while b"\n" not in self._read:
+            received = os.read(self._from, 4096)
+            if not received:
+                sys.exit(1)
+            self._read += received
+        line, _, self._read = self._read.partition(b"\n")
+        return line + b"\n"

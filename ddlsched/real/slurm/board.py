@@ -1,0 +1,299 @@
+"""What policies see of a real Slurm, and what they answer: stops and starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster, Server
+from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.errors import guarded, label
+from ddlsched.network.topology import Network
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
+from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.policies.job_queue import JobQueue
+from ddlsched.real.gate.costs import Costs
+from ddlsched.real.gate.gate import GateSettings, begun_policies
+from ddlsched.real.gate.live_jobs import LiveJob
+from ddlsched.real.gate.placements import Placements
+from ddlsched.real.slurm.answers import SlurmNode
+from ddlsched.real.slurm.demands import Demand, Demanding, slurm_shape
+from ddlsched.real.slurm.journal import Seats
+from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import AllReduceTask
+from ddlsched.workload.job import Job
+
+__all__ = ["Board", "BoardJob", "Decision", "Holder", "PolicyNames", "shaped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyNames:
+    """Who decides, as ``simulate`` takes it.
+
+    Parameters
+    ----------
+    scheduler, placement, order
+        A bundle, of which ``placement`` and ``order`` replace parts; instances or names.
+    topology, contention
+        Of the network between the nodes, by which policies count bytes.
+    gpu_memory_mb
+        Memory of each GPU, MB, which Slurm does not know.
+    seed
+        Of the policies' randomness.
+    """
+
+    scheduler: str = DEFAULT_BUNDLE
+    placement: Any = None
+    order: Any = None
+    topology: Any = "star"
+    contention: Any = DEFAULT_CONTENTION
+    gpu_memory_mb: float = 32768.0
+    seed: int = 0
+
+
+class BoardJob(LiveJob):
+    """A job whose progress is worked out from how long it has run.
+
+    Parameters
+    ----------
+    job, number
+        What it is, and its place among all jobs.
+    iterations_done
+        What it goes on from.
+    start_s
+        When it began to run; None while it waits.
+    demand
+        What it asks for beyond a number of GPUs.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        iterations_done: int = 0,
+        start_s: float | None = None,
+        demand: Demand = Demand(),  # noqa: B008
+    ) -> None:
+        super().__init__(job, number)
+        self.start_s, self._done_before, self.demand = start_s, iterations_done, demand
+        self._note(iterations_done)
+
+    def began_s(self, now_s: float) -> float:
+        """Return when it began to run, or now if it is about to."""
+        return now_s if self.start_s is None else self.start_s
+
+    def iterations_done(self, now_s: float) -> int:
+        """Return how many iterations it has ended by its description; its last ends only with it."""
+        iteration_ns = self.job.compute_ns + self.columns.communication_ns.item(0)
+        ran_s = 0.0 if self.start_s is None else max(now_s - self.start_s, 0.0)
+        done: int = min(self._done_before + ns_from_s(ran_s) // iteration_ns, self.job.iterations - 1)
+        return done
+
+    def progress(self, now_s: float) -> None:
+        """Note how far it has come."""
+        self._note(self.iterations_done(now_s))
+
+    def _note(self, done: int) -> None:
+        left = self.job.iterations - done
+        self.columns.iterations_left[0] = left
+        self.columns.remaining_service_ns[0] = self.job.service_ns // self.job.iterations * left
+        self.compute_left_ns = dict.fromkeys(self.gpus, self.job.compute_ns * left)
+
+    def reduces_left(self) -> Iterator[tuple[float, int]]:
+        """Yield the size of each of its all-reduces, bytes, and how many are still to end."""
+        left = self.columns.iterations_left.item(0)
+        return ((task.message_bytes, left) for task in self.job.dag.tasks if isinstance(task, AllReduceTask))
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A job that has GPUs, and whether it runs and may be stopped."""
+
+    job: BoardJob
+    seats: Seats
+    may_stop: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done now: whom to stop, and whom to start where, in this order."""
+
+    stops: Sequence[BoardJob] = ()
+    starts: Sequence[tuple[BoardJob, Seats]] = ()
+
+
+@dataclass
+class Board:
+    """The policies, begun on the nodes of a partition.
+
+    Parameters
+    ----------
+    names
+        Who decides.
+    nodes
+        Nodes that have GPUs, in Slurm's order.
+
+    Raises
+    ------
+    InputError
+        A name that nobody has registered, or a value out of range.
+    """
+
+    names: PolicyNames
+    nodes: Sequence[SlurmNode]
+    _told: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        servers = tuple(Server(gpus=node.num_gpus, gpu_memory_mb=self.names.gpu_memory_mb) for node in self.nodes)
+        self.cluster = Cluster(servers=servers, exclusive=True, topology=self.names.topology)
+        self._demands: dict[int, Demand] = {}
+        self._settings = _settings(self.names, self.cluster, self._shaped)
+        self._policies: CheckedPolicies | None = None
+        firsts = self.cluster.first_gpus.tolist()
+        self._first_of = {node.name: first for node, first in zip(self.nodes, firsts, strict=False)}
+
+    def decide(
+        self,
+        holders: Sequence[Holder],
+        queued: Sequence[BoardJob],
+        others: Mapping[str, int],
+        now_s: float,
+    ) -> Decision:
+        """Return what the policies want.
+
+        Parameters
+        ----------
+        holders
+            Jobs with GPUs, of which those that start may have those of others that stop.
+        queued
+            Jobs that wait.
+        others
+            How many GPUs on each node somebody else has.
+        now_s
+            The time, seconds.
+        """
+        now_ns = ns_from_s(now_s)
+        self._demands.clear()
+        self._demands |= {job.number: job.demand for job in (*queued, *(holder.job for holder in holders))}
+        board = self._placed(holders, others, now_s)
+        board.queue = list(queued)
+        running: list[LiveJob] = [holder.job for holder in holders if holder.may_stop and holder.job.gpus]
+        stopped = [job for job in board.stops(running, now_ns) if isinstance(job, BoardJob)]
+        for job in stopped:
+            board.leave(job)
+        starts = [(job, self._seats(job.gpus)) for job in board.decide(now_ns) if isinstance(job, BoardJob)]
+        known = (*(holder.job for holder in holders), *(job for job, _ in starts))
+        self._told = {job.number: list(job.gpus) for job in known}
+        return Decision(stopped, starts)
+
+    def has_nodes(self, nodes: Sequence[SlurmNode]) -> bool:
+        """Return whether these are the nodes that policies were begun on, whether jobs may start there or not."""
+        own, given = ([(node.name, node.num_gpus, node.gpu_kind) for node in some] for some in (self.nodes, nodes))
+        return own == given
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return when a policy wants to be asked again, seconds."""
+        policies = self._begun()
+        times = [policies.wake_s(kind, now_s) for kind in ("placement", "order")]
+        return min((time_s for time_s in times if time_s is not None and time_s > now_s), default=None)
+
+    def fits(self, job: Job, demand: Demand) -> bool:
+        """Return whether the partition has the GPUs for a job, all nodes counted."""
+        if job.gpu_memory_mb > self.names.gpu_memory_mb:
+            return False
+        on_nodes = [node.num_gpus for node in self.nodes if demand.kind in ("", node.gpu_kind)]
+        each = demand.gpus_per_node
+        return sum(each * (num_gpus >= each) if each else num_gpus for num_gpus in on_nodes) >= job.num_gpus
+
+    def _shaped(self, placement: Any) -> Any:
+        return shaped(placement, self._demands, [node.gpu_kind for node in self.nodes])
+
+    def _begun(self) -> CheckedPolicies:
+        if self._policies is None:
+            self._policies = begun_policies(self._settings)
+        return self._policies
+
+    def _placed(self, holders: Sequence[Holder], others: Mapping[str, int], now_s: float) -> Placements:
+        """Return the cluster with everybody who has GPUs.
+
+        Policies that remember are told anew what they do not know: after a restart, or where Slurm gave other GPUs.
+        """
+        gpus_of = {holder.job.number: self._gpus(holder.seats) for holder in holders}
+        knows_all = all(self._told.get(number) == gpus for number, gpus in gpus_of.items())
+        if not knows_all:
+            self._policies = None
+        board = Placements(self.cluster, self._begun(), self._settings.costs)
+        for job in sorted((holder.job for holder in holders), key=lambda job: (job.began_s(now_s), job.number)):
+            gpus, start_ns = gpus_of[job.number], ns_from_s(job.began_s(now_s))
+            if gpus and not knows_all:
+                self._tell(job, gpus, board, start_ns)
+            board.put(job, gpus, start_ns)
+            job.progress(now_s)
+        for node in self.nodes:
+            self._shut(board, node, gpus_of, others.get(node.name, 0))
+        return board
+
+    def _tell(self, job: BoardJob, gpus: list[int], board: Placements, start_ns: int) -> None:
+        """Ask the placement about a job that runs as if it alone waited, with its own GPUs the only free ones."""
+        view = board.view(start_ns).restricted_to(np.array(gpus, np.int64))
+        if len(view.eligible(job.view)) < job.job.num_gpus or len(gpus) != job.job.num_gpus:
+            return  # somebody who stops has them still
+        policies = self._begun()
+        if not policies.placement_has_rounds:
+            policies.place(job.view, view)
+            return
+        by_number: list[Any] = [None] * job.number + [job.view]
+        for _ in policies.place_round(JobQueue(np.array([job.number], np.int64), by_number), view):
+            pass
+
+    def _shut(self, board: Placements, node: SlurmNode, gpus_of: Mapping[int, list[int]], others: int) -> None:
+        first = self._first_of[node.name]
+        taken = {gpu for gpus in gpus_of.values() for gpu in gpus}
+        free = [gpu for gpu in range(first, first + node.num_gpus) if gpu not in taken]
+        board.shut(free if not node.is_usable else free[max(len(free) - others, 0) :])
+
+    def _gpus(self, seats: Seats) -> list[int]:
+        """Return GPUs' numbers on the cluster; of nodes that are gone, none."""
+        return [self._first_of[node] + gpu for node, gpus in seats.items() if node in self._first_of for gpu in gpus]
+
+    def _seats(self, gpus: Sequence[int]) -> Seats:
+        seats: dict[str, list[int]] = {}
+        for gpu in gpus:
+            name = self.nodes[int(self.cluster.server_of_gpu[gpu])].name
+            seats.setdefault(name, []).append(gpu - self._first_of[name])
+        return seats
+
+
+def shaped(placement: Any, demands: Mapping[int, Demand] | None = None, kinds: Sequence[str] = ()) -> Any:
+    """Return a placement whose GPUs on the nodes that it chooses are those that Slurm gives, if it can be had.
+
+    One that chooses GPUs job by job is put behind ``slurm-shape``, and behind what jobs demand, by number; of one that
+    leaves the choice to another, the other.
+    """
+    if dataclasses.is_dataclass(placement) and hasattr(placement, "placement"):
+        other = shaped(resolve("placement", placement.placement), demands, kinds)
+        return dataclasses.replace(placement, placement=other)  # type: ignore[type-var]
+    if demands is None:
+        return slurm_shape(placement) if hasattr(placement, "place") else placement
+    return Demanding(placement=placement, demands=demands, kinds=kinds)
+
+
+def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any]) -> GateSettings:
+    chosen: dict[str, Any] = dict(resolve_bundle(names.scheduler))
+    given = {"placement": names.placement, "order": names.order}
+    chosen |= {kind: policy for kind, policy in given.items() if policy is not None}
+    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    model = resolve("contention", names.contention)
+    bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
+    return GateSettings(
+        cluster=cluster,
+        placement=shape(resolve("placement", chosen["placement"])),
+        order=resolve("order", chosen["order"]),
+        communication=resolve("communication", chosen["communication"]),
+        costs=Costs(bound, network),
+        seed=names.seed,
+    )

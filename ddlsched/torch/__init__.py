@@ -1,5 +1,0 @@
-"""For training code of your own: a PyTorch job takes part in the scheduling of a gate with one line."""
-
-from ddlsched.torch.scheduled import scheduled
-
-__all__ = ["scheduled"]

@@ -1,0 +1,178 @@
+"""Clusters from one line, ``h100:nodes=64,nic_gbps=1600``, on one of the simulator's topologies if it is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
+from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
+
+__all__ = ["Plan", "parse_cluster"]
+
+
+class _Node(NamedTuple):
+    """The usual server of a GPU: how many it has, and Gbit/s of all its network cards."""
+
+    gpus: int
+    nic_gbps: float
+
+
+_NODES = {
+    "v100": _Node(8, 400),
+    "a100-40": _Node(8, 1600),
+    "a100-80": _Node(8, 1600),
+    "h100": _Node(8, 3200),
+    "h200": _Node(8, 3200),
+    "b200": _Node(8, 3200),
+    "a6000": _Node(8, 200),
+    "tpu-v4": _Node(4, 9600),
+}
+"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200 and DGX B200; for a6000 an assumption. A tpu-v4 board's links go on to
+other boards at the same speed, so its "card" is that of its four chips."""
+
+_SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
+"""Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
+assumed as where the published times were measured (see EFFICIENCIES)."""
+
+_STEP_S = (6.4e-6, 10e-6)
+"""Latency of a step of a collective inside a node, as measured on A100s, and between nodes, assumed."""
+
+_OVERHEAD_W = 400.0
+_POWER_USAGE_EFFECTIVENESS = 1.2
+"""Host, network and cooling, assumed: a DGX A100 takes 6.5 kW at most, twice its GPUs'."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A cluster before its size is known.
+
+    Parameters
+    ----------
+    gpu
+        Each of them.
+    nodes
+        Servers; 0: as many as the parallelism needs.
+    gpus_per_node, nic_gbps
+        Of a server; Gbit/s of all its network cards together.
+    expansion_gb, expansion_gb_per_s, expansion_shared_by
+        Memory beside a GPU's own: GB and GB/s of a device, and how many GPUs share it. 0 GB: none.
+    topology
+        Network between servers, by name, in place of one switch; its own ``nic_gbps`` counts then.
+    efficiency
+        Name of how far the GPUs and networks stay below their data sheets.
+    """
+
+    gpu: Gpu
+    nodes: int = 0
+    gpus_per_node: int = 8
+    nic_gbps: float = 1600.0
+    expansion_gb: float = 0.0
+    expansion_gb_per_s: float = 0.0
+    expansion_shared_by: int = 1
+    topology: str | None = None
+    efficiency: str = "megatron"
+
+    def machine(self, num_gpus: int) -> Machine:
+        """Return the cluster, with the servers that ``num_gpus`` need if ``nodes`` is 0.
+
+        Raises
+        ------
+        InputError
+            More GPUs than a server has, but no whole servers.
+        """
+        per_node = min(self.gpus_per_node, num_gpus) if self.nodes == 0 else self.gpus_per_node
+        nodes = self.nodes or math.ceil(num_gpus / per_node)
+        if self.nodes == 0 and num_gpus % per_node:
+            raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}; expected a multiple, or nodes=N given")
+        efficiency: Efficiency = preset(EFFICIENCIES, self.efficiency, "efficiency")
+        gpu = dataclasses.replace(self.gpu, efficiency=efficiency)
+        expansion = None
+        if self.expansion_gb > 0:
+            expansion = MemoryExpansion(
+                capacity_bytes=1e9 * self.expansion_gb,
+                bytes_per_s=1e9 * self.expansion_gb_per_s,
+                shared_by=self.expansion_shared_by,
+            )
+        return Machine(
+            gpu=gpu,
+            tiers=self._tiers(nodes, per_node),
+            expansion=expansion,
+            overhead_w=_OVERHEAD_W,
+            power_usage_effectiveness=_POWER_USAGE_EFFECTIVENESS,
+        )
+
+    def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
+        inside, between = _SHARES[self.efficiency]
+        if self.topology is None:
+            card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
+            tiers: tuple[Tier, ...] = (
+                Tier(size=per_node, bytes_per_s=self.gpu.link_bytes_per_s),
+                Tier(size=nodes, bytes_per_s=card),
+            )
+        else:
+            tiers = tiers_of_topology(self.topology, num_servers=nodes, gpus_per_server=per_node, gpu=self.gpu)
+        return tuple(
+            Tier(
+                size=tier.size,
+                bytes_per_s=tier.bytes_per_s * (between if number else inside),
+                latency_s=max(tier.latency_s, _STEP_S[min(number, 1)]),
+            )
+            for number, tier in enumerate(tiers)
+        )
+
+
+_WHOLE = ("nodes", "gpus_per_node", "expansion_shared_by")
+_OF_PLAN = (*_WHOLE, "nic_gbps", "expansion_gb", "expansion_gb_per_s")
+_OF_GPU = {
+    "memory_gb": ("memory_bytes", 1e9),
+    "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
+    "link_gb_per_s": ("link_bytes_per_s", 1e9),
+    "price_per_hour": ("price_per_hour", 1.0),
+    "power_w": ("power_w", 1.0),
+}
+"""Fields of a line that are the GPU's: by what name there, and in what unit."""
+
+
+def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "megatron") -> Plan:
+    """Return the cluster of a line such as ``a100-80:nodes=16,nic_gbps=800,expansion_gb=256,expansion_gb_per_s=100``.
+
+    A name of :data:`~.presets.GPUS`, then what differs from its usual server: any field of :class:`Plan` that is a
+    number, or ``memory_gb``, ``memory_gb_per_s``, ``link_gb_per_s``, ``price_per_hour``, ``power_w`` of the GPU.
+
+    Raises
+    ------
+    InputError
+        An unknown name or field, or a value that is no number > 0.
+    """
+    name, _, rest = text.partition(":")
+    gpu: Gpu = preset(GPUS, name, "GPU")
+    given: dict[str, Any] = dict(_field(text, part) for part in rest.split(",") if part)
+    for field, (its_name, unit) in _OF_GPU.items():
+        if field in given:
+            gpu = dataclasses.replace(gpu, **{its_name: given.pop(field) * unit})
+    for one, other in (("expansion_gb", "expansion_gb_per_s"), ("expansion_gb_per_s", "expansion_gb")):
+        if one in given and other not in given:
+            raise InputError(f"cluster {text}: has {one} but no {other}; expected both, GB and GB/s")
+    usual = {"gpus_per_node": _NODES[name].gpus, "nic_gbps": _NODES[name].nic_gbps}
+    return Plan(gpu=gpu, topology=topology, efficiency=efficiency, **(usual | given))
+
+
+def _field(text: str, part: str) -> tuple[str, float]:
+    field, equals, value = part.partition("=")
+    if not equals and field in (*_OF_PLAN, *_OF_GPU):
+        raise InputError(f"cluster {text}: {field} has no value; expected {field}=NUMBER")
+    if field not in (*_OF_PLAN, *_OF_GPU):
+        hint = did_you_mean(field, (*_OF_PLAN, *_OF_GPU))
+        raise InputError(f"cluster {text}: {field!r} is no field of a cluster.{hint}")
+    try:
+        number = int(value) if field in _WHOLE else float(value)
+    except ValueError:
+        number = 0
+    if not 0 < number < math.inf:
+        kind = "whole number from 1" if field in _WHOLE else "finite number > 0"
+        raise InputError(f"cluster {text}: {field} is {value!r}; expected a {kind}")
+    return field, number

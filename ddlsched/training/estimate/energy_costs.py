@@ -1,0 +1,196 @@
+"""Time of layers and groups of GPUs on a machine: what the schedules are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.collectives import Algorithm, Kind, Span, collective_s, split_group
+from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
+from ddlsched.training.estimate.layers import Collective, GroupName, Layer, Operation
+from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
+
+__all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
+
+Group = tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTimes:
+    """A part of a model, for one micro-batch on one GPU; seconds.
+
+    ``forward_exposed_s`` and ``backward_exposed_s`` are the collectives during which nothing is computed;
+    ``again_s`` and ``again_exposed_s`` are what recomputation adds.
+    """
+
+    forward_s: Amount = 0.0
+    backward_s: Amount = 0.0
+    forward_exposed_s: Amount = 0.0
+    backward_exposed_s: Amount = 0.0
+    again_s: Amount = 0.0
+    again_exposed_s: Amount = 0.0
+
+    @property
+    def compute_s(self) -> Amount:
+        """All computation."""
+        return self.forward_s + self.backward_s + self.again_s
+
+    @property
+    def exposed_s(self) -> Amount:
+        """All communication that nothing hides."""
+        return self.forward_exposed_s + self.backward_exposed_s + self.again_exposed_s
+
+
+def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
+    """Return the groups of each kind of parallelism on the machine's tiers.
+
+    ``replicas`` are the data-parallel GPUs that hold the same experts; ``world`` is every GPU that trains.
+    """
+    expert = parallelism.expert
+    sizes = [parallelism.tensor, expert, np.asarray(parallelism.data) // expert, parallelism.pipeline]
+    tensor, experts, replicas, pipeline = split_group(sizes, [tier.size for tier in machine.tiers])
+    data = [a * b for a, b in zip(experts, replicas, strict=True)]
+    world = [a * b * c for a, b, c in zip(tensor, data, pipeline, strict=True)]
+    named = {"tensor": tensor, "data": data, "expert": experts, "replicas": replicas}
+    return {
+        name: tuple(
+            Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)
+        )
+        for name, sizes in (named | {"pipeline": pipeline, "world": world}).items()
+    }
+
+
+def halving_rules(groups: Mapping[str, Group]) -> list[Rule]:
+    """Return what groups must keep for halving-doubling."""
+    return [
+        Rule(
+            np.log2(np.asarray(span.size)) % 1 == 0,
+            f"{name} parallelism has {span.size} members on a tier; expected a power of two for halving-doubling",
+        )
+        for name, group in groups.items()
+        for span in group
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Times on one machine under one parallelism; each may hold arrays.
+
+    Parameters
+    ----------
+    parallelism, machine
+        Who computes what, and where.
+    precision
+        Of matrix products.
+    algorithm
+        Of collectives other than all-to-alls.
+    memory_bytes_per_s
+        In place of the GPU's own bandwidth.
+    """
+
+    parallelism: Parallelism
+    machine: Machine
+    precision: Precision = "half"
+    algorithm: Algorithm = "ring"
+    memory_bytes_per_s: Amount = None
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        """The groups of :func:`groups_of`."""
+        return groups_of(self.parallelism, self.machine)
+
+    def with_bandwidth(self, memory_bytes_per_s: Amount) -> Costs:
+        """Return the same with another bandwidth of memory."""
+        return dataclasses.replace(self, memory_bytes_per_s=memory_bytes_per_s)
+
+    def computing_s(self, operations: Iterable[Operation]) -> Amount:
+        """Return the time of operations one after the other."""
+        gpu, bandwidth = self.machine.gpu, self.memory_bytes_per_s
+        return sum(operations_s(one, gpu, precision=self.precision, bytes_per_s=bandwidth) for one in operations)
+
+    def launched_s(self, operations: Sequence[Operation]) -> Amount:
+        """Return the same, or the time to launch them if that is longer."""
+        launches = sum(one.kernels for one in operations)
+        return np.maximum(self.computing_s(operations), launches * self.machine.gpu.efficiency.launch_s)
+
+    def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
+        """Return the time of collectives one after the other; one of no bytes takes none."""
+        total_s: Amount = 0.0
+        for kind, message_bytes, group in collectives:
+            if np.any(message_bytes):
+                seconds = self.group_s(kind, message_bytes, group)
+                total_s = total_s + np.where(np.asarray(message_bytes) > 0, seconds, 0.0)
+        return total_s
+
+    def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName) -> Amount:
+        """Return the time of one collective in a named group; in an all-to-all everyone sends to everyone directly."""
+        algorithm = "direct" if kind == "all-to-all" else self.algorithm
+        seconds = collective_s(kind, message_bytes, self.groups[group], algorithm=algorithm)
+        return seconds + np.where(self._members(group) > 1, self.machine.gpu.efficiency.collective_s, 0.0)
+
+    def _members(self, group: GroupName) -> Amount:
+        return np.prod([np.asarray(span.size) for span in self.groups[group]], axis=0)
+
+    def part(self, layers: Iterable[Layer], *, recomputed: bool = True) -> PassTimes:
+        """Return the times of layers one after the other; ``recomputed`` if they are within what is checkpointed.
+
+        A pass over them takes no less than its launches.
+        """
+        total, launches = PassTimes(), PassTimes()
+        for layer in layers:
+            total = _add(total, self._layer(layer, recomputed))
+            launches = _add(launches, self._launches_s(layer, recomputed))
+        if not np.any(self.machine.gpu.efficiency.launch_s):
+            return total
+        return dataclasses.replace(
+            total,
+            forward_s=np.maximum(total.forward_s, launches.forward_s - total.forward_exposed_s),
+            backward_s=np.maximum(total.backward_s, launches.backward_s - total.backward_exposed_s),
+            again_s=np.maximum(total.again_s, launches.again_s - total.again_exposed_s),
+        )
+
+    def _launches_s(self, layer: Layer, recomputed: bool) -> PassTimes:
+        """Return the time of a layer's launches, its collectives' included."""
+        launch_s = self.machine.gpu.efficiency.launch_s
+        backward = (*layer.input_gradient, *layer.weight_gradient)
+        forward_s, backward_s = (
+            launch_s * (sum(one.kernels for one in operations) + sum(map(self._is_sent, collectives)))
+            for operations, collectives in (
+                (layer.forward, layer.forward_collectives),
+                (backward, layer.backward_collectives),
+            )
+        )
+        return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=forward_s * self._again(layer, recomputed))
+
+    def _is_sent(self, collective: Collective) -> Amount:
+        return (np.asarray(collective.message_bytes) > 0) & (self._members(collective.group) > 1)
+
+    def _again(self, layer: Layer, recomputed: bool) -> Amount:
+        kind = np.asarray(self.parallelism.recompute)
+        return recomputed & ((kind == "full") | ((kind == "selective") & (layer.role == "attention")))
+
+    def _layer(self, layer: Layer, recomputed: bool) -> PassTimes:
+        forward_s, input_s, weight_s = map(
+            self.computing_s, (layer.forward, layer.input_gradient, layer.weight_gradient)
+        )
+        sent_s = self.collectives_s(layer.forward_collectives)
+        returned_s = self.collectives_s(layer.backward_collectives)
+        again = self._again(layer, recomputed)
+        return PassTimes(
+            forward_s=forward_s,
+            backward_s=input_s + weight_s,
+            forward_exposed_s=sent_s,
+            # The weight gradient is computed while the input gradient is reduced.
+            backward_exposed_s=np.maximum(0.0, returned_s - weight_s),
+            again_s=forward_s * again,
+            again_exposed_s=sent_s * again,
+        )
+
+
+def _add(one: PassTimes, other: PassTimes) -> PassTimes:
+    return PassTimes(**{field: getattr(one, field) + getattr(other, field) for field in PassTimes.__dataclass_fields__})

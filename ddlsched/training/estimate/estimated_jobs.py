@@ -1,0 +1,173 @@
+"""Estimates as jobs of the simulator: the graph of a step's tasks, and rates at any number of GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.training.estimate.clusters import Plan
+from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.energy_costs import Costs, groups_of
+from ddlsched.training.estimate.grouped_steps import grouped_step
+from ddlsched.training.estimate.hardware import Machine
+from ddlsched.training.estimate.models import Model
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.step_estimate import Estimate, estimate_checked
+from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag, Task
+from ddlsched.workload.job import Job
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["job_of", "scaling_curve", "step_dag"]
+
+
+def job_of(
+    model: Model,
+    parallelism: Parallelism,
+    machine: Machine,
+    *,
+    job_id: str,
+    iterations: int,
+    arrival_s: float = 0.0,
+    buckets: int = 8,
+    label: str | None = None,
+    user: str | None = None,
+    groups: bool = False,
+) -> Job:
+    """Return a job whose iteration is the estimated step.
+
+    Parameters
+    ----------
+    model, parallelism, machine
+        As for :func:`~.estimate.estimate_checked`.
+    job_id, iterations, arrival_s, user
+        The job's.
+    buckets
+        Parts of the last micro-batch's backward behind which gradients are reduced, if the parallelism overlaps.
+    label
+        The job's ``model``, for tables.
+    groups
+        Whether tensor, pipeline, data and expert traffic are collectives over groups of workers
+        (:mod:`.grouped_steps`), for a topology that states the inside of servers; by default all but the gradients
+        between servers is computation at the estimate's time.
+
+    Raises
+    ------
+    InputError
+        A rule is broken, or the memory is not enough.
+    """
+    found = estimate_checked(model, parallelism, machine)
+    if not found.fits:
+        raise InputError(f"job {job_id!r}: does not fit by {float(found.missing_bytes) / 1e9:.2f} GB a GPU")
+    if groups:
+        costs = Costs(parallelism=parallelism, machine=machine)
+        iteration = grouped_step(found, model.layers(parallelism), costs)
+    else:
+        iteration = step_dag(found, parallelism, machine, buckets=buckets)
+    return Job(
+        job_id=job_id,
+        arrival_s=arrival_s,
+        num_gpus=int(parallelism.num_gpus),
+        iterations=iterations,
+        iteration=iteration,
+        gpu_memory_mb=float(np.minimum(found.memory.total_bytes, machine.gpu.memory_bytes)) / 1e6,
+        model=label,
+        user=user,
+    )
+
+
+def step_dag(found: Estimate, parallelism: Parallelism, machine: Machine, *, buckets: int = 8) -> IterationDag:
+    """Return the tasks of a step: forward, backward in buckets, an all-reduce after each, the optimiser.
+
+    What stays inside the job at a fixed time is computation to the simulator: collectives of tensor and expert
+    parallelism, sends between stages, bubbles, reductions inside a server. An all-reduce between servers is left to it,
+    with as many bytes as make each server's card move what it does in the estimate.
+    """
+    parts = buckets if parallelism.overlap else 1
+    share = parallelism.overlapped_passes / parallelism.micro_batches if parallelism.overlap else 1.0
+    last_s = float(found.backward_s * share)
+    bytes_between = _bytes_between_servers(found, parallelism, machine)
+    inside_s = 0.0 if bytes_between else float(found.data_s)
+    before_s = float(found.forward_s + found.backward_s + found.pipeline_s + found.bubble_s + found.offload_s) - last_s
+    tasks: list[Task] = [ComputeTask(name="forward", duration_ns=ns_from_s(before_s))]
+    ready, reduced = "forward", []
+    for number in range(1, parts + 1):
+        backward = ComputeTask(name=f"backward-{number}", duration_ns=ns_from_s(last_s / parts), after=(ready,))
+        tasks.append(backward)
+        ready = backward.name
+        if bytes_between:
+            name = f"all-reduce-{number}"
+            tasks.append(AllReduceTask(name=name, message_bytes=bytes_between / parts, after=(ready,)))
+            reduced.append(name)
+    end_s = float(found.optimiser_s) + inside_s
+    tasks.append(ComputeTask(name="optimiser", duration_ns=ns_from_s(end_s), after=tuple(reduced or [ready])))
+    return IterationDag(tuple(tasks))
+
+
+def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: Machine) -> float:
+    """Return the message of an all-reduce over all servers, 0 if every group lies inside a server.
+
+    Each data-parallel group with members on a server brings its gradients there once. A group over r servers moves
+    2 (r - 1) / r of them over each card; the simulator's ring over all n servers of the job moves 2 (n - 1) / n.
+    """
+    groups, total = groups_of(parallelism, machine), 0.0
+    inside, *outside = (float(tier.size) for tier in machine.tiers)
+    servers = math.prod(outside)
+    for name, brought in (("data", found.reduced_bytes), ("replicas", found.reduced_expert_bytes)):
+        members, *spans = (float(span.size) for span in groups[name])
+        joined = math.prod(spans)
+        if joined > 1:
+            total += float(brought) * inside / members * (1 - 1 / joined) / (1 - 1 / servers)
+    return total
+
+
+def scaling_curve(
+    model: Model, plan: Plan, *, gpus: Sequence[int], global_batches: Sequence[int], sweep: Sweep | None = None
+) -> pd.DataFrame:
+    """Return the best rate at each number of GPUs and batch: what an elastic policy decides by.
+
+    Parameters
+    ----------
+    model
+        To train.
+    plan
+        The cluster it gets GPUs of.
+    gpus, global_batches
+        All pairs are tried; those for which nothing fits are left out.
+    sweep
+        The parallelism to choose from; by default every valid one.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``gpus, global_batch, samples_per_s, step_s`` and the plan's ``tensor, pipeline, data, micro_batch,
+        recompute``.
+    """
+    import pandas as pd
+
+    columns = [
+        "gpus",
+        "global_batch",
+        "samples_per_s",
+        "step_s",
+        "tensor",
+        "pipeline",
+        "data",
+        "micro_batch",
+        "recompute",
+    ]
+    rows = []
+    for count in gpus:
+        for batch in global_batches:
+            found = design(model, plan, num_gpus=count, global_batch=batch, sweep=sweep or Sweep())
+            fitting = found[found["fits"]]
+            if len(fitting):
+                best = fitting.iloc[0]
+                rows.append({**best, "gpus": count, "global_batch": batch, "samples_per_s": batch / best["step_s"]})
+    return pd.DataFrame(rows, columns=columns)

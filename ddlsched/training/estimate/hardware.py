@@ -1,0 +1,262 @@
+"""GPUs, the networks between them, and memory beside their own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.layers import Operation
+
+if TYPE_CHECKING:
+    from ddlsched.network.topology import Topology
+
+__all__ = ["Efficiency", "Gpu", "Machine", "MemoryExpansion", "Precision", "Tier", "operations_s", "tiers_of_topology"]
+
+Precision: TypeAlias = Literal["half", "single", "fp8"]
+"""Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); fp8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """How far a GPU stays below its data sheet; the default is the plain roofline.
+
+    Parameters
+    ----------
+    matrix
+        Share of the peak that an endlessly large matrix product reaches.
+    half_flops
+        Size of a matrix product, in operations, that reaches half of that share. Between, the share reached is
+        ``matrix * flops / (flops + half_flops)``.
+    memory
+        Share of the memory's bandwidth.
+    kernel_s
+        Least time of a kernel: from one launch to the next.
+    gap_s
+        Lost with every kernel, beside its work.
+    launch_s
+        The host's time to launch a kernel or a collective. The host runs ahead, so a pass over a part of the model
+        takes no less than its launches, and no more for those that end before the GPU has done its work.
+    collective_s
+        Lost with every collective of more than one GPU, beside its steps.
+    odd
+        How many times as long a product takes whose matrix has an odd number of columns (halves of words, which tensor
+        cores cannot load together).
+    """
+
+    matrix: Amount = 1.0
+    half_flops: Amount = 0.0
+    memory: Amount = 1.0
+    kernel_s: Amount = 0.0
+    gap_s: Amount = 0.0
+    launch_s: Amount = 0.0
+    collective_s: Amount = 0.0
+    odd: Amount = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One accelerator, by its vendor's figures.
+
+    Parameters
+    ----------
+    name
+        For tables.
+    peak_flops_per_s
+        Of dense matrix products, by precision.
+    memory_bytes, memory_bytes_per_s
+        Size and bandwidth of its own memory; 1 GB is 1e9 bytes.
+    link_bytes_per_s
+        Of its links to the GPUs of its node, all together, one direction.
+    power_w
+        At full load.
+    price_per_hour
+        US dollars an hour.
+    efficiency
+        How far it stays below these figures.
+    """
+
+    name: str
+    peak_flops_per_s: Mapping[str, Amount]
+    memory_bytes: Amount
+    memory_bytes_per_s: Amount
+    link_bytes_per_s: Amount
+    power_w: Amount = 0.0
+    price_per_hour: Amount = 0.0
+    efficiency: Efficiency = field(default_factory=Efficiency)
+
+    def peak(self, precision: Precision) -> Amount:
+        """Return the peak of a precision, operations a second.
+
+        Raises
+        ------
+        InputError
+            The GPU has no such matrix products.
+        """
+        if precision not in self.peak_flops_per_s:
+            known = ", ".join(self.peak_flops_per_s)
+            raise InputError(f"{self.name} multiplies no matrices in {precision}; expected one of {known}")
+        return self.peak_flops_per_s[precision]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """One level of the network hierarchy.
+
+    Parameters
+    ----------
+    size
+        Members: GPUs of a node, nodes of a cluster.
+    bytes_per_s
+        Bandwidth that one GPU has on this level, one direction.
+    latency_s
+        Of one step of a collective.
+    """
+
+    size: Amount
+    bytes_per_s: Amount
+    latency_s: Amount = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryExpansion:
+    """Memory beside the GPUs' own: behind CXL, in the host, or in a pool.
+
+    Parameters
+    ----------
+    capacity_bytes, bytes_per_s
+        Of one device.
+    shared_by
+        GPUs that share the device: 1, those of a node, or all (a pool).
+    """
+
+    capacity_bytes: Amount
+    bytes_per_s: Amount
+    shared_by: Amount = 1
+
+    @property
+    def capacity_per_gpu(self) -> Amount:
+        """Bytes for each GPU."""
+        return self.capacity_bytes / self.shared_by
+
+    @property
+    def bytes_per_s_per_gpu(self) -> Amount:
+        """Bandwidth for each GPU when all of them use it."""
+        return self.bytes_per_s / self.shared_by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A cluster of equal GPUs.
+
+    Parameters
+    ----------
+    gpu
+        Each of them.
+    tiers
+        Of the network, innermost first.
+    expansion
+        Memory beside the GPUs' own, if there is any.
+    overhead_w
+        Power of the rest of the cluster, for each GPU.
+    power_usage_effectiveness
+        Power of the building over that of the cluster.
+    """
+
+    gpu: Gpu
+    tiers: tuple[Tier, ...]
+    expansion: MemoryExpansion | None = None
+    overhead_w: Amount = 0.0
+    power_usage_effectiveness: Amount = 1.0
+
+    @property
+    def num_gpus(self) -> Amount:
+        """GPUs of all tiers."""
+        return np.prod([tier.size for tier in self.tiers], axis=0)
+
+    def with_efficiency(self, efficiency: Efficiency) -> Machine:
+        """Return the same cluster with GPUs of another efficiency."""
+        return dataclasses.replace(self, gpu=dataclasses.replace(self.gpu, efficiency=efficiency))
+
+
+def operations_s(
+    operation: Operation, gpu: Gpu, *, precision: Precision = "half", bytes_per_s: Amount = None
+) -> Amount:
+    """Return the time of an operation, seconds: the longest of computing, moving and least time; and its gaps.
+
+    ``bytes_per_s`` stands in for the bandwidth of the GPU's own memory. With the default efficiency this is the
+    roofline: operations / min(bandwidth x operations / bytes, peak).
+    """
+    efficiency = gpu.efficiency
+    bandwidth = gpu.memory_bytes_per_s if bytes_per_s is None else bytes_per_s
+    moving_s = operation.traffic_bytes / (bandwidth * efficiency.memory)
+    started = np.where(np.asarray(operation.flops) > 0, operation.kernels, 0)
+    flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
+    computing_s = (flops + started * efficiency.half_flops) / (gpu.peak(precision) * efficiency.matrix)
+    longest_s = np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
+    return longest_s + operation.kernels * efficiency.gap_s
+
+
+def tiers_of_topology(
+    topology: Topology | str, *, num_servers: int, gpus_per_server: int, gpu: Gpu, link_latency_s: float = 0.0
+) -> tuple[Tier, ...]:
+    """Return the tiers of a cluster in a network of the simulator's.
+
+    The GPUs of a server are one tier, at the GPU's own links. The servers under one switch are the next, at their
+    network card's bandwidth, shared by the server's GPUs. The switches are the last, at what their cables to other
+    switches leave for each GPU below them.
+
+    Parameters
+    ----------
+    topology
+        An instance, or a name such as ``"leaf-spine:servers_per_leaf=4"``.
+    num_servers, gpus_per_server
+        Counts.
+    gpu
+        For the bandwidth inside a server.
+    link_latency_s
+        Of a step inside a server.
+
+    Raises
+    ------
+    InputError
+        The switches do not have equally many servers.
+    """
+    from ddlsched.network.topology import Network
+    from ddlsched.plugins.names import resolve
+
+    plan = resolve("topology", topology)
+    if getattr(plan, "inside", None) is not None:
+        raise InputError(
+            f"topology {type(plan).__name__}: states the inside of servers, which here is that of the GPUs; "
+            "expected it without nvlink_gbps"
+        )
+    network = Network(plan, num_servers)
+    graph = plan.graph(num_servers)
+    inside = Tier(size=gpus_per_server, bytes_per_s=gpu.link_bytes_per_s, latency_s=link_latency_s)
+    switch_of = [next(iter(graph.adj[server])) for server in range(num_servers)]
+    switches = list(dict.fromkeys(switch_of))
+    below = {switch_of.count(switch) for switch in switches}
+    if len(below) > 1:
+        raise InputError(
+            f"topology {type(plan).__name__}: {num_servers} servers do not fill its {len(switches)} switches evenly; "
+            "expected equally many under each"
+        )
+    servers = below.pop()
+    card = min(graph.edges[server, switch_of[server]]["bandwidth_bytes_per_s"] for server in range(num_servers))
+    latency_s = network.ring(range(min(servers, 2))).latency_s / 2
+    tiers = (inside, Tier(size=servers, bytes_per_s=card / gpus_per_server, latency_s=latency_s))
+    if len(switches) == 1:
+        return tiers
+    upward = min(
+        sum(data["bandwidth_bytes_per_s"] for node, data in graph.adj[switch].items() if node not in range(num_servers))
+        for switch in switches
+    )
+    far_s = network.ring((0, num_servers - 1)).latency_s / 2
+    share = min(card, upward / servers) / gpus_per_server
+    return (*tiers, Tier(size=len(switches), bytes_per_s=share, latency_s=far_s))

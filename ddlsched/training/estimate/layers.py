@@ -1,0 +1,172 @@
+"""Layers as the estimate sees them: operations with their work and traffic, parameters, activations, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.collectives import Kind
+
+__all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "elementwise", "matrix_product"]
+
+GroupName: TypeAlias = Literal["tensor", "expert", "data", "replicas", "world"]
+"""Which GPUs take part: those that share a layer's matrices, its experts, its copies, copies of its experts, or all."""
+
+Role: TypeAlias = Literal["attention", "other"]
+"""Selective recomputation runs the attention's scores, softmax and context again, and nothing else."""
+
+
+class Operation(NamedTuple):
+    """Work that one GPU does in ``kernels`` kernels of equal size.
+
+    Parameters
+    ----------
+    flops
+        Of matrix products, in all; 0 for what only moves bytes.
+    traffic_bytes
+        Read from and written to memory, in all.
+    kernels
+        How many are launched.
+    odd
+        Whether the matrix of a product has an odd number of columns.
+    """
+
+    flops: Amount
+    traffic_bytes: Amount
+    kernels: Amount = 1
+    odd: Amount = False
+
+
+class Collective(NamedTuple):
+    """A collective that follows a layer; ``message_bytes`` as in :func:`~.collectives.collective_s`."""
+
+    kind: Kind
+    message_bytes: Amount
+    group: GroupName = "tensor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What one GPU does and keeps for one layer and one micro-batch.
+
+    Parameters
+    ----------
+    name
+        Unique within a model's block.
+    forward, input_gradient, weight_gradient
+        The operations of each pass.
+    parameters
+        Held by this GPU and updated by it.
+    expert_parameters
+        Of these, those of experts, of which only some data-parallel GPUs hold copies.
+    table_parameters
+        Of these, those of embedding tables: no other GPU holds them, and only rows looked up are updated.
+    activation_bytes
+        Kept from forward to backward.
+    forward_collectives, backward_collectives
+        Run after each pass.
+    role
+        Whether selective recomputation runs it again.
+    awaited_before
+        Layer before which the forward collective must have ended; by default the next.
+    """
+
+    name: str
+    forward: tuple[Operation, ...]
+    input_gradient: tuple[Operation, ...] = ()
+    weight_gradient: tuple[Operation, ...] = ()
+    parameters: Amount = 0
+    expert_parameters: Amount = 0
+    table_parameters: Amount = 0
+    activation_bytes: Amount = 0
+    forward_collectives: tuple[Collective, ...] = ()
+    backward_collectives: tuple[Collective, ...] = ()
+    role: Role = "other"
+    awaited_before: str | None = None
+
+
+class Layers(NamedTuple):
+    """A model for one GPU: what comes before its equal blocks, one block, what comes after.
+
+    ``num_blocks`` is how many blocks the whole model has; pipeline parallelism deals them out to its stages.
+    """
+
+    first: tuple[Layer, ...]
+    block: tuple[Layer, ...]
+    num_blocks: Amount
+    last: tuple[Layer, ...]
+
+
+def _product(m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount) -> Operation:
+    traffic_bytes = element_bytes * batch * (m * k + k * n + m * n)
+    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes, odd=odd)
+
+
+def matrix_product(
+    name: str,
+    m: Amount,
+    k: Amount,
+    n: Amount,
+    *,
+    batch: Amount = 1,
+    element_bytes: Amount = 2,
+    weights: bool = True,
+    bias: Amount = 0,
+    activation_bytes: Amount | None = None,
+    forward_collectives: Sequence[Collective] = (),
+    backward_collectives: Sequence[Collective] = (),
+    role: Role = "other",
+    odd: Amount = False,
+) -> Layer:
+    """Return the layer Y (m x n) = X (m x k) W (k x n), ``batch`` times.
+
+    Backward it computes the gradients of X and of W, two products of the same size. With ``weights`` false W is no
+    parameter but an activation too (attention scores). ``bias`` adds parameters. X is kept for backward, unless
+    ``activation_bytes`` says how much is.
+    """
+    product = _product(m, k, n, batch, element_bytes, odd)
+    kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
+    return Layer(
+        name=name,
+        forward=(product,),
+        input_gradient=(product,),
+        weight_gradient=(product,),
+        parameters=batch * k * n + bias if weights else 0,
+        activation_bytes=kept_bytes,
+        forward_collectives=tuple(forward_collectives),
+        backward_collectives=tuple(backward_collectives),
+        role=role,
+    )
+
+
+def elementwise(
+    name: str,
+    elements: Amount,
+    *,
+    forward_passes: float,
+    backward_passes: float,
+    kernels: int = 1,
+    element_bytes: Amount = 2,
+    parameters: Amount = 0,
+    activation_bytes: Amount = 0,
+    forward_collectives: Sequence[Collective] = (),
+    backward_collectives: Sequence[Collective] = (),
+    role: Role = "other",
+) -> Layer:
+    """Return a layer that only moves bytes: norms, activations, softmax, dropout, lookups.
+
+    ``forward_passes`` and ``backward_passes`` are how often its ``elements`` are read or written.
+    """
+    traffic_bytes = element_bytes * elements
+    return Layer(
+        name=name,
+        forward=(Operation(0.0, forward_passes * traffic_bytes, kernels),),
+        input_gradient=(Operation(0.0, backward_passes * traffic_bytes, kernels),),
+        parameters=parameters,
+        activation_bytes=activation_bytes,
+        forward_collectives=tuple(forward_collectives),
+        backward_collectives=tuple(backward_collectives),
+        role=role,
+    )

@@ -1,0 +1,97 @@
+"""Memory that training takes on each GPU, item by item (mixed precision, Adam)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.layers import Layer, Layers
+from ddlsched.training.estimate.parallel_layout import Parallelism
+
+__all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
+
+WEIGHT_BYTES = 2
+GRADIENT_BYTES = 2
+OPTIMISER_BYTES = 12
+"""Of a parameter: weights and gradients in half precision; master weight and Adam's two moments in single."""
+TABLE_BYTES = 4
+"""Of a parameter in an embedding table: single precision, SGD without state worth counting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes on the GPU that holds most."""
+
+    weights_bytes: Amount
+    gradients_bytes: Amount
+    optimiser_bytes: Amount
+    activations_bytes: Amount
+
+    @property
+    def total_bytes(self) -> Amount:
+        """All of it."""
+        return self.weights_bytes + self.gradients_bytes + self.optimiser_bytes + self.activations_bytes
+
+
+def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
+    """Return the memory of the fullest pipeline stage.
+
+    ZeRO divides by the data-parallel GPUs: optimiser states from stage 1, gradients from 2, weights from 3. Under 1F1B
+    the first stage keeps the activations of as many micro-batches as there are stages, and when interleaved a share of
+    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are. The last stage keeps one,
+    but the logits too.
+    """
+    copied, own = stage_parameters(layers, parallelism)
+    zero, data = np.asarray(parallelism.zero), np.asarray(parallelism.data)
+
+    def held_bytes(stage: int, bytes_each: int) -> Amount:
+        spread = zero >= stage
+        return bytes_each * (copied / np.where(spread, data, 1) + own / np.where(spread, parallelism.replicas, 1))
+
+    return Memory(
+        weights_bytes=held_bytes(3, WEIGHT_BYTES) + TABLE_BYTES * _sum(layers.first, "table_parameters"),
+        gradients_bytes=held_bytes(2, GRADIENT_BYTES),
+        optimiser_bytes=held_bytes(1, OPTIMISER_BYTES),
+        activations_bytes=_activations_bytes(layers, parallelism),
+    )
+
+
+def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
+    """Return the parameters on a GPU of the fullest stage: those that replicas copy, and its experts'; no tables."""
+    blocks = layers.num_blocks / parallelism.pipeline
+    whole = _sum(layers.block, "parameters") * blocks
+    own = _sum(layers.block, "expert_parameters") * blocks
+    first = _sum(layers.first, "parameters") - _sum(layers.first, "table_parameters")
+    last = _sum(layers.last, "parameters")
+    ends = np.where(np.asarray(parallelism.pipeline) > 1, np.maximum(first, last), first + last)
+    return whole + ends - own, own
+
+
+def _sum(part: Iterable[Layer], quantity: str) -> Amount:
+    return sum(getattr(layer, quantity) for layer in part)
+
+
+def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
+    stages, chunks = np.asarray(parallelism.pipeline), np.asarray(parallelism.interleave)
+    kept_passes = stages + np.where(chunks > 1, (stages - 1) / chunks, 0)
+    in_flight = np.minimum(parallelism.micro_batches, kept_passes)
+    kept, working = _block_bytes(layers.block, parallelism.recompute)
+    body = kept * layers.num_blocks / stages
+    first, last = (_sum(part, "activation_bytes") for part in (layers.first, layers.last))
+    first_stage = in_flight * (body + first) + np.where(stages > 1, 0, last)
+    return np.maximum(first_stage, body + last) + working
+
+
+def _block_bytes(block: tuple[Layer, ...], recompute: Amount) -> tuple[Amount, Amount]:
+    """Return what a block keeps from forward to backward, and what recomputing it takes on top, once."""
+    if not block:
+        return 0.0, 0.0
+    full, selective = (np.asarray(recompute) == kind for kind in ("full", "selective"))
+    everything = _sum(block, "activation_bytes")
+    attention = _sum([layer for layer in block if layer.role == "attention"], "activation_bytes")
+    again = np.where(selective, attention, 0.0)
+    # With all layers computed again, the first keeps exactly the block's input.
+    return np.where(full, block[0].activation_bytes, everything - again), np.where(full, everything, again)

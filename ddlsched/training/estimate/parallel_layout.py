@@ -1,0 +1,156 @@
+"""How a model is spread over GPUs, and the rules that a combination must keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from ddlsched.errors import InputError
+from ddlsched.training.estimate import Amount
+
+__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "refuse_broken"]
+
+Recompute: TypeAlias = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+
+
+MOST = 10**12
+"""Of GPUs or samples: beyond it, products would leave 64 bits."""
+
+
+class Rule(NamedTuple):
+    """Something that must hold, by configuration, and how it reads."""
+
+    holds: Amount
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallelism:
+    """Degrees of parallelism; GPUs are numbered tensor-parallel neighbours first, then data, then pipeline.
+
+    Parameters
+    ----------
+    tensor, data, pipeline
+        GPUs of each kind of group; their product is the number of GPUs.
+    expert
+        GPUs over which the experts are spread; part of the data-parallel ones.
+    interleave
+        Model chunks that each pipeline stage holds (1: plain 1F1B).
+    sequence_parallel
+        Whether norms and dropouts are split over the tensor-parallel GPUs along the sequence.
+    micro_batch, global_batch
+        Samples of one forward pass on one pipeline, and of a step.
+    zero
+        0: everything on every GPU. 1: optimiser states, 2: gradients too, 3: weights too, spread over the data-parallel
+        GPUs.
+    recompute
+        What is computed again in backward instead of kept: nothing, the attention's core, or all layers (a name, or an
+        array of names).
+    overlap
+        Whether gradients are reduced while the last micro-batch's backward still runs; with ZeRO 2 and 3, which
+        communicate for every micro-batch, behind each one's.
+    """
+
+    tensor: Amount = 1
+    data: Amount = 1
+    pipeline: Amount = 1
+    expert: Amount = 1
+    interleave: Amount = 1
+    sequence_parallel: Amount = False
+    micro_batch: Amount = 1
+    global_batch: Amount = 1
+    zero: Amount = 0
+    recompute: Recompute | np.ndarray = "none"
+    overlap: Amount = False
+
+    def __post_init__(self) -> None:
+        for kind in {self.recompute} if isinstance(self.recompute, str) else set(np.unique(self.recompute).tolist()):
+            if kind not in RECOMPUTE:
+                raise InputError(f"recompute is {kind!r}; expected one of {', '.join(RECOMPUTE)}")
+        for name in _DEGREES:
+            if np.any(np.asarray(getattr(self, name)) > MOST):
+                raise InputError(f"{name} is {getattr(self, name)}; expected at most {MOST:,}")
+
+    @property
+    def num_gpus(self) -> Amount:
+        """Tensor x pipeline x data."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def micro_batches(self) -> Amount:
+        """Micro-batches of a step on each pipeline."""
+        return self.global_batch / (self.data * self.micro_batch)
+
+    @property
+    def replicas(self) -> Amount:
+        """GPUs that hold copies of the same experts."""
+        return self.data / np.asarray(self.expert)
+
+    @property
+    def overlapped_passes(self) -> Amount:
+        """Micro-batches whose backward hides data parallelism's communication, if any does: with ZeRO 2 and 3 all."""
+        if_overlapped = np.where(np.asarray(self.zero) >= 2, self.micro_batches, 1)
+        return np.where(np.asarray(self.overlap), if_overlapped, 0)
+
+    @property
+    def norm_shards(self) -> Amount:
+        """GPUs over which norms and dropouts are split."""
+        return np.where(np.asarray(self.sequence_parallel), self.tensor, 1)
+
+    def rules(self, num_gpus: Amount | None = None) -> list[Rule]:
+        """Return the rules that hold for every model; ``num_gpus`` is the size of the cluster."""
+        rules = [self._at_least_one(name) for name in _DEGREES]
+        zero = np.asarray(self.zero)
+        rules.append(Rule((zero >= 0) & (zero <= 3), f"ZeRO stage is {self.zero}; expected 0, 1, 2 or 3"))
+        if num_gpus is not None:
+            product = f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data} is {self.num_gpus} GPUs"
+            text = f"{product}; expected their product to be the {num_gpus} GPUs of the cluster"
+            rules.append(Rule(self.num_gpus == num_gpus, text))
+        return [*rules, *self._batch_rules(), *self._group_rules()]
+
+    def _at_least_one(self, name: str) -> Rule:
+        value = getattr(self, name)
+        return Rule(np.asarray(value) >= 1, f"{name} is {value}; expected a whole number from 1")
+
+    def _batch_rules(self) -> list[Rule]:
+        pass_size = self.data * self.micro_batch
+        text = (
+            f"global batch {self.global_batch} is not divisible by data {self.data} x micro-batch {self.micro_batch}; "
+            "expected every pipeline to get whole micro-batches"
+        )
+        whole = Rule(_divides(pass_size, self.global_batch), text)
+        interleaved = np.asarray(self.interleave) > 1
+        text = (
+            f"interleave {self.interleave} with pipeline {self.pipeline} and {self.micro_batches:g} micro-batches; "
+            "expected a pipeline of at least 2 stages that divides the micro-batches"
+            if np.ndim(self.micro_batches) == 0
+            else ""
+        )
+        dealt = (np.asarray(self.pipeline) > 1) & (np.mod(self.micro_batches, self.pipeline) == 0)
+        return [whole, Rule(~interleaved | dealt, text)]
+
+    def _group_rules(self) -> list[Rule]:
+        return [
+            Rule(
+                _divides(self.expert, self.data),
+                f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",
+            )
+        ]
+
+
+_DEGREES = ("tensor", "data", "pipeline", "expert", "interleave", "micro_batch", "global_batch")
+
+
+def _divides(divisor: Amount, number: Amount) -> Amount:
+    return np.mod(number, np.maximum(divisor, 1)) == 0
+
+
+def refuse_broken(rules: Iterable[Rule]) -> None:
+    """Raise InputError with the first rule that a single configuration breaks."""
+    for rule in rules:
+        if not np.all(rule.holds):
+            raise InputError(rule.text)

@@ -1,0 +1,173 @@
+"""Published GPUs and models by name, and the efficiencies that measurements were fitted with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from ddlsched.errors import UnknownNameError, did_you_mean
+from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
+from ddlsched.training.estimate.models import Model, Transformer
+from ddlsched.training.estimate.recommendation import Dlrm
+from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16
+
+__all__ = ["A100_NODE_TIERS", "EFFICIENCIES", "GPUS", "MODELS", "preset"]
+
+Item = TypeVar("Item")
+
+_GB = 1e9
+_TERA = 1e12
+
+
+def _gpu(
+    name: str, tera: Mapping[str, float], memory: tuple[float, float], link: float, power_w: float, price: float
+) -> Gpu:
+    """Return a GPU from figures in TFLOP/s, GB, GB/s, W and $/h."""
+    return Gpu(
+        name=name,
+        peak_flops_per_s={precision: peak * _TERA for precision, peak in tera.items()},
+        memory_bytes=memory[0] * _GB,
+        memory_bytes_per_s=memory[1] * _GB,
+        link_bytes_per_s=link * _GB,
+        power_w=power_w,
+        price_per_hour=price,
+    )
+
+
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("v100", {"half": 125, "single": 15.7}, (32, 900), 150, 300, 4),
+        _gpu("a100-40", {"half": 312, "single": 156}, (40, 1555), 300, 400, 4),
+        _gpu("a100-80", {"half": 312, "single": 156}, (80, 2039), 300, 400, 5),
+        _gpu("h100", {"half": 989, "single": 494, "fp8": 1979}, (80, 3350), 450, 700, 12),
+        _gpu("h200", {"half": 989, "single": 494, "fp8": 1979}, (141, 4800), 450, 700, 13),
+        _gpu("b200", {"half": 2250, "single": 1100, "fp8": 4500}, (180, 8000), 900, 1000, 14),
+        _gpu("a6000", {"half": 154.8, "single": 77.4}, (48, 768), 56.25, 300, 1),
+        _gpu("tpu-v4", {"half": 275}, (32, 1228), 300, 192, 3),
+    )
+}
+"""Vendors' figures: dense matrix products ("single" is TF32 where the GPU has it), memory, links in one direction,
+power.
+
+v100: NVIDIA V100 SXM2 data sheet, 2020. a100-40, a100-80: NVIDIA A100 SXM4 data sheet, 2021. h100: NVIDIA H100 SXM5
+data sheet, 2023. h200: NVIDIA H200 SXM data sheet, 2024. b200: NVIDIA DGX B200 data sheet, 2024, an eighth of the
+system. a6000: NVIDIA RTX A6000 data sheet, 2021. tpu-v4: Google Cloud, "TPU v4", and Jouppi et al., ISCA 2023 (six
+ports of 50 GB/s in each direction; most power).
+
+These were typed in. The sheets themselves were not at hand: those of a100-40, h200, b200 and tpu-v4 were compared with
+pages that quote them at most, and tpu-v4's ports are often quoted as half of this.
+
+Prices, US dollars an hour and GPU, are guesses of the order of magnitude of cloud offers and nobody's data: give your
+own. """
+
+EFFICIENCIES: dict[str, Efficiency] = {
+    "ideal": Efficiency(),
+    "megatron": Efficiency(matrix=0.740, half_flops=1e9, memory=0.529, kernel_s=5e-6),
+    "eager": Efficiency(matrix=0.768, memory=0.692, gap_s=41.2e-6, launch_s=94.8e-6, collective_s=336e-6, odd=3.10),
+}
+"""How far GPUs stay below those figures.
+
+``ideal`` is the roofline. ``megatron`` was fitted to the eight published times of Megatron-LM with fused kernels
+(experiments/cluster_design/megatron.py), ``eager`` to a tenth of the rows of ``training_times`` (fit.py there), whose
+kernels are launched one by one. Both were fitted on A100s; on other GPUs they are an assumption.
+"""
+
+A100_NODE_TIERS = (
+    Tier(size=8, bytes_per_s=228.4e9, latency_s=6.42e-6),
+    Tier(size=1, bytes_per_s=6.640e9, latency_s=10e-6),
+)
+"""Nodes of eight A100s as measured: inside, the fit to ``allreduce_times``; between, that to ``training_times`` (the
+data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
+
+MODELS: dict[str, Model] = {}
+_ROWS = """
+name           layers hidden heads groups   inner vocabulary sequence
+gpt3-125m          12    768    12      0       0      50257     2048
+gpt3-350m          24   1024    16      0       0      50257     2048
+gpt3-760m          24   1536    16      0       0      50257     2048
+gpt3-1.3b          24   2048    16      0       0      50257     2048
+gpt3-2.7b          32   2560    32      0       0      50257     2048
+gpt3-6.7b          32   4096    32      0       0      50257     2048
+gpt3-13b           40   5120    40      0       0      50257     2048
+gpt3-175b          96  12288    96      0       0      50257     2048
+megatron-22b       48   6144    64      0       0      51200     2048
+megatron-175b      96  12288    96      0       0      51200     2048
+megatron-530b     105  20480   128      0       0      51200     2048
+megatron-1t       128  25600   160      0       0      51200     2048
+bert-base          12    768    12      0       0      30522      512
+bert-large         24   1024    16      0       0      30522      512
+transformer-1t    138  24576   128      0       0      51200     1024
+llama-2-7b         32   4096    32      0   11008      32000     4096
+llama-2-13b        40   5120    40      0   13824      32000     4096
+llama-2-70b        80   8192    64      8   28672      32000     4096
+llama-3-8b         32   4096    32      8   14336     128256     8192
+llama-3-70b        80   8192    64      8   28672     128256     8192
+llama-3-405b      126  16384   128      8   53248     128256     8192
+mixtral-8x7b       32   4096    32      8   14336      32000     4096
+"""
+"""Sizes as published: Brown et al. 2020 (gpt3), Korthikanti et al. 2023 (megatron), Devlin et al. 2019 (bert),
+Touvron et al. 2023 (llama-2), Dubey et al. 2024 (llama-3), Jiang et al. 2024 (mixtral). gpt3-13b has hidden size
+5120, a multiple of its 40 heads (the paper's table says 5140). transformer-1t has the width of the slice that COMET's
+author ran; its depth is chosen for 1e12 parameters. 0 groups: as many as heads; 0 inner: 4 x hidden."""
+
+
+def _transformers() -> dict[str, Model]:
+    _, *rows = (line.split() for line in _ROWS.strip().splitlines())
+    return {name: _transformer(name, *map(int, sizes)) for name, *sizes in rows}
+
+
+def _transformer(
+    name: str, layers: int, hidden: int, heads: int, groups: int, inner: int, vocabulary: int, sequence: int
+) -> Transformer:
+    llama = name.startswith(("llama", "mixtral"))
+    mixture = name.startswith("mixtral")
+    return Transformer(
+        num_layers=layers,
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=groups,
+        feed_forward=inner,
+        sequence=sequence,
+        vocabulary=vocabulary,
+        gated=llama,
+        biases=not llama,
+        learned_positions=not llama,
+        tied=not llama,
+        dropout=not llama,
+        fused_attention=llama,
+        experts=8 if mixture else 1,
+        active_experts=2 if mixture else 1,
+    )
+
+
+MODELS |= _transformers()
+MODELS |= {
+    # The size is COMET's; how it comes about, and the widths, are chosen: those of COMET were not at hand.
+    "dlrm-1.2t": Dlrm(
+        tables=64,
+        rows=146_500_000,
+        dimension=128,
+        lookups=80,
+        dense_features=1024,
+        bottom=(2048, 1024, 128),
+        top=(4096, 4096, 4096, 1),
+    ),
+    "vgg-16": VGG_16,
+    "resnet-50": RESNET_50,
+    "inception-v3": INCEPTION_V3,
+    "lstm-ptb": LSTM_PTB,
+}
+
+
+def preset(items: Mapping[str, Item], name: str, what: str) -> Item:
+    """Return the item of a name.
+
+    Raises
+    ------
+    UnknownNameError
+        No such name; the message has the near ones.
+    """
+    if name not in items:
+        raise UnknownNameError(f"no {what} is named {name!r}.{did_you_mean(name, items)}")
+    return items[name]

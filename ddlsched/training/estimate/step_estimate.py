@@ -1,0 +1,303 @@
+"""The estimate: time, memory, energy and cost of a training step, from model, parallelism and machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddlsched.training.estimate import Amount
+from ddlsched.training.estimate.collectives import Algorithm
+from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
+from ddlsched.training.estimate.hardware import Machine, Precision
+from ddlsched.training.estimate.layers import Collective, Layer, Layers
+from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
+from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
+from ddlsched.training.estimate.models import Model, forward_flops_per_sample
+from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
+
+__all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked", "reduction_rounds"]
+
+OPTIMISER_TRAFFIC_BYTES = 2 * 12 + 2 * GRADIENT_BYTES + WEIGHT_BYTES
+"""Of a parameter in Adam: its states in and out, its gradient read twice (norm, update), its weight written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A training step.
+
+    The parts of ``step_s`` in seconds: ``compute_s`` on the slowest pipeline stage, recomputation included;
+    ``tensor_s`` exposed collectives of tensor and expert parallelism (of a model without blocks: those between layers);
+    ``pipeline_s`` sends between stages; ``bubble_s`` stages waiting for the pipeline to fill and drain; ``data_s``
+    exposed reduction of gradients and gathering of weights; ``optimiser_s``; ``offload_s`` what the memory expansion,
+    slower than the GPU's own, adds.
+
+    ``reduced_bytes`` is what each GPU brings to the all-reduces of a step (or what moves as much) among the replicas of
+    its weights; ``reduced_expert_bytes`` among those of its experts.
+
+    ``forward_s`` and ``backward_s`` are one GPU's passes over all its micro-batches, without bubble and gradients.
+    """
+
+    compute_s: Amount
+    tensor_s: Amount
+    pipeline_s: Amount
+    bubble_s: Amount
+    data_s: Amount
+    optimiser_s: Amount
+    offload_s: Amount
+    forward_s: Amount
+    backward_s: Amount
+    memory: Memory
+    missing_bytes: Amount
+    reduced_bytes: Amount
+    reduced_expert_bytes: Amount
+    model_flops: Amount
+    num_gpus: Amount
+    peak_flops_per_s: Amount
+    power_w: Amount
+    price_per_hour: Amount
+
+    @property
+    def step_s(self) -> Amount:
+        """The whole step."""
+        parts = self.compute_s + self.tensor_s + self.pipeline_s + self.bubble_s
+        return parts + self.data_s + self.optimiser_s + self.offload_s
+
+    @property
+    def mfu(self) -> Amount:
+        """Model FLOPs utilisation: the model's operations, none of them recomputed, over the GPUs' peak."""
+        return self.model_flops / (self.step_s * self.num_gpus * self.peak_flops_per_s)
+
+    @property
+    def fits(self) -> Amount:
+        """Whether the memory is enough."""
+        return self.missing_bytes <= 0
+
+    @property
+    def energy_j(self) -> Amount:
+        """Energy of the step, all GPUs at full load throughout, with their share of the rest of the cluster."""
+        return self.power_w * self.num_gpus * self.step_s
+
+    @property
+    def cost(self) -> Amount:
+        """Cost of the step in US dollars, the GPUs rented by the hour."""
+        return self.price_per_hour * self.num_gpus * self.step_s / 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Schedule:
+    """What a schedule of the passes takes, seconds."""
+
+    compute_s: Amount
+    tensor_s: Amount
+    pipeline_s: Amount
+    bubble_s: Amount
+    data_s: Amount
+    forward_s: Amount
+    backward_s: Amount
+
+
+def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, **options: Any) -> Estimate:
+    """Return the estimate of one configuration.
+
+    Raises
+    ------
+    InputError
+        With the rule that the combination breaks.
+    """
+    rules = [*parallelism.rules(machine.num_gpus), *model.rules(parallelism)]
+    if options.get("algorithm") == "halving-doubling":
+        rules += halving_rules(groups_of(parallelism, machine))
+    refuse_broken(rules)
+    return estimate(model, parallelism, machine, **options)
+
+
+def estimate(
+    model: Model,
+    parallelism: Parallelism,
+    machine: Machine,
+    *,
+    precision: Precision = "half",
+    algorithm: Algorithm = "ring",
+) -> Estimate:
+    """Return the estimate, element by element; combinations are not checked.
+
+    Parameters
+    ----------
+    model, parallelism, machine
+        Any numbers in them may be arrays.
+    precision
+        Of matrix products.
+    algorithm
+        Of collectives other than all-to-alls.
+    """
+    layers = model.layers(parallelism)
+    memory = memory_per_gpu(layers, parallelism)
+    costs = Costs(parallelism=parallelism, machine=machine, precision=precision, algorithm=algorithm)
+    schedule, optimiser_s = _schedule(layers, costs), _optimiser_s(layers, parallelism, machine)
+    rounds, gpu = reduction_rounds(parallelism), machine.gpu
+    reduced_bytes, reduced_expert_bytes = (rounds * part for part in _gradient_bytes(layers, parallelism))
+    return Estimate(
+        **vars(schedule),
+        optimiser_s=optimiser_s,
+        offload_s=_offload_s(layers, costs, memory, _total_s(schedule), optimiser_s),
+        memory=memory,
+        missing_bytes=np.maximum(0.0, memory.total_bytes - _capacity_bytes(machine)),
+        reduced_bytes=reduced_bytes,
+        reduced_expert_bytes=reduced_expert_bytes,
+        model_flops=3 * forward_flops_per_sample(model) * parallelism.global_batch,
+        num_gpus=parallelism.num_gpus,
+        peak_flops_per_s=gpu.peak(precision),
+        power_w=(gpu.power_w + machine.overhead_w) * machine.power_usage_effectiveness,
+        price_per_hour=gpu.price_per_hour,
+    )
+
+
+def _total_s(schedule: _Schedule) -> Amount:
+    return schedule.compute_s + schedule.tensor_s + schedule.pipeline_s + schedule.bubble_s + schedule.data_s
+
+
+def _capacity_bytes(machine: Machine) -> Amount:
+    beside = 0.0 if machine.expansion is None else machine.expansion.capacity_per_gpu
+    return machine.gpu.memory_bytes + beside
+
+
+def _offload_s(layers: Layers, costs: Costs, memory: Memory, passes_s: Amount, optimiser_s: Amount) -> Amount:
+    """Return what the memory expansion adds to the passes and the optimiser.
+
+    Every byte of the footprint is touched alike, so that bandwidth is a blend weighted by time.
+    """
+    machine = costs.machine
+    if machine.expansion is None:
+        return 0.0
+    own = machine.gpu.memory_bytes_per_s
+    spilled = np.maximum(0.0, 1.0 - machine.gpu.memory_bytes / memory.total_bytes)
+    longer = (1 - spilled) + spilled * own / machine.expansion.bytes_per_s_per_gpu
+    slowed_s = _total_s(_schedule(layers, costs.with_bandwidth(own / longer)))
+    return np.where(spilled > 0, slowed_s - passes_s + optimiser_s * (longer - 1), 0.0)
+
+
+def _schedule(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the 1F1B schedule over the blocks, or, of a model without any, its layers one after the other."""
+    return _pipelined(layers, costs) if layers.block else _by_layer(layers, costs)
+
+
+def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the time of 1F1B, plain or interleaved.
+
+    A micro-batch goes through all stages; the others follow at the pace of the slowest. With t_i the time of stage i
+    for both passes: m max(t_i) + (sum(t_i) - max(t_i)) / v.
+    """
+    plan = costs.parallelism
+    blocks = layers.num_blocks / plan.pipeline
+    block = costs.part(layers.block)
+    first, last = costs.part(layers.first, recomputed=False), costs.part(layers.last, recomputed=False)
+    staged = np.asarray(plan.pipeline) > 1
+    ends = _choose(staged, _slower(first, last), _plus(first, last, 1.0))
+    slowest = _plus(ends, block, blocks)
+    send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
+    longest_s = slowest.compute_s + slowest.exposed_s + send_s
+    through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
+    count = plan.micro_batches
+    backward_s = slowest.backward_s + slowest.again_s + slowest.backward_exposed_s + slowest.again_exposed_s
+    return _Schedule(
+        compute_s=count * slowest.compute_s,
+        tensor_s=count * slowest.exposed_s,
+        pipeline_s=count * send_s,
+        bubble_s=np.where(staged, np.maximum(0.0, through_s - longest_s + send_s) / plan.interleave, 0.0),
+        data_s=_data_s(layers, costs, backward_s),
+        forward_s=count * (slowest.forward_s + slowest.forward_exposed_s),
+        backward_s=count * backward_s,
+    )
+
+
+def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
+    """Return the time of layers one after the other; with overlap, gradients are reduced behind backward."""
+    plan, rows = costs.parallelism, [*layers.first, *layers.last]
+    reduced = [_layer_times(layer, costs, reduce=True) for layer in rows]
+    quiet = layerwise_step([_layer_times(layer, costs, reduce=False) for layer in rows])
+    exposed_s = layerwise_step(reduced).step_s - quiet.step_s
+    count = plan.micro_batches
+    return _Schedule(
+        compute_s=count * quiet.compute_s,
+        tensor_s=count * quiet.exposed_s,
+        pipeline_s=0.0,
+        bubble_s=0.0,
+        data_s=np.where(
+            np.asarray(plan.overlap), exposed_s, sum(layer.weight_gradient_collective_s for layer in reduced)
+        ),
+        forward_s=count * (quiet.forward_s + quiet.exposed_forward_s),
+        backward_s=count * (quiet.backward_s + quiet.exposed_input_gradient_s),
+    )
+
+
+def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
+    gradient_bytes = GRADIENT_BYTES * (layer.parameters - layer.table_parameters)
+    return LayerTimes(
+        name=layer.name,
+        forward_s=costs.launched_s(layer.forward),
+        input_gradient_s=costs.launched_s(layer.input_gradient),
+        weight_gradient_s=costs.launched_s(layer.weight_gradient),
+        forward_collective_s=costs.collectives_s(layer.forward_collectives),
+        input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
+        weight_gradient_collective_s=costs.collectives_s([Collective("all-reduce", gradient_bytes, "data")] * reduce),
+        awaited_before=layer.awaited_before,
+    )
+
+
+def _both_s(part: PassTimes) -> Amount:
+    return part.compute_s + part.exposed_s
+
+
+def _plus(one: PassTimes, other: PassTimes, times: Amount) -> PassTimes:
+    return PassTimes(**{name: getattr(one, name) + times * getattr(other, name) for name in vars(one)})
+
+
+def _slower(one: PassTimes, other: PassTimes) -> PassTimes:
+    return _choose(_both_s(one) > _both_s(other), one, other)
+
+
+def _choose(condition: Amount, one: PassTimes, other: PassTimes) -> PassTimes:
+    return PassTimes(**{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in vars(one)})
+
+
+def _send_s(layers: Layers, costs: Costs) -> Amount:
+    """Return the time to send a micro-batch's activations to the next stage, each tensor-parallel GPU its share."""
+    kept = layers.block[0].activation_bytes * costs.parallelism.norm_shards / costs.parallelism.tensor
+    seconds: Amount = 0.0
+    for span in costs.groups["pipeline"]:
+        # The boundary that crosses the outermost tier used is the slowest, and sets the pace.
+        seconds = np.where(np.asarray(span.size) > 1, kept / span.bytes_per_s + span.latency_s, seconds)
+    return seconds
+
+
+def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
+    copied, own = stage_parameters(layers, parallelism)
+    return GRADIENT_BYTES * copied, GRADIENT_BYTES * own
+
+
+def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
+    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide."""
+    plan = costs.parallelism
+    copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
+    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
+    total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
+    return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)
+
+
+def reduction_rounds(parallelism: Parallelism) -> Amount:
+    """Return how many all-reduces of the gradients move as much as a step does.
+
+    ZeRO 1 and 2 scatter gradients and gather weights, in all the bytes of an all-reduce; stage 2 scatters after every
+    micro-batch; stage 3 also gathers the weights before each forward and each backward.
+    """
+    zero, count = np.asarray(parallelism.zero), parallelism.micro_batches
+    return np.where(zero == 2, (count + 1) / 2, np.where(zero == 3, 1.5 * count, 1.0))
+
+
+def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
+    copied, own = stage_parameters(layers, parallelism)
+    spread = np.asarray(parallelism.zero) >= 1
+    updated = copied / np.where(spread, parallelism.data, 1) + own / np.where(spread, parallelism.replicas, 1)
+    return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

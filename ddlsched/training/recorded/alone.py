@@ -1,0 +1,159 @@
+"""A job's iteration alone on a network: when each task runs, and what the iteration waits for.
+
+Each rank has a server, and each server a network card of one speed. Transfers of one job that meet on a card do not
+slow each other here; ``ddlsched simulate`` knows better.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.merging import RecordedIteration
+from ddlsched.training.recorded.variation import variation
+from ddlsched.units import ns_from_s
+from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
+
+__all__ = ["AloneIteration", "Card", "checked_card", "summary", "timed_alone"]
+
+_BITS: Final = 8
+_RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
+"""How many times (n - 1) / n of a message a rank sends, in as many times n - 1 steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A network card: its speed in Gbit/s, and the microseconds of a step from rank to rank."""
+
+    gbps: float = 10.0
+    latency_us: float = 0.0
+
+    def alone_ns(self, task: CollectiveTask, num_ranks: int) -> int:
+        """Return the time of a collective among so many ranks, nanoseconds."""
+        rings = _RINGS.get(task.kind)
+        share, steps = (1.0, 1) if rings is None else (rings * (num_ranks - 1) / num_ranks, rings * (num_ranks - 1))
+        return ns_from_s(share * task.message_bytes * _BITS / (self.gbps * 1e9) + steps * self.latency_us * 1e-6)
+
+
+def checked_card(*, gbps: float, latency_us: float) -> Card:
+    """Return a card.
+
+    Raises
+    ------
+    InputError
+        A value is out of range.
+    """
+    if not gbps > 0 or latency_us < 0:
+        raise InputError(f"gbps {gbps:g}, latency_us {latency_us:g}: expected a speed above 0 and a latency from 0")
+    return Card(gbps=gbps, latency_us=latency_us)
+
+
+@dataclass(frozen=True, slots=True)
+class AloneIteration:
+    """When the tasks of an iteration run.
+
+    Parameters
+    ----------
+    begins_ns, ends_ns
+        An entry a task, nanoseconds since the iteration began.
+    critical
+        Numbers of the tasks on the longest way, in order.
+    """
+
+    dag: IterationDag
+    begins_ns: tuple[int, ...]
+    ends_ns: tuple[int, ...]
+    critical: tuple[int, ...]
+
+    @property
+    def iteration_ns(self) -> int:
+        """Length of the iteration, nanoseconds."""
+        return max(self.ends_ns)
+
+    def length_ns(self, numbers: Sequence[int]) -> int:
+        """Return how long some tasks take together, nanoseconds."""
+        return sum(self.ends_ns[number] - self.begins_ns[number] for number in numbers)
+
+
+def timed_alone(dag: IterationDag, num_ranks: int, card: Card) -> AloneIteration:
+    """Run an iteration whose tasks each wait for what they come after, and for nothing else."""
+    numbers = {task.name: number for number, task in enumerate(dag.tasks)}
+    begins, ends = [0] * len(dag.tasks), [0] * len(dag.tasks)
+    waited_for: list[int | None] = [None] * len(dag.tasks)
+    for number in _in_order(dag):
+        task = dag.tasks[number]
+        before = [numbers[name] for name in task.after]
+        last = max(before, key=ends.__getitem__, default=None)
+        begins[number] = 0 if last is None else ends[last]
+        ends[number] = begins[number] + _duration_ns(dag, task, num_ranks, card)
+        waited_for[number] = last
+    critical, at = [], max(range(len(ends)), key=ends.__getitem__)
+    while at is not None:
+        critical.append(at)
+        at = waited_for[at]  # type: ignore[assignment]
+    return AloneIteration(dag, tuple(begins), tuple(ends), tuple(reversed(critical)))
+
+
+def _in_order(dag: IterationDag) -> list[int]:
+    waiting, successors = [len(task.after) for task in dag.tasks], dag.successors()
+    order = [number for number, count in enumerate(waiting) if count == 0]
+    for number in order:
+        for successor in successors[number]:
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                order.append(successor)
+    return order
+
+
+def _duration_ns(dag: IterationDag, task: ComputeTask | CollectiveTask, num_ranks: int, card: Card) -> int:
+    if isinstance(task, ComputeTask):
+        return task.duration_ns
+    return card.alone_ns(task, num_ranks if task.group is None else len(dag.groups[task.group][0]))
+
+
+def summary(recorded: RecordedIteration, card: Card) -> dict[str, object]:
+    """Return what is in a recorded iteration, with plain values for JSON; times in seconds.
+
+    ``exposed_share_of_iteration`` is the part of the iteration alone in which the rank that computes longest does not;
+    ``exposed_share_of_communication`` the same as a part of what that rank's communication takes.
+    """
+    dag, ranks = recorded.dag, recorded.num_ranks
+    alone = timed_alone(dag, ranks, card)
+    collectives = [number for number, task in enumerate(dag.tasks) if isinstance(task, CollectiveTask)]
+    on_way = [number for number in alone.critical if isinstance(dag.tasks[number], CollectiveTask)]
+    exposed_ns = alone.iteration_ns - dag.compute_ns
+    communication_ns = alone.length_ns(collectives)
+    return {
+        "ranks": ranks,
+        "classes": [list(each) for each in recorded.classes],
+        "steps": recorded.steps,
+        "nodes": recorded.nodes,
+        "tasks": len(dag.tasks),
+        "compute_tasks": len(dag.tasks) - len(collectives),
+        "collectives": _by_kind(dag, collectives),
+        "compute_s": dag.compute_ns / 1e9,
+        "communication_alone_s": communication_ns / 1e9,
+        "iteration_alone_s": alone.iteration_ns / 1e9,
+        "critical_path_tasks": len(alone.critical),
+        "critical_path_communication_s": alone.length_ns(on_way) / 1e9,
+        "exposed_share_of_iteration": exposed_ns / alone.iteration_ns,
+        "exposed_share_of_communication": exposed_ns / communication_ns if communication_ns else 0.0,
+        "variation": variation(recorded),
+        "notes": dict(recorded.notes),
+    }
+
+
+def _by_kind(dag: IterationDag, numbers: Sequence[int]) -> list[dict[str, object]]:
+    """Return number and bytes of the collectives of each kind and group."""
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for number in numbers:
+        task = dag.tasks[number]
+        assert isinstance(task, CollectiveTask)
+        found[task.kind, task.group or "all ranks"].append(task.message_bytes)
+    return [
+        {"kind": kind, "group": group, "count": len(sizes), "bytes": sum(sizes)}
+        for (kind, group), sizes in found.items()
+    ]

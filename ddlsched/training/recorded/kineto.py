@@ -1,0 +1,102 @@
+"""A rank's Kineto trace as steps: wall time, less what the rank stood still for communication.
+
+Sizes come from the trace, times of communication do not: what a collective took contains waiting for the slowest rank.
+Gaps between kernels, in which the host was busy, count as computing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.kineto_calls import Call, calls_of
+from ddlsched.training.recorded.kineto_events import Event, KinetoEvents, read_events
+from ddlsched.training.recorded.kineto_gpu import GpuClock
+from ddlsched.training.recorded.kineto_host import HostClock
+from ddlsched.training.recorded.rank_steps import Communication, RankStep, RankTrace
+from ddlsched.training.recorded.wall_time import WallTime
+
+__all__ = ["read_kineto"]
+
+
+class Clock(Protocol):
+    """When what the host asked for takes place, on the device that computes."""
+
+    def window(self, step: Event) -> tuple[int, int]:
+        """Return when a step begins and ends there."""
+        ...
+
+    def reached_ns(self, at_ns: int) -> int:
+        """Return when that which the host has asked for until ``at_ns`` is done."""
+        ...
+
+    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
+        """Return from when until when computation stands still for a collective; None if nothing waits for it.
+
+        Both are the same if it has ended by the time that it is needed. What backward calls is waited for together,
+        until ``buckets_end_ns``.
+        """
+        ...
+
+
+def read_kineto(path: Path) -> RankTrace:
+    """Read the trace of a rank; each ``ProfilerStep`` is a step, or all of it if there is none.
+
+    Raises
+    ------
+    InputError
+        As :func:`~.kineto_events.read_events`; a collective is not recognised or its size or group is not told, or
+        there is none.
+    """
+    events = read_events(path)
+    notes = Counter(events.notes)
+    steps = events.steps
+    if not steps:
+        notes["no ProfilerStep in the trace: all of it is one step"] += 1
+        steps = [_whole(events)]
+    calls = calls_of(events)
+    clock: Clock = GpuClock(events) if events.is_on_gpu else HostClock(events)
+    begins = [call.begin_ns for call in calls]
+    found = {}
+    for number, step in enumerate(steps):
+        name = step.name.partition("#")[2]
+        own = calls[bisect_left(begins, step.begin_ns) : bisect_left(begins, step.end_ns)]
+        found[int(name) if name.isdecimal() else number] = _step(events, clock, step, own)
+    trace = RankTrace(events.source, events.rank, events.num_ranks, events.groups, found, events.count, notes)
+    trace.refuse_no_communication()
+    return trace
+
+
+def _whole(events: KinetoEvents) -> Event:
+    intervals = [each for operators in events.operators.values() for each in operators]
+    intervals += [(kernel.begin_ns, kernel.end_ns) for kernel in events.kernels]
+    if not intervals:
+        raise InputError(f"{events.source}: holds no operators or kernels; expected a trace of training")
+    return Event(min(begin for begin, _ in intervals), max(end for _, end in intervals), None, "all")
+
+
+def _step(events: KinetoEvents, clock: Clock, step: Event, calls: Sequence[Call]) -> RankStep:
+    begin_ns, end_ns = clock.window(step)
+    stretch = WallTime(begin_ns, end_ns)
+    for name, at_ns in _phases(events, clock, step):
+        stretch.phase(name, at_ns)
+    buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
+    for call in calls:
+        waited = clock.wait(call, step, buckets_end_ns)
+        communication = Communication(call.kind, call.input_bytes, call.group)
+        stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
+    return stretch.step()
+
+
+def _phases(events: KinetoEvents, clock: Clock, step: Event) -> list[tuple[str, int]]:
+    """Return the phases of a step and when they begin."""
+    phases = [("forward", step.begin_ns)]
+    for name, parts in (("backward", events.backward), ("optimizer", events.optimizer)):
+        place = bisect_left(parts, step.begin_ns, key=lambda part: part.begin_ns)
+        if place < len(parts) and parts[place].begin_ns < step.end_ns:
+            phases.append((name, clock.reached_ns(parts[place].begin_ns)))
+    return phases

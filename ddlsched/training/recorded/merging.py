@@ -1,0 +1,138 @@
+"""The traces of a job's ranks become one iteration: a graph of tasks.
+
+The rule. Ranks that take part in the same groups and have the same marks are one *class*, with one line of compute
+time: from one wait to the next it is, at each mark, that of the rank of the class that comes there last; over steps it
+is the mean. What lies between two marks of a line is one task, so that chains of computation between communications
+are merged without changing when anything starts. A collective is one task; those of a group come one after another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from ddlsched.training.recorded.agreement import agreed, common_steps, ranks_of_groups
+from ddlsched.training.recorded.iteration_tasks import Line, iteration_of
+from ddlsched.training.recorded.rank_steps import MarkKind, RankStep, RankTrace
+from ddlsched.workload.dag import IterationDag
+
+__all__ = ["RecordedIteration", "merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedIteration:
+    """An iteration made of traces.
+
+    Parameters
+    ----------
+    dag
+        Its tasks; a worker is a rank.
+    num_ranks
+        Of the job.
+    steps
+        How many steps it is the mean of.
+    wall_ns
+        Length of each of those steps in the traces, that of the rank that took longest; empty if they do not tell.
+    nodes
+        How many nodes or events of the traces are part of the steps.
+    classes
+        The ranks of each class.
+    moments_ns
+        Of the class of the first rank, compute time at its marks and at the end, an entry a step.
+    last
+        The last step of the first rank, as it was measured.
+    notes
+        What was left out, and how often.
+    """
+
+    dag: IterationDag
+    num_ranks: int
+    steps: int
+    wall_ns: tuple[int, ...]
+    nodes: int
+    classes: tuple[tuple[int, ...], ...]
+    moments_ns: tuple[tuple[int, ...], ...]
+    last: RankStep
+    notes: Counter[str]
+
+
+def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> RecordedIteration:
+    """Merge the traces of a job's ranks, or of one rank that stands for all.
+
+    Parameters
+    ----------
+    traces
+        One a rank, of all ranks; or one alone if all of its groups are of all ranks.
+    num_ranks
+        Of the job; by default what the traces tell, or as many as there are traces.
+
+    Raises
+    ------
+    InputError
+        A rank is missing or there twice, the members of a group disagree on a collective, or ranks wait for each
+        other in a circle.
+    """
+    groups = ranks_of_groups(traces, num_ranks)
+    steps = common_steps(traces)
+    agreed(groups, steps)
+    classes = _classes(steps.by_rank)
+    by_class = [_moments_of_steps([steps.by_rank[rank] for rank in ranks]) for ranks in classes]
+    lines = [
+        _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)
+    ]
+    dag = iteration_of(lines, groups)
+    by_step = zip(*steps.by_rank.values(), strict=True)
+    walls_ns = [[step.wall_ns for step in each if step.wall_ns is not None] for each in by_step]
+    return RecordedIteration(
+        dag=dag,
+        num_ranks=groups.num_ranks,
+        steps=steps.count,
+        wall_ns=tuple(max(each) for each in walls_ns if each),
+        nodes=sum(trace.nodes for trace in traces),
+        classes=tuple(line.ranks for line in lines) if not groups.one_for_all else (tuple(range(groups.num_ranks)),),
+        moments_ns=by_class[0],
+        last=next(iter(steps.by_rank.values()))[-1],
+        notes=steps.notes,
+    )
+
+
+def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:
+    """Return the ranks whose steps have the same form, those of the lowest rank first."""
+    classes: dict[object, list[int]] = {}
+    for rank in sorted(steps):
+        classes.setdefault(steps[rank][0].form(), []).append(rank)
+    return [tuple(ranks) for ranks in classes.values()]
+
+
+def _moments_of_steps(steps: Sequence[Sequence[RankStep]]) -> tuple[tuple[int, ...], ...]:
+    """Return the moments of a class, an entry a step; ``steps`` has those of each of its ranks."""
+    first = steps[0][0]
+    return tuple(tuple(_latest([_moments(step) for step in each], first)) for each in zip(*steps, strict=True))
+
+
+def _line(ranks: tuple[int, ...], first: RankStep, moments_ns: Sequence[Sequence[int]]) -> Line:
+    """Return the line of a class: the mean over its steps."""
+    mean_ns = tuple(round(fmean(at)) for at in zip(*moments_ns, strict=True))
+    return Line(ranks, first.communications, tuple((mark.kind, mark.what) for mark in first.marks), mean_ns)
+
+
+def _moments(step: RankStep) -> list[int]:
+    return [*(mark.at_ns for mark in step.marks), step.compute_ns]
+
+
+def _latest(moments_ns: Sequence[Sequence[int]], step: RankStep) -> list[int]:
+    """Return the moments of the marks, and of the end, of several ranks that wait for each other at waits.
+
+    From one wait to the next, the rank that has computed longest since then is the one that counts.
+    """
+    waits = [place for place, mark in enumerate(step.marks) if mark.kind is MarkKind.WAITS]
+    end = len(step.marks)
+    latest_ns = [max(each[0] for each in moments_ns)] * (end + 1)
+    for begin, until in pairwise([-1, *waits, end]):
+        so_far_ns = 0 if begin < 0 else latest_ns[begin]
+        for place in range(begin + 1, until + 1):
+            latest_ns[place] = so_far_ns + max(each[place] - (0 if begin < 0 else each[begin]) for each in moments_ns)
+    return latest_ns

@@ -1,0 +1,67 @@
+"""Files of recorded training, told apart by their suffix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.chakra import read_chakra
+from ddlsched.training.recorded.kineto import read_kineto
+from ddlsched.training.recorded.merging import RecordedIteration, merged
+from ddlsched.training.recorded.process_groups import read_groups
+from ddlsched.training.recorded.rank_steps import RankTrace
+from ddlsched.training.recorded.recordings import SUFFIX, read_recording
+
+__all__ = ["read_iteration", "reader_of"]
+
+
+def read_iteration(
+    paths: Sequence[Path], *, num_ranks: int | None = None, groups: Path | None = None
+) -> RecordedIteration:
+    """Return the iteration that the traces of a job's ranks hold.
+
+    Parameters
+    ----------
+    paths
+        Chakra traces (``.et``), Kineto traces (``.json``) or recordings (``.recording.json``), also gzipped: of every
+        rank, or of one for all.
+    num_ranks
+        Of the job, if one trace is given and does not tell.
+    groups
+        ASTRA-sim's file of communicator groups, for Chakra traces that name groups without their ranks.
+
+    Raises
+    ------
+    InputError
+        With file, node and field: a file or what it holds cannot be used.
+    """
+    if not paths:
+        raise InputError("no trace is given; expected a file a rank, or one that stands for all")
+    read = {reader_of(path) for path in paths}
+    if len(read) > 1:
+        raise InputError(f"{paths[-1]}: is of another format than {paths[0]}; expected files of one format")
+    ranks = {} if groups is None else read_groups(groups)
+    (reader,) = read
+    traces = (reader(path) for path in paths)
+    return merged([replace(trace, groups={**trace.groups, **ranks}) for trace in traces], num_ranks)
+
+
+def reader_of(path: Path) -> Callable[[Path], RankTrace]:
+    """Return what reads a file of this name.
+
+    Raises
+    ------
+    InputError
+        The suffix is of no format.
+    """
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(".et"):
+        return read_chakra
+    if name.endswith(SUFFIX):
+        return read_recording
+    if name.endswith(".json"):
+        return read_kineto
+    expected = f"expected .et (Chakra), .json (Kineto) or {SUFFIX} (ddlsched record), also with .gz"
+    raise InputError(f"{path}: the suffix is of no format; {expected}")

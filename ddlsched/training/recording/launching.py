@@ -1,0 +1,101 @@
+"""Starts the ranks of a script on this machine, as torchrun does, each of them recorded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.recordings import SUFFIX
+
+__all__ = ["run_recorded"]
+
+_PAUSE_S = 0.05
+
+
+def run_recorded(
+    script: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    ranks: int,
+    skip: int,
+    most_steps: int,
+    address: str = "127.0.0.1",
+    within: Callable[[int], Sequence[str]] = lambda _: (),
+) -> list[Path]:
+    """Run a script in so many processes and return their recordings.
+
+    What the script prints goes to stderr.
+
+    Parameters
+    ----------
+    script, arguments
+        What each rank runs.
+    folder
+        Where the recordings go.
+    ranks, skip, most_steps
+        Processes; steps that are not kept at the start; steps that are kept at most.
+    address
+        Of the first rank, for the others.
+    within
+        From the number of a rank to the command that its process is started by, such as ``ip netns exec NAME``.
+
+    Raises
+    ------
+    InputError
+        PyTorch or the script is not there, a rank fails, or one records nothing.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("record: PyTorch is not installed; expected pip install 'ddlsched[training]'")
+    if not script.is_file():
+        raise InputError(f"{script}: no such file; expected a training script")
+    processes: list[subprocess.Popen[bytes]] = []
+    port = _free_port()
+    try:
+        for rank in range(ranks):
+            numbers = (str(folder), str(skip), str(most_steps), str(script))
+            program = [sys.executable, "-m", "ddlsched.training.recording.rank_process", *numbers, *arguments]
+            environment = _environment(rank, ranks, address, port)
+            processes.append(subprocess.Popen([*within(rank), *program], env=environment, stdout=2))
+        _wait(script, processes)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    return [folder / f"{rank}{SUFFIX}" for rank in range(ranks)]
+
+
+def _wait(script: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for all ranks, or for one that fails: the others would wait for it in vain."""
+    while any(process.poll() is None for process in processes):
+        _refuse_failures(script, processes)
+        time.sleep(_PAUSE_S)
+    _refuse_failures(script, processes)
+
+
+def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for rank, process in enumerate(processes):
+        if process.poll():
+            raise InputError(
+                f"{script}: rank {rank} ended with status {process.returncode}, see above; expected a script that ends"
+            )
+
+
+def _environment(rank: int, ranks: int, address: str, port: int) -> dict[str, str]:
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
+    texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": address}
+    return {"OMP_NUM_THREADS": "1"} | os.environ | texts
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

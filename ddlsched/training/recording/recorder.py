@@ -1,0 +1,286 @@
+"""Records the steps of a training process: when each phase began, each collective was called, waited for and done."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ddlsched.errors import InputError
+from ddlsched.io.files import replacing
+from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, RankStep
+from ddlsched.training.recorded.recordings import SUFFIX, recording_text
+from ddlsched.training.recorded.wall_time import WallTime
+from ddlsched.training.recording.collective_calls import Called, Watcher, watched
+from ddlsched.training.recording.completeness import Profiled, refuse_unseen
+from ddlsched.training.recording.moments import RecordingClock, clock_of_this_process
+from ddlsched.units import is_whole
+
+__all__ = ["Recorder", "record"]
+
+
+def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Recorder:
+    """Record this process's training from now on; its file is written when the process ends.
+
+    Call it in every rank, before the model is wrapped. A step ends with ``optimizer.step()``.
+
+    Parameters
+    ----------
+    folder
+        Where to write ``RANK.recording.json``; it is made if it is not there.
+    skip
+        Steps at the beginning that are not kept, after the first: DistributedDataParallel forms its buckets in them,
+        and the last is profiled to see that no collective is missed.
+    most_steps
+        Steps to keep; later ones are not recorded.
+
+    Raises
+    ------
+    InputError
+        The folder cannot be made, or a number is out of range.
+    """
+    for name, value, least in (("skip", skip, 1), ("most_steps", most_steps, 1)):
+        if not is_whole(value, least):
+            raise InputError(f"record: {name} is {value!r}; expected a whole number from {least}")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"record: folder {folder} cannot be made ({error.strerror}); expected a folder") from None
+    recorder = Recorder(Path(folder), skip, most_steps)
+    recorder.begin()
+    atexit.register(recorder.end)
+    return recorder
+
+
+@dataclass(slots=True)
+class _Call:
+    """A collective of a step, by moments of the clock."""
+
+    what: Communication
+    begin: Any
+    is_of_bucket: bool
+    waited: tuple[Any, Any] | None = None
+    done: Any = None
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step under way."""
+
+    begin: Any
+    calls: list[_Call] = field(default_factory=list)
+    backward: Any = None
+    optimizer: Any = None
+    last_bucket: Any = None
+    """When the hook of the last bucket returned: after that, backward waits for the buckets."""
+
+
+class Recorder(Watcher):
+    """The recording of a process; made by :func:`record`."""
+
+    def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
+        self._folder, self._skip, self._most_steps = folder, skip, most_steps
+        self._undo = ExitStack()
+        self._clock: RecordingClock | None = None
+        self._now: _Step | None = None
+        self._steps: list[tuple[_Step, Any]] = []
+        self._count = 0
+        self._optimizer: Any = None
+        self._in_bucket = False
+        self._seat: tuple[int, int] | None = None
+        """Rank, and how many there are."""
+        self._groups: dict[str, tuple[int, ...]] = {}
+        self._profiled: Profiled | None = None
+        self._with_flags: set[int] = set()
+        """Models that reduce which of their parameters were used."""
+
+    def begin(self) -> None:
+        """Watch collectives, backward passes and optimisers."""
+        undo = self._undo
+        undo.enter_context(watched(self))
+        undo.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+        undo.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
+        self._replace(torch.autograd, "backward", self._backward)
+        self._replace(DistributedDataParallel, "register_comm_hook", self._register_hook)
+        self._replace(DistributedDataParallel, "forward", self._forward)
+
+    def _replace(self, owner: Any, name: str, made: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, made(original))
+        self._undo.callback(setattr, owner, name, original)
+
+    def _moment(self) -> Any:
+        if self._clock is None:
+            self._clock = clock_of_this_process()
+        return self._clock.moment()
+
+    # What the training does.
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._now is not None and self._now.backward is None:
+                self._now.backward = self._moment()
+            return original(*args, **kwargs)
+
+        return backward
+
+    def _forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Register a hook that does what DistributedDataParallel does by itself, unless the script has one."""
+
+        def forward(model: Any, *args: Any, **kwargs: Any) -> Any:
+            if not getattr(model, "_ddlsched_has_hook", False):
+                model.register_comm_hook(model.process_group, allreduce_hook)
+            if model.find_unused_parameters:
+                self._with_flags.add(id(model))
+            return original(model, *args, **kwargs)
+
+        return forward
+
+    def _register_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def register_comm_hook(model: Any, state: Any, hook: Callable[..., Any]) -> None:
+            def watched_hook(state: Any, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+                self._in_bucket = True
+                try:
+                    return hook(state, bucket)
+                finally:
+                    self._in_bucket = False
+                    if self._now is not None:
+                        self._now.last_bucket = self._moment()
+
+            # DistributedDataParallel compares the annotations themselves, not their text.
+            watched_hook.__annotations__ = {
+                "bucket": distributed.GradBucket,
+                "return": torch.futures.Future[torch.Tensor],
+            }
+            original(model, state, watched_hook)
+            model._ddlsched_has_hook = True
+
+        return register_comm_hook
+
+    def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if self._optimizer is None:
+            self._optimizer = optimizer
+        if self._now is not None and self._now.optimizer is None:
+            self._now.optimizer = self._moment()
+
+    def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        """End a step and begin the next; with several optimisers, the first that steps ends them."""
+        if optimizer is not self._optimizer:
+            return
+        now = self._moment()
+        if self._now is not None and self._count > self._skip and len(self._steps) < self._most_steps:
+            self._steps.append((self._now, now))
+        self._check(self._now)
+        self._count += 1
+        self._now = _Step(self._moment())  # Anew: the check may have taken a while.
+
+    def _check(self, ended: _Step | None) -> None:
+        """Profile the last step that is not kept, and refuse a script whose collectives are not all seen."""
+        if self._profiled is not None and ended is not None:
+            called, self._profiled = self._profiled.collectives(), None
+            refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
+        if self._count == self._skip - 1:
+            self._profiled = Profiled()
+
+    # What the collectives do.
+
+    def calls(self, called: Called) -> Any:
+        """Keep a call."""
+        if self._now is None:
+            return None
+        call = _Call(self._communication(called), self._moment(), self._in_bucket)
+        self._now.calls.append(call)
+        return call
+
+    def _communication(self, called: Called) -> Communication:
+        """Return what a call is in a job; its group is known by its name from now on."""
+        rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
+        if called.kind in ("send", "receive"):
+            ends = (rank, called.peer) if called.kind == "send" else (called.peer, rank)
+            return Communication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
+        if called.group is None or called.group is distributed.group.WORLD:
+            return Communication(called.kind, called.input_bytes, EVERYBODY)
+        name = str(called.group.group_name)
+        if name not in self._groups:
+            self._groups[name] = tuple(sorted(distributed.get_process_group_ranks(called.group)))
+        return Communication(called.kind, called.input_bytes, name)
+
+    def returned(self, token: Any, *, at_once: bool) -> None:
+        """Keep when a call without a handle was done."""
+        if token is not None and at_once:
+            token.done = self._moment()
+            token.waited = (token.begin, token.done)
+
+    def waits(self, token: Any) -> None:
+        """Keep from when on a call is waited for."""
+        token.waited = (self._moment(), None)
+
+    def waited(self, token: Any) -> None:
+        """Keep until when."""
+        token.waited = (token.waited[0], self._moment())
+        token.done = token.done or token.waited[1]
+
+    def done(self, token: Any) -> None:
+        """Keep when a call with a handle was done."""
+        if token is not None:
+            token.done = self._moment()
+
+    # What is written.
+
+    def end(self) -> Path:
+        """Stop recording, write the file and return its path.
+
+        Raises
+        ------
+        InputError
+            Nothing was recorded, or the file cannot be written.
+        """
+        self._undo.close()
+        atexit.unregister(self.end)
+        steps = {self._skip + 1 + place: self._made(*each) for place, each in enumerate(self._steps)}
+        if not steps:
+            why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 of them not kept)"
+            raise InputError(f"record: {why}; expected a script that trains for longer, on several ranks")
+        if self._seat is None:
+            raise InputError("record: no step has a collective; expected a script whose ranks communicate")
+        rank, ranks = self._seat
+        path = self._folder / f"{rank}{SUFFIX}"
+        with replacing(path, "recording") as file:
+            file.write_text(recording_text(rank, ranks, self._groups, steps), encoding="utf-8")
+        return path
+
+    def _made(self, step: _Step, end: Any) -> RankStep:
+        """Return a step in nanoseconds."""
+        ns = self._clock.ns if self._clock else int
+        stretch = WallTime(ns(step.begin), ns(end))
+        stretch.phase("forward", ns(step.begin))
+        for name, moment in (("backward", step.backward), ("optimizer", step.optimizer)):
+            if moment is not None:
+                stretch.phase(name, ns(moment))
+        buckets = self._wait_for_buckets(step)
+        for call in step.calls:
+            begin_ns, waited_ns = ns(call.begin), None
+            done_ns = None if call.done is None else ns(call.done)
+            if call.is_of_bucket:
+                waited_ns = buckets
+            elif call.waited is not None and call.waited[1] is not None:
+                waited_ns = (ns(call.waited[0]), ns(call.waited[1]))
+            stretch.communicate(call.what, begin_ns, waited_ns, None if done_ns is None else (begin_ns, done_ns))
+        return stretch.step()
+
+    def _wait_for_buckets(self, step: _Step) -> tuple[int, int] | None:
+        """Return from when until when backward stands still for its buckets, all of which it needs to go on."""
+        if step.last_bucket is None or self._clock is None:
+            return None
+        ended = [self._clock.ns(call.done) for call in step.calls if call.is_of_bucket and call.done is not None]
+        begin_ns = self._clock.ns(step.last_bucket)
+        return begin_ns, max([begin_ns, *ended])

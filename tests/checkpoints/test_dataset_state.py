@@ -1,0 +1,125 @@
+"""The order of samples, progress in it, and how ranks share global batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddlsched.checkpoints.dataset_state import DatasetState, rank_slice, shuffled
+from ddlsched.errors import InputError
+
+states = st.builds(
+    DatasetState,
+    num_samples=st.integers(1, 200),
+    global_batch=st.integers(1, 70),
+    consumed_samples=st.integers(0, 500),
+    seed=st.none() | st.integers(0, 2**63 - 1),
+)
+
+
+@given(state=states, ranks=st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_the_global_batches_are_the_same_however_often_the_number_of_ranks_changes(
+    state: DatasetState, ranks: list[int]
+) -> None:
+    alone = state
+    for number in ranks:
+        parts = [state.rank_batch(rank, number) for rank in range(number)]
+        assert np.concatenate(parts).tolist() == alone.batch().tolist()
+        state = DatasetState.from_json(state.advanced().as_json(), "kept")
+        alone = alone.advanced()
+
+
+@given(state=states)
+def test_an_epoch_holds_each_sample_once(state: DatasetState) -> None:
+    whole = dataclasses.replace(state, global_batch=state.num_samples, consumed_samples=3 * state.num_samples)
+    assert sorted(whole.batch().tolist()) == list(range(state.num_samples))
+
+
+@given(state=states)
+def test_progress_made_in_batches_of_another_size_neither_drops_nor_repeats_samples(state: DatasetState) -> None:
+    one_by_one = dataclasses.replace(state, global_batch=1)
+    changed = [*state.batch(), *dataclasses.replace(state.advanced(), global_batch=3).batch()]
+    assert changed == [int(one_by_one.batch(ahead)[0]) for ahead in range(state.global_batch + 3)]
+
+
+@given(state=states)
+def test_batches_left_reach_the_end_of_the_epoch_and_no_further(state: DatasetState) -> None:
+    left = state.batches_left_in_epoch
+    assert state.advanced(left).epoch > state.epoch
+    assert state.advanced(left - 1).epoch == state.epoch
+
+
+@given(batch=st.integers(1, 100), ranks=st.integers(1, 30))
+def test_ranks_get_ceil_of_the_batch_over_ranks_until_it_is_used_up(batch: int, ranks: int) -> None:
+    each = -(-batch // ranks)
+    places = [place for rank in range(ranks) for place in range(*rank_slice(rank, ranks, batch))]
+    assert places == list(range(batch))
+    assert all(end - begin <= each for begin, end in (rank_slice(rank, ranks, batch) for rank in range(ranks)))
+    assert rank_slice(0, ranks, batch) == (0, each)
+
+
+@given(count=st.integers(1, 5000), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 1000))
+def test_a_shuffle_is_a_permutation(count: int, seed: int, epoch: int) -> None:
+    found = shuffled(np.arange(count, dtype=np.int64), count, (seed, epoch))
+    assert np.array_equal(np.sort(found), np.arange(count))
+
+
+def test_shuffles_differ_by_seed_and_epoch_and_are_for_ever_the_same() -> None:
+    places = np.arange(1000, dtype=np.int64)
+    orders = {tuple(shuffled(places, 1000, key).tolist()) for key in [(0, 0), (0, 1), (1, 0), (1, 1)]}
+    assert len(orders) == 4
+    # Checkpoints that were written stay valid only as long as these numbers do.
+    assert shuffled(places[:8], 1000, (0, 0)).tolist() == FROZEN
+    assert shuffled(np.array([0, 2**40 - 1]), 2**40, (7, 3)).tolist() == FROZEN_LARGE
+
+
+FROZEN = [660, 352, 373, 831, 970, 297, 987, 621]
+FROZEN_LARGE = [937920815915, 728600292601]
+
+
+def test_a_shuffle_puts_samples_everywhere() -> None:
+    count, runs = 64, 4000
+    landed = np.zeros((count, count))
+    for epoch in range(runs):
+        landed[np.arange(count), shuffled(np.arange(count, dtype=np.int64), count, (5, epoch))] += 1
+    expected = runs / count
+    chi_squared = ((landed - expected) ** 2 / expected).sum()
+    assert abs(chi_squared - (count - 1) ** 2) < 5 * (2 * (count - 1) ** 2) ** 0.5
+
+
+def test_a_batch_of_a_data_set_of_a_trillion_samples_needs_no_order_of_all() -> None:
+    state = DatasetState(num_samples=10**12, global_batch=512, consumed_samples=10**12 - 100)
+    batch = state.batch()
+    assert len(set(batch[:100].tolist())) == 100
+    assert batch.max() < 10**12
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_samples", 0), ("num_samples", 2**41), ("global_batch", 0), ("global_batch", 1.5),
+        ("consumed_samples", -1), ("seed", -1), ("seed", True), ("samples_hash", None),
+    ],
+)  # fmt: skip
+def test_states_that_cannot_be_are_refused(field: str, value: object) -> None:
+    kept = {**DatasetState(num_samples=5, global_batch=2).as_json(), field: value}
+    with pytest.raises(InputError, match=rf"^c\.json: dataset state: {field} is"):
+        DatasetState.from_json(kept, "c.json")
+
+
+@pytest.mark.parametrize(
+    "kept", [None, [], {"num_samples": 5}, {**DatasetState(num_samples=5, global_batch=2).as_json(), "x": 1}]
+)
+def test_a_kept_state_has_all_fields_and_no_other(kept: object) -> None:
+    with pytest.raises(InputError, match=r"^c\.json: the dataset state is .*; expected consumed_samples, global_batch"):
+        DatasetState.from_json(kept, "c.json")
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_is_none_is_refused(rank: int, ranks: int) -> None:
+    with pytest.raises(InputError, match="data-parallel rank"):
+        DatasetState(num_samples=5, global_batch=2).rank_batch(rank, ranks)

@@ -1,0 +1,77 @@
+"""Who starts processes on nodes, and reports that come by TCP."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ddlsched.errors import InputError
+from ddlsched.real.live.launchers import LocalLauncher, SlurmLauncher
+from ddlsched.real.live.progress_socket import Ready, ReportSocket, send_report
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let srun write its arguments and what it is told of exit codes, and then wait."""
+    path = tmp_path / "srun"
+    path.write_text(f'#!/bin/sh\necho "$@" $SLURM_EXIT_ERROR $SLURM_EXIT_IMMEDIATE > {tmp_path}/said\nexec sleep 60\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path / "said"
+
+
+def test_a_process_on_a_node_is_a_job_of_the_whole_node_that_starts_now_or_never(srun: Path) -> None:
+    launcher = SlurmLauncher("idle", "ddlsched-live-1")
+    with (srun.parent / "log").open("ab") as log:
+        process = launcher.start("n3", log)
+    until_s = time.monotonic() + 20
+    while not (srun.exists() and srun.read_text().endswith("\n")) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    said = srun.read_text()
+    launcher.end(process)
+    assert "--exclusive --quiet --immediate=5 --partition=idle --nodelist=n3 --job-name=ddlsched-live-1" in said
+    assert said.endswith("-m ddlsched.real.live.worker 124 125\n")
+    assert process.returncode == -15  # srun passes SIGTERM on; SIGKILL would leave its job behind
+
+
+@pytest.mark.parametrize(
+    ("code", "taken"), [(0, False), (1, False), (124, True), (125, True), (143, True), (137, True)]
+)
+def test_a_node_that_slurm_took_or_never_gave_is_no_failure_of_the_job(code: int, taken: bool) -> None:
+    assert SlurmLauncher("idle", "a").was_taken(code) is taken
+    assert LocalLauncher().was_taken(code) is False
+
+
+def test_jobs_of_two_folders_have_two_names(tmp_path: Path) -> None:
+    one, other = (SlurmLauncher.for_folder("idle", tmp_path / name).name for name in "ab")
+    assert one != other
+    assert one == SlurmLauncher.for_folder("idle", tmp_path / "b" / ".." / "a").name
+
+
+def test_a_local_process_is_ended_at_once() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    LocalLauncher().end(process)
+    assert process.returncode == -9
+
+
+def test_reports_by_tcp_are_believed_with_the_token_only() -> None:
+    reports = ReportSocket({"a": "right"}.get, "127.0.0.1")
+    good, bad = (Ready("a", token, 1, 0, "127.0.0.1", 5) for token in ("right", "wrong"))
+    for report in (good, bad):
+        send_report(reports.path, report)
+    received = []
+    until_s = time.monotonic() + 10
+    while reports.refused == 0 or not received:
+        assert time.monotonic() < until_s
+        received += reports.receive(0.1)
+    assert received == [good]
+    reports.close()
+    send_report(reports.path, good)  # nobody there: no error
+
+
+def test_an_address_of_somebody_else_is_refused() -> None:
+    with pytest.raises(InputError, match=r"192\.0\.2\.1: cannot listen there"):
+        ReportSocket({"a": "right"}.get, "192.0.2.1")

@@ -1,0 +1,63 @@
+"""Which threads go before which."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from ddlsched.real.testbed.machine import ahead_of_others, behind_this_thread
+
+
+def scheduling_of_a_new_thread() -> tuple[int, int]:
+    """Return policy and priority of a thread that is started now."""
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        found.append((os.sched_getscheduler(0), os.sched_getparam(0).sched_priority))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_threads_started_behind_share_the_processors_in_turns() -> None:
+    """Loops that spin for a lock would otherwise keep who holds it, or waits for another loop, from ever running."""
+    with ahead_of_others(True):
+        own = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+        if own[0] != os.SCHED_FIFO:
+            pytest.skip("this user may not run ahead of others")
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)  # 0, unless whoever runs the tests gave them another
+        with behind_this_thread():
+            assert scheduling_of_a_new_thread() == (os.SCHED_OTHER, 0)
+            assert os.getpriority(os.PRIO_PROCESS, 0) == -20
+        assert os.getpriority(os.PRIO_PROCESS, 0) == niceness
+        assert scheduling_of_a_new_thread() == own == (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
+
+
+def test_the_loop_of_gloo_gives_way() -> None:
+    pytest.importorskip("torch")
+    from ddlsched.real.testbed.gloo import GlooReducer
+
+    with ahead_of_others(True):
+        if os.sched_getscheduler(0) != os.SCHED_FIFO:
+            pytest.skip("this user may not run ahead of others")
+        reducer = GlooReducer()
+        reducer.join("127.0.0.1", reducer.listen("127.0.0.1"), "127.0.0.1", 0, 1, 2)
+        tasks = Path("/proc/self/task")
+        names = {int(task.name): (task / "comm").read_text(encoding="utf-8").strip() for task in tasks.iterdir()}
+        own = os.sched_getparam(0).sched_priority
+        priorities = {name: os.sched_getparam(number).sched_priority for number, name in names.items()}
+        niceness = {name: os.getpriority(os.PRIO_PROCESS, number) for number, name in names.items()}
+        reducer.leave()
+    assert (priorities["gloo_tcp_loop"], niceness["gloo_tcp_loop"]) == (0, -20)
+    assert priorities["pt_gloo_runloop"] == own
+
+
+def test_without_realtime_nothing_changes() -> None:
+    before = os.sched_getscheduler(0)
+    with behind_this_thread():
+        assert scheduling_of_a_new_thread()[0] == before

@@ -1,0 +1,79 @@
+"""Mixes simulated as measured runs are held against them: by model, in chunks, with jitter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from in_process_ranks import quick_job
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.plugins.names import resolve
+from ddlsched.real.testbed.fidelity import Mix
+from ddlsched.real.testbed.in_chunks import InChunks
+from ddlsched.real.testbed.simulated import RunModel, simulated_runs
+from ddlsched.simulation import simulate
+from ddlsched.workload.job import Workload
+
+TWO = Cluster(num_servers=2, gpus_per_server=1)
+FREE = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=9"}
+PREEMPTIVE = {**FREE, "communication": "preemptive:by=time"}
+SLOW = "max-min:per_byte_s=1e-4"
+
+
+def mix(**policies: dict[str, object]) -> Mix:
+    jobs = [quick_job("a", gpus=2), quick_job("b", gpus=2, iterations=5)]
+    return Mix(name="m", workload=Workload.of(jobs), cluster=TWO, policies=policies)
+
+
+def test_simulated_runs_are_those_of_simulate() -> None:
+    models = {"max-min": RunModel(contention="max-min"), "linear": RunModel(contention="linear")}
+    table = simulated_runs([mix(free=FREE, one={**FREE, "communication": "bounded-overlap:limit=1"})], models)
+    assert len(table) == 2 * 2 * 2
+    iterations = table.job_id.map({"a": 3, "b": 5})
+    assert (table.iteration_s * iterations).tolist() == pytest.approx(table.jct_s.tolist())  # nobody waits for GPUs
+
+
+def test_a_model_has_another_form_where_messages_are_sent_in_chunks() -> None:
+    given = mix(free=FREE, preemptive=PREEMPTIVE)
+    chunked = RunModel(contention="max-min", in_chunks="max-min:per_byte_s=1e-3")
+    table = simulated_runs([given], {"max-min": chunked}).set_index(["policy", "job_id"]).jct_s
+    plain = simulated_runs([given], {"max-min": RunModel(contention="max-min")}).set_index(["policy", "job_id"]).jct_s
+    assert (table["free"] == plain["free"]).all()
+    assert (table["preemptive"] > plain["preemptive"]).all()
+
+
+@pytest.mark.parametrize(("more", "chunk_bytes"), [({}, 400_000), ({"chunk_bytes": 2e4, "window": 1}, 2e4)])
+def test_chunks_under_way_end_where_a_policy_pauses(more: dict[str, float], chunk_bytes: float) -> None:
+    given = mix(free=FREE, preemptive={**PREEMPTIVE, **more})
+    models = {name: RunModel(contention=SLOW, chunks_end=name == "ends") for name in ("at once", "ends")}
+    table = simulated_runs([given], models).set_index(["policy", "model", "job_id"]).jct_s
+    assert (table["free", "ends"] == table["free", "at once"]).all()
+    policy = InChunks(
+        policy=resolve("communication", "preemptive:by=time"),
+        chunk_bytes=chunk_bytes,
+        window=int(more.get("window", 2)),
+    )
+    expected = simulate(given.workload, TWO, contention=SLOW, **{**PREEMPTIVE, "communication": policy}).jobs.jct_s
+    assert table["preemptive", "ends"].tolist() == expected.tolist()
+    assert table["preemptive", "ends"].tolist() != table["preemptive", "at once"].tolist()
+
+
+def test_times_are_means_over_the_seeds_of_the_jitter() -> None:
+    given = mix(free={**FREE, "seed": 3})
+    jitter = RunModel(contention=SLOW, jitter_cv=0.2, seeds=2)
+    table = simulated_runs([given], {"jitter": jitter, "one": replace(jitter, seeds=1)}).set_index("model").jct_s
+    runs = [
+        simulate(given.workload, TWO, contention=SLOW, seed=seed, disturbances=Disturbances(jitter_cv=0.2), **FREE).jobs
+        for seed in (3, 4)
+    ]
+    assert table["one"].tolist() == runs[0].jct_s.tolist()
+    assert table["jitter"].tolist() == pytest.approx(((runs[0].jct_s + runs[1].jct_s) / 2).tolist())
+    assert runs[0].jct_s.tolist() != runs[1].jct_s.tolist()
+
+
+def test_a_model_says_what_it_is() -> None:
+    assert str(RunModel(contention="max-min")) == "max-min"
+    whole = RunModel(contention="max-min", in_chunks="linear", chunks_end=True, jitter_cv=0.02, seeds=5)
+    assert str(whole) == ("max-min; in chunks linear; chunks under way end; computes vary by 2 %, mean of 5 seeds")

@@ -1,0 +1,135 @@
+"""Steps whose traffic is collectives over groups: who is in which, how many bytes, and the estimate's time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import ddlsched
+from ddlsched.errors import InputError
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.energy_costs import Costs
+from ddlsched.training.estimate.estimated_jobs import job_of
+from ddlsched.training.estimate.grouped_steps import grouped_step, worker_groups
+from ddlsched.training.estimate.hardware import Machine
+from ddlsched.training.estimate.models import Model
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
+from ddlsched.workload.dag import CollectiveTask, ComputeTask
+
+GPT = MODELS["gpt3-6.7b"]
+MIXTURE = dataclasses.replace(MODELS["gpt3-350m"], experts=8, active_experts=2)
+
+
+def machine_for(plan: Parallelism) -> Machine:
+    servers = -(-int(plan.num_gpus) // 8)
+    return parse_cluster(f"h100:nodes={servers},gpus_per_node={int(plan.num_gpus) // servers}").machine(
+        int(plan.num_gpus)
+    )
+
+
+def step(model: Model, plan: Parallelism) -> ddlsched.IterationDag:
+    machine = machine_for(plan)
+    found = estimate_checked(model, plan, machine)
+    return grouped_step(found, model.layers(plan), Costs(parallelism=plan, machine=machine))
+
+
+def test_groups_by_hand() -> None:
+    """2 stages of 4 data-parallel x 2 tensor-parallel workers, experts over 2 of the 4."""
+    groups = worker_groups(Parallelism(tensor=2, data=4, pipeline=2, expert=2, global_batch=4))
+    assert groups["tensor 0"] == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert groups["data 1"] == ((8, 10, 12, 14), (9, 11, 13, 15))
+    assert groups["expert 0"] == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert groups["replicas 0"] == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert groups["on 0"][:2] == ((0, 8), (1, 9))
+    assert groups["back 1"][:2] == ((8, 0), (9, 1))
+    assert groups["stage 1"] == (tuple(range(8, 16)),)
+
+
+def test_a_group_of_one_worker_is_none() -> None:
+    assert set(worker_groups(Parallelism(tensor=2, global_batch=1))) == {"stage 0", "tensor 0"}
+
+
+def test_bytes_are_those_of_the_layers() -> None:
+    """Tensor parallelism: 2 all-reduces of samples x sequence x hidden x 2 bytes a block and pass, for each kind."""
+    plan = Parallelism(tensor=2, data=2, pipeline=2, micro_batch=1, global_batch=4)
+    sent: dict[tuple[str, str], float] = defaultdict(float)
+    for task in step(GPT, plan).tasks:
+        if isinstance(task, CollectiveTask):
+            sent[task.kind, str(task.group)] += task.message_bytes
+    activations = 2.0 * GPT.sequence * GPT.hidden
+    # 16 blocks a stage, 2 all-reduces a block and pass, 2 passes, 2 micro-batches; what the ends send comes on top.
+    assert sent["all-reduce", "tensor 0"] >= 16 * 2 * 2 * 2 * activations
+    found = estimate_checked(GPT, plan, machine_for(plan))
+    assert sent["all-reduce", "data 0"] == pytest.approx(float(found.reduced_bytes))
+    # Each tensor-parallel worker sends the activations it keeps, for each of 2 micro-batches, each way.
+    assert sent["send", "on 0"] == sent["send", "back 1"] == pytest.approx(2 * activations / 2)
+
+
+def test_1f1b_and_what_waits_for_what() -> None:
+    """Stage 0 of 2 begins two micro-batches before it goes back; stage 1 takes turns."""
+    dag = step(GPT, Parallelism(tensor=1, data=1, pipeline=2, micro_batch=1, global_batch=3))
+    computes = [task.name for task in dag.tasks if isinstance(task, ComputeTask)]
+    passes = [name for name in computes if name.split()[0].endswith("ward")]
+    zero = ["forward 0.0", "forward 0.1", "backward 0.0", "forward 0.2", "backward 0.1", "backward 0.2"]
+    one = ["forward 1.0", "backward 1.0", "forward 1.1", "backward 1.1", "forward 1.2", "backward 1.2"]
+    assert passes == zero + one
+    after = {task.name: task.after for task in dag.tasks}
+    assert "send on 0.1" in after["forward 1.1"]
+    assert "send back 1.0" in after["backward 0.0"]
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "within"),
+    [
+        (GPT, Parallelism(tensor=8, micro_batch=1, global_batch=4), 0.04),
+        (GPT, Parallelism(tensor=4, data=2, pipeline=2, micro_batch=1, global_batch=16), 0.03),
+        (GPT, Parallelism(tensor=8, data=4, micro_batch=1, global_batch=16, sequence_parallel=True), 0.03),
+        (GPT, Parallelism(tensor=8, pipeline=2, micro_batch=1, global_batch=8, recompute="full"), 0.06),
+        (MIXTURE, Parallelism(data=16, expert=8, micro_batch=1, global_batch=16), 0.06),
+    ],
+    ids=["tensor", "tensor, pipeline and data", "sequence", "recompute", "experts"],
+)
+def test_the_simulator_runs_it_alone_in_about_the_estimated_time(
+    model: Model, plan: Parallelism, within: float
+) -> None:
+    machine = machine_for(plan)
+    inner, outer = (8 * float(tier.bytes_per_s) / 1e9 for tier in machine.tiers)
+    gpus = int(machine.tiers[0].size)
+    cluster = ddlsched.Cluster(
+        num_servers=int(plan.num_gpus) // gpus,
+        gpus_per_server=gpus,
+        gpu_memory_mb=80_000,
+        topology=f"rail-optimised:rails={gpus},rail_gbps={outer},nvlink_gbps={inner}",
+    )
+    job = job_of(model, plan, machine, job_id="llm", iterations=2, groups=True)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([job]),
+        cluster,
+        placement="first-fit",
+        order="fifo",
+        communication="bounded-overlap:limit=100",
+        contention="max-min",
+    )
+    estimated_s = 2 * float(estimate_checked(model, plan, machine).step_s)
+    assert result.jobs["jct_s"].item() == pytest.approx(estimated_s, rel=within)
+
+
+def test_what_has_no_blocks_or_several_chunks_is_refused() -> None:
+    with pytest.raises(InputError, match="the model has no blocks to deal out to stages; expected an LLM"):
+        step(MODELS["resnet-50"], Parallelism(data=2, global_batch=2))
+    plan = Parallelism(pipeline=2, interleave=2, micro_batch=1, global_batch=4)
+    with pytest.raises(InputError, match="interleave is 2; expected 1, plain 1F1B"):
+        step(GPT, plan)
+
+
+def test_a_job_with_groups_goes_through_a_file(tmp_path: Path) -> None:
+    plan = Parallelism(tensor=2, data=2, pipeline=2, micro_batch=1, global_batch=4)
+    job = job_of(GPT, plan, machine_for(plan), job_id="llm", iterations=2, groups=True)
+    ddlsched.write_workload(ddlsched.Workload.of([job]), tmp_path / "job.json")
+    (again,) = ddlsched.read_workload(tmp_path / "job.json")
+    assert again == job

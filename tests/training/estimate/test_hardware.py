@@ -1,0 +1,88 @@
+"""GPU figures as published; clusters from the simulator's topologies."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlsched.errors import InputError
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.hardware import tiers_of_topology
+from ddlsched.training.estimate.presets import GPUS
+
+FIGURES = {
+    "v100": (125, 900, 32, 150),
+    "a100-80": (312, 2039, 80, 300),
+    "a100-40": (312, 1555, 40, 300),
+    "h100": (989, 3350, 80, 450),
+    "a6000": (154.8, 768, 48, 56.25),
+    "h200": (989, 4800, 141, 450),
+    "b200": (2250, 8000, 180, 900),  # an eighth of a DGX B200: 64 TB/s, 1440 GB, 14.4 TB/s both ways
+    "tpu-v4": (275, 1228, 32, 6 * 50),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_vendor_figures(name) -> None:
+    gpu = GPUS[name]
+    found = (gpu.peak("half") / 1e12, gpu.memory_bytes_per_s / 1e9, gpu.memory_bytes / 1e9, gpu.link_bytes_per_s / 1e9)
+    assert found == pytest.approx(FIGURES[name])
+
+
+def test_every_promised_gpu_is_there_with_power_and_price() -> None:
+    assert {"v100", "a100-40", "a100-80", "h100", "h200", "b200", "tpu-v4"} <= set(GPUS)
+    assert all(gpu.power_w > 0 and gpu.price_per_hour > 0 for gpu in GPUS.values())
+
+
+def tiers(topology: str, servers: int = 16) -> list[tuple[float, float]]:
+    found = tiers_of_topology(topology, num_servers=servers, gpus_per_server=8, gpu=GPUS["a100-80"])
+    return [(float(tier.size), tier.bytes_per_s / 1e9) for tier in found]
+
+
+def test_a_star_has_a_tier_of_servers() -> None:
+    assert tiers("star:nic_gbps=800") == [(8, 300), (16, pytest.approx(12.5))]
+
+
+def test_a_leaf_spine_has_a_tier_of_leaves_with_what_oversubscription_leaves() -> None:
+    found = tiers("leaf-spine:servers_per_leaf=4,spines=2,nic_gbps=800,oversubscription=4")
+    assert found == [(8, 300), (4, pytest.approx(12.5)), (4, pytest.approx(3.125))]
+
+
+def test_a_fat_tree_has_full_bandwidth_upwards() -> None:
+    assert tiers("fat-tree:k=4,nic_gbps=800") == [(8, 300), (2, pytest.approx(12.5)), (8, pytest.approx(12.5))]
+
+
+def test_latency_is_that_of_the_cables() -> None:
+    found = tiers_of_topology(
+        "leaf-spine:servers_per_leaf=2,latency_s=1e-6", num_servers=4, gpus_per_server=8, gpu=GPUS["v100"]
+    )
+    assert [tier.latency_s for tier in found] == pytest.approx([0, 2e-6, 4e-6])
+
+
+def test_uneven_leaves_are_refused() -> None:
+    with pytest.raises(InputError, match="6 servers do not fill its 2 switches evenly"):
+        tiers("leaf-spine:servers_per_leaf=4", servers=6)
+
+
+def test_oversubscription_slows_what_crosses_leaves() -> None:
+    from ddlsched.training.estimate.parallel_layout import Parallelism
+    from ddlsched.training.estimate.presets import MODELS
+    from ddlsched.training.estimate.step_estimate import estimate
+
+    plan = Parallelism(tensor=8, data=8, global_batch=8)
+    times = [
+        estimate(MODELS["gpt3-6.7b"], plan, parse_cluster("a100-80", topology=topology).machine(64)).data_s
+        for topology in ("star:nic_gbps=800", "leaf-spine:servers_per_leaf=2,nic_gbps=800,oversubscription=8")
+    ]
+    assert times[1] > 1.5 * times[0]
+
+
+def test_a_cluster_line() -> None:
+    machine = parse_cluster("h100:nodes=4,nic_gbps=800,memory_gb=96,price_per_hour=2", efficiency="ideal").machine(32)
+    assert [float(tier.size) for tier in machine.tiers] == [8, 4]
+    assert [tier.bytes_per_s / 1e9 for tier in machine.tiers] == pytest.approx([450, 12.5])
+    assert (machine.gpu.memory_bytes, machine.gpu.price_per_hour) == (96e9, 2)
+
+
+def test_as_many_nodes_as_needed() -> None:
+    assert [float(tier.size) for tier in parse_cluster("h100").machine(32).tiers] == [8, 4]
+    assert [float(tier.size) for tier in parse_cluster("h100").machine(2).tiers] == [2, 1]

@@ -1,0 +1,66 @@
+"""Memory: ZeRO by COMET's formulas, activations in flight, what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlsched.training.estimate.memory import memory_per_gpu, stage_parameters
+from ddlsched.training.estimate.models import Transformer, parameters
+from ddlsched.training.estimate.parallel_layout import Parallelism
+
+GPT = Transformer(num_layers=8, hidden=1024, heads=16, sequence=512, vocabulary=32_000)
+
+
+def states_bytes(**plan) -> float:
+    parallelism = Parallelism(**plan)
+    found = memory_per_gpu(GPT.layers(parallelism), parallelism)
+    return found.weights_bytes + found.gradients_bytes + found.optimiser_bytes
+
+
+@pytest.mark.parametrize(
+    ("zero", "per_parameter"),
+    [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)],
+)
+def test_zero_by_the_formulas(zero, per_parameter) -> None:
+    found = states_bytes(data=8, global_batch=8, zero=zero)
+    assert found == pytest.approx(per_parameter * float(parameters(GPT)))
+
+
+def test_tensor_parallelism_divides_all_but_norms_and_biases() -> None:
+    whole, half = states_bytes(), states_bytes(tensor=2)
+    assert whole / 2 < half < 0.51 * whole
+
+
+def activations(**plan) -> float:
+    parallelism = Parallelism(**plan)
+    return float(memory_per_gpu(GPT.layers(parallelism), parallelism).activations_bytes)
+
+
+def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
+    layers = GPT.layers(Parallelism())
+    block = sum(layer.activation_bytes for layer in layers.block)
+    first = sum(layer.activation_bytes for layer in layers.first)
+    assert activations(pipeline=4, global_batch=16) == pytest.approx(4 * (2 * block + first))
+    assert activations(pipeline=4, global_batch=2) == pytest.approx(2 * (2 * block + first))
+
+
+def test_interleaving_keeps_more() -> None:
+    plain, chunks = (activations(pipeline=4, global_batch=16, interleave=count) for count in (1, 2))
+    assert chunks / plain == pytest.approx(1 + 3 / 8)
+    assert activations(pipeline=4, global_batch=4, interleave=2) == activations(pipeline=4, global_batch=4)
+
+
+def test_full_recomputation_keeps_inputs_and_one_block() -> None:
+    layers = GPT.layers(Parallelism())
+    block = sum(layer.activation_bytes for layer in layers.block)
+    ends = sum(layer.activation_bytes for layer in (*layers.first, *layers.last))
+    expected = 8 * 2 * 512 * 1024 + ends + block
+    assert activations(recompute="full") == pytest.approx(expected)
+    assert activations(recompute="full") < activations(recompute="selective") < activations()
+
+
+def test_untied_output_layers_count_once_in_a_pipeline_and_tied_ones_twice() -> None:
+    single, staged = (stage_parameters(GPT.layers(plan), plan)[0] for plan in (Parallelism(), Parallelism(pipeline=2)))
+    vocabulary = 32_000 * 1024
+    assert single == pytest.approx(float(parameters(GPT)))
+    assert staged > single / 2 + vocabulary / 3

@@ -1,0 +1,136 @@
+"""Sweeps: all that is valid and nothing else, as single estimates give it; fronts and cells."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddlsched.errors import InputError
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.design_sweep import Sweep, best_of, design, pareto_front
+from ddlsched.training.estimate.models import Transformer
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import MODELS
+from ddlsched.training.estimate.step_estimate import estimate_checked
+
+GPT = Transformer(num_layers=6, hidden=768, heads=12, sequence=512, vocabulary=32_000)
+PLAN = parse_cluster("a100-80")
+
+
+def test_every_valid_combination_and_no_other() -> None:
+    table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=Sweep(recompute=("none",)))
+    found = set(table[["tensor", "pipeline", "data", "micro_batch"]].itertuples(index=False, name=None))
+    machine, expected = PLAN.machine(8), set()
+    for tensor, pipeline, data, micro in itertools.product(range(1, 9), repeat=4):
+        try:
+            plan = Parallelism(tensor=tensor, pipeline=pipeline, data=data, micro_batch=micro, global_batch=8)
+            estimate_checked(GPT, plan, machine)
+        except InputError:
+            continue
+        expected.add((tensor, pipeline, data, micro))
+    assert found == expected
+    assert len(table) == len(found)
+
+
+def test_each_row_is_the_single_estimate() -> None:
+    sweep = Sweep(axes={"zero": (0, 1, 3), "sequence_parallel": (0, 1), "overlap": (0, 1)})
+    table = design(GPT, PLAN, num_gpus=16, global_batch=32, sweep=sweep)
+    for _, row in table.sample(30, random_state=1).iterrows():
+        names = ("tensor", "pipeline", "data", "micro_batch", "zero")
+        flags = {name: bool(row[name]) for name in ("sequence_parallel", "overlap")}
+        numbers = {name: int(row[name]) for name in names}
+        plan = Parallelism(**numbers, **flags, global_batch=32, recompute=row["recompute"])
+        found = estimate_checked(GPT, plan, PLAN.machine(16))
+        assert row["step_s"] == pytest.approx(float(found.step_s))
+        assert row["memory_gb"] == pytest.approx(float(found.memory.total_bytes) / 1e9)
+        assert row["cost"] == pytest.approx(float(found.cost))
+
+
+def test_what_fits_comes_first_and_the_fastest_of_it() -> None:
+    plan = parse_cluster("a100-80:memory_gb=2")
+    table = design(GPT, plan, num_gpus=8, global_batch=64, sweep=Sweep())
+    assert 0 < table["fits"].sum() < len(table)
+    assert table["fits"].is_monotonic_decreasing
+    assert table[table["fits"]]["step_s"].is_monotonic_increasing
+    assert (table["missing_gb"] > 0).eq(~table["fits"]).all()
+
+
+def test_variants_of_the_cluster() -> None:
+    axes = {"memory_bandwidth": (0.5, 1.0, 2.0), "network_bandwidth": (0.5, 1.0), "tensor": (2,)}
+    table = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=Sweep(axes=axes))
+    one = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=Sweep(axes={"tensor": (2,)}))
+    assert len(table) == 6 * len(one)
+    cells = best_of(table, "memory_bandwidth", "network_bandwidth")
+    assert cells.index.tolist() == [0.5, 1, 2]
+    assert (np.diff(cells.to_numpy(), axis=0) < 0).all()
+    assert cells.loc[1.0, 1.0] == one["step_s"].min()
+
+
+def test_expansion_lets_fit_what_did_not() -> None:
+    small = parse_cluster("a100-80:memory_gb=1")
+    axes = {"expansion_gb": (100,), "expansion_gb_per_s": (50, 500)}
+    none = design(GPT, small, num_gpus=8, global_batch=8, sweep=Sweep(axes={"zero": (0,)}))
+    more = design(GPT, small, num_gpus=8, global_batch=8, sweep=Sweep(axes=axes))
+    assert more["fits"].all()
+    assert not none["fits"].all()
+    cells = best_of(more, "tensor", "expansion_gb_per_s")
+    assert (cells[500.0] <= cells[50.0]).all()
+
+
+def test_nothing_valid_is_an_empty_table() -> None:
+    table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=Sweep(axes={"tensor": (8,)}))
+    assert len(table) == 0
+    assert "step_s" in table
+
+
+def test_models_without_blocks_can_be_swept() -> None:
+    table = design(MODELS["resnet-50"], parse_cluster("v100"), num_gpus=16, global_batch=512, sweep=Sweep())
+    assert set(table["data"]) == {16}
+    assert set(table["recompute"]) == {"none"}
+
+
+def test_refused_axes() -> None:
+    with pytest.raises(InputError, match="'tensr' is no axis"):
+        Sweep(axes={"tensr": (1,)})
+    with pytest.raises(InputError, match="tensor has no values"):
+        Sweep(axes={"tensor": ()})
+    with pytest.raises(InputError, match="expected both or neither"):
+        design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=Sweep(axes={"expansion_gb": (1,)}))
+
+
+def test_a_hundred_thousand_configurations_in_seconds() -> None:
+    factors = tuple(np.linspace(0.5, 2.0, 10))
+    axes = {"memory_bandwidth": factors, "network_bandwidth": factors, "sequence_parallel": (0, 1)}
+    begin_s = time.process_time()  # of this process, on a machine that does other things too
+    plan = parse_cluster("h100")
+    table = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=Sweep(axes=axes))
+    assert len(table) > 100_000
+    assert time.process_time() - begin_s < 10
+
+
+def test_a_cluster_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match="the cluster has 32 GPUs; expected the 64 to try"):
+        design(GPT, parse_cluster("h100:nodes=4"), num_gpus=64, global_batch=64, sweep=Sweep())
+
+
+def test_too_many_combinations_are_refused() -> None:
+    axes = {name: tuple(np.linspace(0.5, 2, 100)) for name in ("memory_bandwidth", "network_bandwidth", "compute")}
+    with pytest.raises(InputError, match="combinations; expected at most 50,000,000"):
+        design(GPT, PLAN, num_gpus=64, global_batch=64, sweep=Sweep(axes=axes))
+
+
+points = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30)
+
+
+@given(points)
+def test_the_front_is_what_nothing_beats(pairs) -> None:
+    times, costs = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    front = pareto_front(times, costs).tolist()
+    best = {(t, c) for t, c in pairs if not any(a <= t and b <= c and (a, b) != (t, c) for a, b in pairs)}
+    assert {pairs[number] for number in front} == best
+    assert len(front) == len(best)

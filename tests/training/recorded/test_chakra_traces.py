@@ -1,0 +1,393 @@
+"""Chakra traces: what becomes of nodes, ranks and groups, and how each fault is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chakra_files import COLLECTIVE, COMPUTE, METADATA, RECEIVE, SEND, chakra_node, large_trace, write_chakra
+from hypothesis import given
+from hypothesis import strategies as st
+from measurements import DATA, needs_data
+
+import ddlsched
+from ddlsched.errors import InputError
+from ddlsched.network.contention import MaxMin
+from ddlsched.training.recorded.alone import Card, summary, timed_alone
+from ddlsched.training.recorded.merging import RecordedIteration
+from ddlsched.training.recorded.reading import read_iteration
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
+
+MIB = 1 << 20
+ALL_REDUCE = {"is_cpu_op": False, "comm_type": 0}
+
+
+def compute(node_id: int, duration_us: int, *after: int, **more: Any) -> bytes:
+    return chakra_node(node_id, COMPUTE, after=after, duration_us=duration_us, attributes={"is_cpu_op": False}, **more)
+
+
+def reduce(node_id: int, size: int, *after: int, **attributes: Any) -> bytes:
+    return chakra_node(node_id, COLLECTIVE, after=after, attributes=ALL_REDUCE | {"comm_size": size} | attributes)
+
+
+SERIAL = [compute(0, 400), compute(1, 900, 0), reduce(2, 48 * MIB, 1)]
+OVERLAP = [
+    compute(0, 400),
+    *(compute(i, 300, i - 1) for i in (1, 2, 3)),
+    *(reduce(4 + i, size * MIB, 1 + i) for i, size in enumerate((8, 24, 16))),
+]
+
+
+def ranks(folder: Path, *nodes: list[bytes]) -> list[Path]:
+    return [write_chakra(folder / f"job.{rank}.et", each) for rank, each in enumerate(nodes)]
+
+
+def read(folder: Path, *nodes: list[bytes], **more: Any) -> RecordedIteration:
+    return read_iteration(ranks(folder, *nodes), **more)
+
+
+def of_a_rank(folder: Path, nodes: list[bytes], num_ranks: int = 2) -> IterationDag:
+    return read(folder, nodes, num_ranks=num_ranks).dag
+
+
+def short(dag: IterationDag) -> list[tuple[Any, ...]]:
+    return [
+        (task.name, task.duration_ns if isinstance(task, ComputeTask) else task.message_bytes, task.after)
+        for task in dag.tasks
+    ]
+
+
+def test_chains_of_computation_become_one_task_and_collectives_of_a_group_follow_each_other(tmp_path: Path) -> None:
+    assert short(read(tmp_path, *[OVERLAP] * 4).dag) == [
+        ("compute-1", 700_000, ()),
+        ("all-reduce-1", 8 * MIB, ("compute-1",)),
+        ("compute-2", 300_000, ("compute-1",)),
+        ("all-reduce-2", 24 * MIB, ("all-reduce-1", "compute-2")),
+        ("compute-3", 300_000, ("compute-2",)),
+        ("all-reduce-3", 16 * MIB, ("all-reduce-2", "compute-3")),
+    ]
+
+
+@pytest.mark.parametrize(("nodes", "astra_sim_ns"), [(SERIAL, 57_580_000), (OVERLAP, 57_040_000)])
+def test_simulated_step_is_that_of_astra_sim(tmp_path: Path, nodes: list[bytes], astra_sim_ns: int) -> None:
+    dag = read(tmp_path, *[nodes] * 4).dag
+    job = ddlsched.Job(job_id="a", arrival_s=0, num_gpus=4, iterations=1, iteration=dag, gpu_memory_mb=1)
+    result = ddlsched.simulate(
+        ddlsched.Workload.of([job]),
+        cluster=ddlsched.Cluster(num_servers=4, gpus_per_server=1, topology="star:nic_gbps=100"),
+        placement="first-fit",
+        contention=MaxMin(latency_s=6 * 5e-6, per_byte_s=1 / (1.25 * 2**30)),
+    )
+    assert result.summary()["makespan_s"] * 1e9 == pytest.approx(astra_sim_ns, abs=1)
+
+
+@needs_data("training_traces")
+@pytest.mark.parametrize(("name", "nodes"), [("serial", SERIAL), ("ddp_overlap", OVERLAP)])
+def test_files_written_with_mlc_chakra_are_read_as_ours(tmp_path: Path, name: str, nodes: list[bytes]) -> None:
+    samples = sorted((DATA / "training_traces" / "chakra_synthetic").glob(f"{name}.*.et"))
+    assert read_iteration(samples).dag == read(tmp_path, *[nodes] * 4).dag
+
+
+def test_gzipped_and_unpacked_traces_are_read_the_same(tmp_path: Path) -> None:
+    whole = of_a_rank(tmp_path, SERIAL)
+    unpacked = [
+        compute(0, 400),
+        chakra_node(1, COMPUTE, control=[0], duration_us=900),
+        chakra_node(2, COLLECTIVE, control=[1], attributes=ALL_REDUCE | {"comm_size": 48 * MIB}),
+    ]
+    assert of_a_rank(tmp_path, unpacked) == whole
+    zipped = tmp_path / "zipped.0.et.gz"
+    zipped.write_bytes(gzip.compress((tmp_path / "job.0.et").read_bytes()))
+    assert read_iteration([zipped], num_ranks=2).dag == whole
+
+
+@pytest.mark.parametrize("size", [(7, MIB), (9, MIB), (11, MIB), (13, MIB), (15, 2 * MIB), (17, 2 * MIB)])
+def test_sizes_are_taken_in_any_integer_type(tmp_path: Path, size: tuple[int, int]) -> None:
+    nodes = [compute(0, 1), reduce(1, 0, 0, comm_size=size)]
+    assert short(of_a_rank(tmp_path, nodes))[1][1] == MIB
+
+
+def test_a_computation_that_needs_a_collective_waits_for_it(tmp_path: Path) -> None:
+    nodes = [compute(0, 10), reduce(1, MIB, 0), compute(2, 20, 0), compute(3, 30, 1, 2)]
+    assert short(of_a_rank(tmp_path, nodes)) == [
+        ("compute-1", 10_000, ()),
+        ("all-reduce-1", MIB, ("compute-1",)),
+        ("compute-2", 20_000, ("compute-1",)),
+        ("compute-3", 30_000, ("compute-2", "all-reduce-1")),
+    ]
+
+
+def test_host_and_gpu_compute_at_the_same_time(tmp_path: Path) -> None:
+    """The GPU starts after 10 us on the host, which goes on for 25 more; the all-reduce waits for both."""
+    host = {"is_cpu_op": True}
+    nodes = [
+        chakra_node(0, COMPUTE, duration_us=10, attributes=host),
+        chakra_node(1, COMPUTE, after=[0], duration_us=25, attributes=host),
+        compute(2, 40, 0),
+        reduce(3, MIB, 1, 2),
+    ]
+    assert short(of_a_rank(tmp_path, nodes))[0] == ("compute-1", 50_000, ())
+
+
+def test_all_gather_holds_what_each_rank_has_after_it(tmp_path: Path) -> None:
+    nodes = [compute(0, 10), reduce(1, MIB, 0, comm_type=2), reduce(2, MIB, 1, comm_type=7)]
+    dag = of_a_rank(tmp_path, nodes, num_ranks=4)
+    kinds = [(task.kind, task.message_bytes) for task in dag.tasks if isinstance(task, CollectiveTask)]
+    assert kinds == [("all-gather", 4 * MIB), ("reduce-scatter", MIB)]
+
+
+GROUPS = [
+    {"pg_name": "0", "ranks": [], "group_size": 4},
+    {"pg_name": "a", "ranks": [0, 1]},
+    {"pg_name": "b", "ranks": [2, 3]},
+]
+
+
+def stage(first: bool, group: str) -> list[bytes]:
+    """A rank of a two-stage pipeline whose stages reduce among their own two ranks, and then among all."""
+    setting = chakra_node(9, METADATA, name="## process_group:init ##", inputs=json.dumps(GROUPS))
+    return [
+        setting,
+        compute(1, 10 if first else 30),
+        reduce(2, MIB, 1, pg_name=group),
+        compute(3, 5, 2),
+        reduce(4, 2 * MIB, 3),
+    ]
+
+
+def test_groups_of_ranks_become_groups_of_workers(tmp_path: Path) -> None:
+    recorded = read(tmp_path, *[stage(True, "a")] * 2, *[stage(False, "b")] * 2)
+    assert recorded.classes == ((0, 1), (2, 3))
+    assert recorded.dag.groups == {
+        "ranks 0-1": ((0, 1),),
+        "ranks 2-3": ((2, 3),),
+        "group a": ((0, 1),),
+        "group b": ((2, 3),),
+    }
+    tasks = {task.name: task for task in recorded.dag.tasks}
+    assert tasks["all-reduce-3"].after == ("compute-1 of ranks 2-3",)
+    assert tasks["all-reduce-3"].group == "group b"
+    assert tasks["all-reduce-2"] == AllReduceTask(
+        name="all-reduce-2", message_bytes=2 * MIB, after=("compute-2 of ranks 0-1", "compute-2 of ranks 2-3")
+    )
+
+
+def test_a_send_and_its_receive_are_one_task_of_two_ranks(tmp_path: Path) -> None:
+    send = chakra_node(1, SEND, after=[0], attributes={"comm_dst": 1, "comm_size": MIB, "comm_tag": 3})
+    receive = chakra_node(0, RECEIVE, attributes={"comm_src": 0, "comm_size": MIB, "comm_tag": 3})
+    recorded = read(tmp_path, [compute(0, 10), send], [receive, compute(1, 20, 0)])
+    (task,) = (task for task in recorded.dag.tasks if isinstance(task, CollectiveTask))
+    assert (task.kind, task.message_bytes, task.after) == ("send", MIB, ("compute-1 of rank 0",))
+    assert recorded.dag.groups[str(task.group)] == ((0, 1),)
+    alone = timed_alone(recorded.dag, 2, Card(gbps=8.0))
+    assert alone.iteration_ns == 10_000 + MIB + 20_000
+
+
+def test_from_wait_to_wait_the_slowest_rank_counts(tmp_path: Path) -> None:
+    """Rank 0 is slow before the wait, rank 1 after it: neither makes up for the other's delay."""
+    nodes = [[compute(0, a), reduce(1, MIB, 0), compute(2, b, 1), reduce(3, MIB, 2)] for a, b in ((50, 10), (20, 30))]
+    assert [task[1] for task in short(read(tmp_path, *nodes).dag)] == [50_000, MIB, 30_000, MIB]
+
+
+def test_control_dependencies_that_contradict_data_are_left_out_and_counted(tmp_path: Path) -> None:
+    """A call stack in which the caller ends after what it calls, as in the trace among mlcommons/chakra's own tests."""
+    nodes = [compute(0, 10, control=[1]), compute(1, 20, 0), reduce(2, MIB, 1)]
+    recorded = read(tmp_path, nodes, num_ranks=2)
+    assert short(recorded.dag) == [("compute-1", 30_000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    assert recorded.notes == {"control dependencies contradict those of data: all of control left out": 1}
+
+
+def test_a_host_call_of_a_collective_is_computation_of_the_host(tmp_path: Path) -> None:
+    """As in the trace of ResNet-50 among mlcommons/chakra's own tests."""
+    call = chakra_node(1, COLLECTIVE, name="c10d::allreduce_(0)", duration_us=7, attributes={"is_cpu_op": True})
+    recorded = read(tmp_path, [call, reduce(2, MIB, 1)], num_ranks=2)
+    assert short(recorded.dag) == [("compute-1", 7000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    with pytest.raises(InputError, match=r"holds no collective"):
+        read(tmp_path, [call], num_ranks=2)
+
+
+def test_dangling_dependencies_are_dropped_and_counted(tmp_path: Path) -> None:
+    recorded = read(tmp_path, [compute(0, 10, 77), reduce(1, MIB, 0, 88)], num_ranks=2)
+    assert short(recorded.dag) == [("compute-1", 10_000, ()), ("all-reduce-1", MIB, ("compute-1",))]
+    assert recorded.notes == {"dependencies on nodes that are not in the file, dropped": 2}
+
+
+def test_summary_tells_bytes_critical_path_and_exposed_communication(tmp_path: Path) -> None:
+    """On cards of 8 Gbit/s a byte takes 1 ns; the three all-reduces of a ring of 4 send 1.5 times their bytes."""
+    found = summary(read(tmp_path, *[OVERLAP] * 4), Card(gbps=8.0))
+    communication_s = 1.5 * 48 * MIB / 1e9
+    assert found["collectives"] == [{"kind": "all-reduce", "group": "all ranks", "count": 3, "bytes": 48 * MIB}]
+    assert (found["ranks"], found["nodes"], found["tasks"]) == (4, 28, 6)
+    assert found["iteration_alone_s"] == pytest.approx(0.0007 + communication_s)
+    assert found["exposed_share_of_iteration"] == pytest.approx((communication_s - 0.0006) / (0.0007 + communication_s))
+
+
+@given(st.data())
+def test_coarse_and_fine_graphs_run_alike(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A rank's computation is a chain; each collective starts after one of its nodes and is needed by a later one."""
+    count = data.draw(st.integers(2, 12))
+    durations_us = data.draw(st.lists(st.integers(0, 50), min_size=count, max_size=count).filter(any))
+    places = st.tuples(st.integers(0, count - 1), st.integers(1, count), st.integers(1, 100_000))
+    collectives = sorted(data.draw(st.lists(places, min_size=1, max_size=5)))
+    needed: list[list[int]] = [[] for _ in range(count)]
+    for number, (after, by, _) in enumerate(collectives):
+        if after < by < count:
+            needed[by].append(count + number)
+    nodes = [
+        compute(node, us, *([node - 1] if node else []), *needed[node]) for node, us in enumerate(durations_us)
+    ] + [reduce(count + number, size, after) for number, (after, _, size) in enumerate(collectives)]
+    coarse = of_a_rank(tmp_path_factory.mktemp("traces"), nodes)
+    fine = [
+        ComputeTask(
+            name=f"c{node}",
+            duration_ns=1000 * us,
+            after=(*([f"c{node - 1}"] if node else []), *(f"r{each - count}" for each in needed[node])),
+        )
+        for node, us in enumerate(durations_us)
+    ] + [
+        AllReduceTask(
+            name=f"r{number}", message_bytes=size, after=(f"c{after}", *([f"r{number - 1}"] if number else []))
+        )
+        for number, (after, _, size) in enumerate(collectives)
+    ]
+    assert _starts(coarse) == _starts(IterationDag(tuple(fine)))
+
+
+def _starts(dag: IterationDag) -> tuple[int, list[int]]:
+    """Return the length of an iteration and when its collectives start."""
+    alone = timed_alone(dag, 2, Card(gbps=8.0, latency_us=3.0))
+    collectives = [number for number, task in enumerate(dag.tasks) if isinstance(task, CollectiveTask)]
+    return alone.iteration_ns, sorted(alone.begins_ns[number] for number in collectives)
+
+
+def test_a_long_trace_is_read_in_pieces(tmp_path: Path) -> None:
+    recorded = read_iteration([large_trace(tmp_path / "large.0.et", 30_000)], num_ranks=8)
+    assert (recorded.nodes, len(recorded.dag.tasks)) == (30_000, 60)
+    assert recorded.dag.compute_ns == 1000 * sum(node % 13 for node in range(30_000) if node % 1000 != 999)
+
+
+BAD: dict[str, tuple[list[bytes], tuple[str, ...]]] = {
+    "unknown kind": ([compute(0, 1), chakra_node(5, 42)], ("node 5", "field type: is 42", "1 (metadata) to 7")),
+    "no kind": ([chakra_node(5, 0)], ("node 5", "field type: is 0")),
+    "negative duration": ([compute(3, -7)], ("node 3", "field duration_micros: is -7", "expected microseconds")),
+    "only zero durations": ([compute(0, 0), reduce(1, 8, 0)], ("field duration_micros: no node takes time",)),
+    "unknown collective": ([reduce(4, 8, comm_type=3)], ("node 4", "field comm_type: is 3", "0 (all-reduce)")),
+    "no collective type": (
+        [chakra_node(4, COLLECTIVE, attributes={"comm_size": 8})],
+        ("node 4", "field comm_type: is missing"),
+    ),
+    "empty collective": ([compute(0, 1), reduce(4, 0)], ("node 4", "field comm_size: is 0", "bytes")),
+    "text for a size": ([compute(0, 1), reduce(4, 0, comm_size="8")], ("node 4", "field comm_size: is 8")),
+    "cycle": (
+        [compute(0, 1, 2), compute(1, 1, 0), compute(2, 1, 1), reduce(3, 8, 2)],
+        ("field data_deps", "wait for each other", "expected no cycle"),
+    ),
+    "same id": ([compute(6, 1), compute(6, 1)], ("node 6", "its id occurs twice")),
+    "no collective": ([compute(0, 1)], ("holds no collective",)),
+    "unknown group": ([compute(0, 1), reduce(1, 8, 0, pg_name="7")], ("field pg_name", "'7' is defined nowhere")),
+    "send to itself": (
+        [chakra_node(1, SEND, attributes={"comm_dst": 0, "comm_size": 8})],
+        ("node 1", "field comm_dst: is 0", "another rank"),
+    ),
+    "groups that are none": (
+        [chakra_node(1, METADATA, name="## process_group:init ##", inputs='[{"pg_name": "0", "ranks": [1, 1]}]')],
+        ("node 1", "ranks are [1, 1]", "different whole numbers"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_node_is_named_with_file_and_field(tmp_path: Path, case: str) -> None:
+    nodes, parts = BAD[case]
+    refused(tmp_path, parts, lambda: read(tmp_path, nodes, num_ranks=2))
+
+
+def refused(folder: Path, parts: tuple[str, ...], action: Any) -> None:
+    with pytest.raises(InputError) as error:
+        action()
+    for part in ("job.0.et", *parts):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+DAMAGED = {
+    "cut off": (lambda whole: whole[:-3], ("byte ", "the last record is cut off")),
+    "cut off in a length": (lambda whole: whole + b"\xff", ("the last record is cut off",)),
+    "text": (lambda _: b'{"traceEvents": []}' * 20, ("GlobalMetadata", "Chakra")),
+    "empty": (lambda _: b"", ("is empty",)),
+    "a huge record": (lambda whole: whole + b"\xff" * 9 + b"\x01", ("a record of", "bytes begins")),
+    "only metadata": (lambda whole: whole[:8], ("holds no nodes",)),
+    "wrong wire type": (lambda whole: whole + b"\x02\x0b\x01", ("node 4 of the file", "wire type 3")),
+    "a field too long": (lambda whole: whole + b"\x03\x12\x7fa", ("node 4 of the file", "longer than its node")),
+    "a number too long": (lambda whole: whole + b"\x0c\x08" + b"\xff" * 11, ("node 4", "more than 64 bits")),
+    "zipped and cut off": (lambda whole: gzip.compress(whole * 50)[:-20], ("cannot be read",)),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_file_is_refused_in_a_line(tmp_path: Path, case: str) -> None:
+    damage, parts = DAMAGED[case]
+    (path,) = ranks(tmp_path, SERIAL)
+    path.write_bytes(damage(path.read_bytes()))
+    refused(tmp_path, parts, lambda: read_iteration([path], num_ranks=2))
+
+
+def test_every_way_to_cut_a_file_off_is_noticed(tmp_path: Path) -> None:
+    (path,) = ranks(tmp_path, SERIAL)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError):
+            read_iteration([path], num_ranks=2)
+
+
+def test_a_file_of_10_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (path,) = ranks(tmp_path, SERIAL)
+    os.truncate(path, 10 * 10**9)
+    refused(tmp_path, ("is larger than 4,295 MB", "expected"), lambda: read_iteration([path], num_ranks=2))
+
+
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    files = ranks(tmp_path, *[SERIAL] * 4)
+    refused(
+        tmp_path, ("rank 2 is missing (3 of 4 files)",), lambda: read_iteration([*files[:2], files[3]], num_ranks=4)
+    )
+
+
+def test_how_many_ranks_there_are_must_be_known(tmp_path: Path) -> None:
+    refused(tmp_path, ("does not tell how many ranks",), lambda: read(tmp_path, SERIAL))
+
+
+@pytest.mark.parametrize(
+    ("other", "parts"),
+    [
+        ([*SERIAL[:2], reduce(2, 8, 1)], ("collective 1: input_bytes is 8, on rank 0 50331648",)),
+        ([*SERIAL[:2], reduce(2, 48 * MIB, 1, comm_type=7)], ("collective 1: kind is reduce-scatter", "all-reduce")),
+        ([*SERIAL, reduce(3, 8, 2)], ("takes part in 2 collectives, rank 0 in 1",)),
+    ],
+)
+def test_ranks_that_disagree_are_named(tmp_path: Path, other: list[bytes], parts: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        read(tmp_path, SERIAL, other)
+    for part in ("job.1.et: in group of all ranks, rank 1", *parts):
+        assert part in str(error.value)
+
+
+def test_ranks_that_wait_for_each_other_in_a_circle_are_refused(tmp_path: Path) -> None:
+    """Two messages, each sent only after the other has come."""
+    nodes = []
+    for rank in (0, 1):
+        receive = chakra_node(0, RECEIVE, attributes={"comm_src": 1 - rank, "comm_size": 8})
+        send = chakra_node(2, SEND, after=[1], attributes={"comm_dst": 1 - rank, "comm_size": 8})
+        nodes.append([receive, compute(1, 5, 0), send])
+    with pytest.raises(InputError, match="form a cycle"):
+        read(tmp_path, *nodes)
+
+
+def test_one_rank_stands_for_all_only_if_its_groups_are_of_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="group 'a' of 2 of the 4 ranks; expected a file a rank"):
+        read(tmp_path, stage(True, "a"))

@@ -1,0 +1,235 @@
+"""Real training on two gloo ranks, recorded: python -m pytest -m torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, run
+
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.merging import RecordedIteration
+from ddlsched.training.recorded.reading import read_iteration
+from ddlsched.training.recording.launching import _environment, _free_port, run_recorded
+from ddlsched.workload.dag import CollectiveTask, ComputeTask
+
+pytestmark = pytest.mark.torch
+
+BEGIN = """
+import sys
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+torch.manual_seed(rank)
+inputs, labels = torch.randn(16, 64), torch.randint(0, 10, (16,))
+torch.manual_seed(7)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+"""
+TRAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+if rank == 0 and len(sys.argv) > 1:
+    with open(sys.argv[1], "w") as file:
+        file.write(repr([value.tolist() for value in model.state_dict().values()]))
+distributed.destroy_process_group()
+"""
+DDP = BEGIN + "model = DistributedDataParallel(model, bucket_cap_mb=0.1)\n" + TRAIN
+PARAMETERS = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
+
+
+def recorded(folder: Path, text: str, *arguments: str) -> RecordedIteration:
+    script = folder / "train.py"
+    script.write_text(text)
+    return read_iteration(run_recorded(script, arguments, folder / "kept", ranks=2, skip=3, most_steps=1000))
+
+
+def collectives(iteration: RecordedIteration) -> list[tuple[str, float]]:
+    return [(task.kind, task.message_bytes) for task in iteration.dag.tasks if isinstance(task, CollectiveTask)]
+
+
+def test_buckets_of_ddp_are_cut_out_of_backward_and_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    iteration = recorded(tmp_path, DDP, str(tmp_path / "with.txt"))
+    sizes = [size for _, size in collectives(iteration)]
+    assert sum(sizes) == 4 * PARAMETERS
+    assert len(sizes) == 2
+    assert (iteration.num_ranks, iteration.steps, iteration.classes) == (2, 5, ((0, 1),))
+    phases = [task.name.split("-")[0] for task in iteration.dag.tasks if isinstance(task, ComputeTask)]
+    assert (phases[0], phases[-1], set(phases)) == ("forward", "optimizer", {"forward", "backward", "optimizer"})
+    port = _free_port()
+    command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "without.txt")]
+    plain = [subprocess.Popen(command, env=_environment(rank, 2, "127.0.0.1", port)) for rank in range(2)]
+    assert [process.wait() for process in plain] == [0, 0]
+    assert (tmp_path / "with.txt").read_text() == (tmp_path / "without.txt").read_text()
+
+
+def test_a_compressing_hook_of_the_script_is_kept_and_its_bytes_count(tmp_path: Path) -> None:
+    hook = (
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook\n"
+        "model = DistributedDataParallel(model)\nmodel.register_comm_hook(None, fp16_compress_hook)\n"
+    )
+    assert collectives(recorded(tmp_path, BEGIN + hook + TRAIN)) == [("all-reduce", 2 * PARAMETERS)]
+
+
+def test_fully_sharded_training_gathers_and_scatters(tmp_path: Path) -> None:
+    shard = "from torch.distributed.fsdp import fully_shard\nfully_shard(model[2])\nfully_shard(model)\n"
+    found = collectives(recorded(tmp_path, BEGIN + shard + TRAIN))
+    inner, outer = 4 * (256 * 256 + 256), 4 * (PARAMETERS - 256 * 256 - 256)
+    # The layer inside is gathered again for backward, and only it: the outer one keeps its parameters.
+    assert sorted(found) == sorted(
+        [("all-gather", inner)] * 2 + [("all-gather", outer), ("reduce-scatter", inner), ("reduce-scatter", outer)]
+    )
+
+
+EVERY_KIND = """
+one = distributed.new_group([0, 1])
+values, halves = torch.ones(1000), torch.ones(500)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    distributed.all_reduce(values)
+    work = distributed.all_reduce(values, group=one, async_op=True)
+    model(inputs).sum().backward()
+    work.wait()
+    distributed.all_gather_into_tensor(torch.empty(2000), values)
+    distributed.reduce_scatter_tensor(halves, values)
+    distributed.all_to_all_single(torch.empty(1000), values)
+    distributed.broadcast(values, 0)
+    distributed.barrier()
+    if rank == 0:
+        distributed.send(values, 1)
+    else:
+        distributed.recv(values, 0)
+    optimizer.step()
+distributed.destroy_process_group()
+"""
+
+
+def test_every_collective_that_a_script_calls_is_recorded(tmp_path: Path) -> None:
+    iteration = recorded(tmp_path, BEGIN + EVERY_KIND)
+    assert sorted(collectives(iteration)) == sorted(
+        [
+            ("all-reduce", 4000.0),
+            ("all-reduce", 4000.0),
+            ("all-reduce", 0.0),  # the barrier
+            ("all-gather", 8000.0),
+            ("reduce-scatter", 4000.0),
+            ("all-to-all", 4000.0),
+            ("broadcast", 4000.0),
+            ("send", 4000.0),
+        ]
+    )
+    in_background = next(
+        task for task in iteration.dag.tasks if isinstance(task, CollectiveTask) and task.name == "all-reduce-2"
+    )
+    waiting = next(task for task in iteration.dag.tasks if "all-reduce-2" in task.after)
+    assert in_background.after != waiting.after  # backward runs between its call and its wait
+
+
+PAST = """
+from torch.distributed import _functional_collectives as functional
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    distributed.all_reduce(inputs)
+    functional.all_reduce(labels.float(), "sum", distributed.group.WORLD).sum()
+    model(inputs).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_collective_that_goes_past_the_recorder_ends_the_script_with_its_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match=r"train.py: rank \d ended with status 1"):
+        recorded(tmp_path, BEGIN + PAST)
+    said = capfd.readouterr().err
+    assert "ddlsched: error: record: collectives that go past the functions of torch.distributed" in said
+    assert "c10d::allreduce_ (2, 1 seen)" in said
+
+
+def test_a_model_with_unused_parameters_is_recorded(tmp_path: Path) -> None:
+    ddp = "model = DistributedDataParallel(model, find_unused_parameters=True)\n"
+    assert collectives(recorded(tmp_path, BEGIN + ddp + TRAIN)) == [("all-reduce", 4.0 * PARAMETERS)]
+
+
+def test_command_writes_job_recordings_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(DDP)
+    done = run("record", "--out", "job.json", "--keep", "kept", "--chart", "chart", "--json", "train.py", "w.txt")
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert sum(each["input_bytes"] for each in found["variation"]["collectives"]) == 4 * PARAMETERS
+    spread = found["variation"]["step_s"]
+    assert 0 < spread["p5"] <= spread["p50"] <= spread["p95"]
+    assert Path("w.txt").exists()  # the script's own argument
+    assert Path("chart.png").stat().st_size > 5000
+    again = run("import-training", "kept/0.recording.json", "kept/1.recording.json", "--out", "again.json")
+    assert again.exit_code == 0, again.stderr
+    assert Path("again.json").read_text() == Path("job.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("raise SystemExit(3)", ("train.py: rank ", "ended with status 3", "expected a script that ends")),
+        (BEGIN, ("train.py: rank ", "ended with status 1")),
+        (BEGIN + "distributed.reduce(inputs, 0)", ("ended with status 1",)),
+        (BEGIN + TRAIN, ("ended with status 1",)),  # each rank for itself
+    ],
+)
+def test_a_script_that_cannot_be_recorded_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, parts: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(text)
+    refused(run("record", "--out", "job.json", "train.py"), *parts)
+
+
+def test_a_rank_without_steps_says_so(tmp_path: Path) -> None:
+    from ddlsched.training.recording import record
+
+    recorder = record(tmp_path)
+    with pytest.raises(InputError, match="no step was recorded"):
+        recorder.end()
+    with pytest.raises(InputError, match="skip is 0; expected a whole number from 1"):
+        record(tmp_path, skip=0)
+
+
+def test_moments_of_a_gpu_are_told_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU here: events that answer as those of one would."""
+    import torch
+
+    from ddlsched.training.recording.moments import CudaClock
+
+    class Event:
+        count = 0
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            Event.count += 1
+            self.at_ms = 0.25 * Event.count
+
+        def record(self) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.at_ms - self.at_ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    clock = CudaClock()
+    first, second = clock.moment(), clock.moment()
+    assert clock.ns(second) - clock.ns(first) == 250_000

@@ -2,8 +2,8 @@
 Two jobs that meet
 ==================
 
-Two jobs of three GPUs reach into the middle one of three servers, and share its network card. Where both send at once, each is slower. A
-policy that lets one wait delays it once; from then on each sends while the other computes.
+Two jobs of three GPUs reach into the middle one of three servers, and share its network card. Where both send at
+once, each is slower. A policy that lets one wait delays it once; from then on each sends while the other computes.
 """
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
@@ -29,11 +29,9 @@ with in_style():
     figure, axes = new_figure(2.1, width_inches=6.5)
     for place, (_, lines) in enumerate(rows):
         for kind, colour in (("compute", PALETTE["sky"]), ("transfer", PALETTE["vermillion"])):
-            spans = lines[lines["kind"] == kind].drop_duplicates(["start_ns", "end_ns"])
-            bars = [(start / 1e9, (end - start) / 1e9) for start, end in zip(spans["start_ns"], spans["end_ns"])]
-            axes.broken_barh(
-                bars, (place - 0.3, 0.6), color=colour, edgecolor="white", linewidth=0.6, label=kind if place == 0 else None
-            )
+            spans_s = lines.loc[lines["kind"] == kind, ["start_ns", "end_ns"]].drop_duplicates().to_numpy() / 1e9
+            bars = [(start_s, end_s - start_s) for start_s, end_s in spans_s]
+            axes.broken_barh(bars, (place - 0.3, 0.6), color=colour, edgecolor="white", linewidth=0.6)
     axes.set(yticks=range(len(rows)), yticklabels=[label for label, _ in rows], xlabel="Time (s)", xlim=(0, 2.3))
     axes.invert_yaxis()
     axes.legend(["computes", "sends"], loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=2, frameon=False)

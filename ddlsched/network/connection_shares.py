@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
-from ddlsched.network.rates import slowest_link_bytes_per_s, weighted_max_min
+from ddlsched.network.rates import crossings, slowest_link_bytes_per_s, weighted_max_min
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.topology import Link
 
@@ -66,7 +66,8 @@ class ConnectionShares(SizeShares):
             bound = bounds.setdefault((transfer.job.number, transfer.links), -1 - len(bounds))
             slowest = slowest_link_bytes_per_s(transfer, alone)
             free[bound] = slowest / (1.0 + self.wait * (len(transfer.servers) - 1))
-            bounded.append(_Bounded(transfer.servers, (*transfer.links, bound), (*transfer.shares, 1.0)))
+            parts = (*(part for _, part in crossings(transfer)), 1.0)
+            bounded.append(_Bounded(transfer.servers, (*transfer.links, bound), parts))
         return weighted_max_min(bounded, weights, free)
 
 

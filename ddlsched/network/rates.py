@@ -18,6 +18,7 @@ __all__ = [
     "LEVELS",
     "contention_form",
     "counted_weight",
+    "crossings",
     "message_parts",
     "rates_of",
     "refuse_bad_parts",
@@ -91,11 +92,11 @@ def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: S
         return list(model.rates(active, waiting, links))
     if form == "link_rate":
         shared = shared_links(active, links)
-        return [min(model.link_rate(flow, shared[link]) / part for link, part in _crossings(flow)) for flow in active]
+        return [min(model.link_rate(flow, shared[link]) / part for link, part in crossings(flow)) for flow in active]
     return _shares(model, active, links)
 
 
-def _crossings(flow: Any) -> Iterator[tuple[int, float]]:
+def crossings(flow: Any) -> Iterator[tuple[int, float]]:
     """Return each link that a transfer crosses, with the part of its bytes that it moves over it: all, if untold."""
     return zip(flow.links, getattr(flow, "shares", None) or (1.0,) * len(flow.links), strict=True)
 
@@ -103,7 +104,7 @@ def _crossings(flow: Any) -> Iterator[tuple[int, float]]:
 def slowest_link_bytes_per_s(flow: Any, bytes_per_s: Mapping[int, float]) -> float:
     """Return how fast a transfer goes if each of its links carries so much, all of it for this transfer."""
     parts: dict[int, float] = {}
-    for link, part in _crossings(flow):
+    for link, part in crossings(flow):
         parts[link] = parts.get(link, 0.0) + part
     return min(bytes_per_s[link] / part for link, part in parts.items())
 
@@ -116,7 +117,7 @@ def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[fl
     levels = [model.level(flow) for flow in active]
     weights = [counted_weight(model.weight(flow)) for flow in active]
     units = [
-        [(link, weight if part == 1.0 else _whole_units(weight * part)) for link, part in _crossings(flow)]
+        [(link, weight if part == 1.0 else _whole_units(weight * part)) for link, part in crossings(flow)]
         for flow, weight in zip(active, weights, strict=True)
     ]
     for level in sorted(set(levels)):
@@ -137,7 +138,7 @@ def weighted_max_min(active: Sequence[Flow], weights: Sequence[float], free: Map
     The link of the least share a unit of weight is filled first, ties by number. For models that have ``rates``.
     """
     result = [0.0] * len(active)
-    units = [[(link, w * part) for link, part in _crossings(flow)] for flow, w in zip(active, weights, strict=True)]
+    units = [[(link, w * part) for link, part in crossings(flow)] for flow, w in zip(active, weights, strict=True)]
     _fill(list(range(len(active))), active, weights, units, dict(free), result)
     return result
 
@@ -166,5 +167,5 @@ def _fill(
         for i in [i for i in members if i in left and tightest in active[i].links]:
             result[i] = weights[i] * share
             left.remove(i)
-            for link, part in _crossings(active[i]):
+            for link, part in crossings(active[i]):
                 free[link] = max(free[link] - result[i] * part, 0.0)

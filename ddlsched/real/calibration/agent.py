@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.protocol import (
+from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
+from ddlsched.real.wire.handshake import (
     Address,
     ConnectionEndedError,
     answer_handshake,
@@ -21,8 +22,7 @@ from ddlsched.real.calibration.protocol import (
     receive,
     send,
 )
-from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
-from ddlsched.real.calibration.unproven import Unproven
+from ddlsched.real.wire.listener import Unproven
 from ddlsched.units import is_whole
 
 __all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "Agent", "Request"]

@@ -17,8 +17,8 @@ import numpy as np
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.protocol import Address, connect, receive, send
 from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S
+from ddlsched.real.wire.handshake import Address, connect, receive, send
 from ddlsched.units import is_whole
 
 __all__ = ["Measured", "Settings", "measure", "write_measurements"]

@@ -9,7 +9,7 @@ import time
 import numpy as np
 
 from ddlsched.errors import MeasurementError
-from ddlsched.real.calibration.protocol import exactly
+from ddlsched.real.wire.handshake import exactly
 
 __all__ = ["ITEM_BYTES", "all_reduce", "timed_all_reduce"]
 

@@ -137,7 +137,7 @@ def calibrate_agent(
 ) -> None:
     """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
     from ddlsched.real.calibration.agent import Agent
-    from ddlsched.real.calibration.protocol import parse_address, read_token
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     agent = Agent(
         parse_address(address, any_port=True), read_token(token_file), most_bytes=round(memory_mb * 1e6), tell=notice
@@ -176,7 +176,7 @@ def _measured(
     from rich.progress import track
 
     from ddlsched.real.calibration.measure import Settings, measure, write_measurements
-    from ddlsched.real.calibration.protocol import parse_address, read_token
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     if token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.protocol import Address, answer_handshake
-from ddlsched.real.calibration.unproven import Unproven
-from ddlsched.real.gate.channel import Channel, ChannelEndedError
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.gate.membership import Membership
+from ddlsched.real.wire.channel import Channel, ChannelEndedError
+from ddlsched.real.wire.handshake import Address, answer_handshake
+from ddlsched.real.wire.listener import Unproven
 from ddlsched.units import NS_PER_S
 
 __all__ = ["GateService"]

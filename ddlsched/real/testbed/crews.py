@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.gate.channel import Channel
 from ddlsched.real.gate.live_jobs import Rank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.wire.channel import Channel
 
 __all__ = ["NamespaceCrew", "WorkerCrew", "refuse_missing_torch"]
 

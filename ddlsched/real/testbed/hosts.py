@@ -1,6 +1,6 @@
 """Workers on several real hosts: an agent on each, which whoever knows the token may ask for workers.
 
-The handshake is that of ``ddlsched calibrate-agent`` (:mod:`ddlsched.real.calibration.protocol`). Every
+The handshake is that of ``ddlsched calibrate-agent`` (:mod:`ddlsched.real.wire.handshake`). Every
 connection to an agent becomes the channel of one worker, so that the gate listens nowhere; a worker ends with its
 connection. All-reduces go between the hosts themselves, neither encrypted nor proven, as gloo does.
 """
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ddlsched.errors import InputError, MeasurementError, TestbedError
-from ddlsched.real.calibration.protocol import Address, answer_handshake, connect
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
+from ddlsched.real.wire.handshake import Address, answer_handshake, connect
 
 __all__ = ["MOST_UNPROVEN", "MOST_WORKERS", "Agent", "HostCrew"]
 

@@ -19,14 +19,14 @@ from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration import agent as agent_module
-from ddlsched.real.calibration import protocol
 from ddlsched.real.calibration.agent import Agent, Request
 from ddlsched.real.calibration.fit import FORMS, fit_constants
 from ddlsched.real.calibration.measure import Settings, measure, write_measurements
 from ddlsched.real.calibration.measurements import Measurements, read_measurements
-from ddlsched.real.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
 from ddlsched.real.calibration.ring import all_reduce
-from ddlsched.real.calibration.unproven import MOST_OF_A_PEER, Unproven
+from ddlsched.real.wire import handshake as protocol
+from ddlsched.real.wire.handshake import Address, _proof, connect, parse_address, read_token, receive, send
+from ddlsched.real.wire.listener import MOST_OF_A_PEER, Unproven
 
 TOKEN = b"a token for tests only"
 
@@ -277,7 +277,7 @@ def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
 
 def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
-    read = "import sys, pathlib; from ddlsched.real.calibration.protocol import read_token as read; "
+    read = "import sys, pathlib; from ddlsched.real.wire.handshake import read_token as read; "
     script = f"{sys.executable} -c '{read} print(read(pathlib.Path(sys.argv[1])))' <(cat token)"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{TOKEN!r}\n"

@@ -15,7 +15,7 @@ from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.gate import Gate, GateSettings
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.loop import ChannelRank, run_gate
-from ddlsched.real.testbed.reducer import Ended
+from ddlsched.real.testbed.gloo import Ended
 from ddlsched.real.testbed.worker import Worker
 from ddlsched.real.wire.channel import Channel
 from ddlsched.workload.dag import DataParallelIteration

@@ -131,12 +131,12 @@ def agent(
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
     from ddlsched.real.testbed.crews import refuse_missing_torch
-    from ddlsched.real.testbed.hosts import Agent
+    from ddlsched.real.testbed.hosts import WorkerAgent
     from ddlsched.real.wire.handshake import parse_address, read_token
 
     token = read_token(token_file)
     refuse_missing_torch()
-    listening = Agent(parse_address(address, any_port=True), token, tell=notice)
+    listening = WorkerAgent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
 

@@ -14,7 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InvalidDecisionError, PluginError, TestbedError
 from ddlsched.real.gate import watch
 from ddlsched.real.gate.loop import ChannelRank
-from ddlsched.real.testbed.reducer import Ended
+from ddlsched.real.testbed.gloo import Ended
 from ddlsched.real.wire.channel import Channel, ChannelEndedError
 
 TWO = Cluster(num_servers=2, gpus_per_server=1)

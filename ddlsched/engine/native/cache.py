@@ -23,7 +23,7 @@ from typing import Any
 from numba.core import caching
 from numba.core.ccallback import CFunc
 
-from ddlsched.engine.loop.state import ENTRY_SIGNATURE
+from ddlsched.engine.native.state import ENTRY_SIGNATURE
 
 __all__ = ["cache_folder", "kept_entry"]
 

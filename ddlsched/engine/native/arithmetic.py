@@ -15,8 +15,8 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from ddlsched.policies.compiling.careful import sum_step
-from ddlsched.policies.compiling.comparisons import (
+from ddlsched.engine.native.careful import sum_step
+from ddlsched.engine.native.comparisons import (
     contains,
     equal,
     equal_wholes,
@@ -28,7 +28,7 @@ from ddlsched.policies.compiling.comparisons import (
     same_object,
     whole_index,
 )
-from ddlsched.policies.compiling.number_functions import (
+from ddlsched.engine.native.number_functions import (
     absolute,
     any_number,
     ceiling,
@@ -48,7 +48,7 @@ from ddlsched.policies.compiling.number_functions import (
     truncate,
     truth,
 )
-from ddlsched.policies.compiling.operators import add, divide, floor_divide, multiply, remainder, subtract
+from ddlsched.engine.native.operators import add, divide, floor_divide, multiply, remainder, subtract
 
 __all__ = ["NAMESPACE"]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import ZERO, Contention, Door, TransferState
-from ddlsched.engine.loop.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.sharing_binding import settle_binding
-from ddlsched.engine.loop.sharing_covers import settle_covers
-from ddlsched.engine.loop.sharing_forecast import count_units
-from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
-from ddlsched.engine.loop.sharing_solver import fill, leave_filling
-from ddlsched.engine.loop.transfers import most_sharing, set_rate, touch_link
+from ddlsched.engine.loop.sharing.binding import settle_binding
+from ddlsched.engine.loop.sharing.covers import settle_covers
+from ddlsched.engine.loop.sharing.forecast import count_units
+from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
+from ddlsched.engine.loop.sharing.solver import fill, leave_filling
+from ddlsched.engine.loop.sharing.touched_links import forget_touched_links, touch_link
+from ddlsched.engine.loop.transfers import most_sharing, set_rate
+from ddlsched.engine.native.jit import called_by_address, called_from_python, njit
+from ddlsched.engine.records.field_values import ZERO, Contention, Door, TransferState
 
 
 @njit
@@ -205,15 +206,6 @@ def count_sharing(s):
                 transfer.stamp = run.stamp
                 set_rate(s, entry.transfer, transfer.new_rate, most_sharing(s, transfer))
             e = entry.next
-
-
-@njit
-def forget_touched_links(s):
-    run = s.run[0]
-    for place in range(run.num_touched_links):
-        s.links[s.touched_links[place]].touched = 0
-    run.num_touched_links = 0
-    run.rerate = 0
 
 
 @called_from_python

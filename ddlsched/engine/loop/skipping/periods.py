@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, ZERO, Door
-from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.order import goes_before, write_key
-from ddlsched.engine.loop.period_snapshots import COMPARING, SAVING, snapshot_words, walk
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, snapshot_words, walk
 from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
+from ddlsched.engine.native.jit import called_by_address, njit
+from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door
 
 MOST_JOBS = 16
 """Larger components are left alone: their state seldom recurs."""

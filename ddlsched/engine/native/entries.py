@@ -16,19 +16,34 @@ import numpy as np
 from llvmlite import ir
 from numba import from_dtype
 from numba.core import cgutils, types
-from numba.core.errors import TypingError
+from numba.core.errors import NumbaError, TypingError
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-import ddlsched.engine.compiled.path_views  # noqa: F401 (tells numba what views offer, as those that it imports do)
-from ddlsched.engine.compiled.view_types import flow_at, job_at, link_at, loads_at, root_view, transfer_at
-from ddlsched.engine.loop.codes import FAILED, KEY_WORDS
-from ddlsched.engine.loop.state import state_at
+from ddlsched.engine.native.compiler import compiled_function, reason_of
+from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.operators import divide_wholes
+from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.view_types import (
+    FLOW,
+    JOB,
+    LINK,
+    LOADS,
+    NETWORK,
+    TRANSFER,
+    flow_at,
+    job_at,
+    link_at,
+    loads_at,
+    root_view,
+    transfer_at,
+)
+from ddlsched.engine.records.field_values import FAILED, KEY_WORDS
 from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
-from ddlsched.policies.compiling.kinds import typed
-from ddlsched.policies.compiling.operators import divide_wholes
+from ddlsched.policies.compiling.program import Program
+from ddlsched.policies.compiling.source import CannotCompileError
 
-__all__ = ["METHODS", "entry_function", "key_types"]
+__all__ = ["typed_entry"]
 
 
 @intrinsic
@@ -71,10 +86,10 @@ def _record_at(dtype: np.dtype[Any]) -> Any:
 # --- keys: a number or a tuple of numbers, as whole numbers that are ordered alike
 
 
-def key_types(key: Any) -> list[Any]:
+def _key_types(key: Any) -> list[Any]:
     """Return the types of the numbers that a key holds, in their order."""
     if isinstance(key, types.BaseTuple):
-        return [kind for part in key for kind in key_types(part)]
+        return [kind for part in key for kind in _key_types(part)]
     return [key]
 
 
@@ -230,7 +245,7 @@ def _path(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
     return entry
 
 
-METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
+_METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
     "key": (_order_key, None),
     "transfer_key": (_transfer_key, None),
     "admit": (_admit, types.Boolean),
@@ -242,7 +257,7 @@ METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
 """For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
 
 
-def entry_function(
+def _entry_function(
     method: str, function: Any, dtype: np.dtype[Any], reads: frozenset[str], predicted: bool
 ) -> Callable[..., Any]:
     """Return the entry of a compiled method, to be compiled with :data:`ENTRY_SIGNATURE`.
@@ -250,8 +265,51 @@ def entry_function(
     A key that does not read the time is not given it: the division is a twentieth of a run. ``predicted`` is the
     flavour of the views that it is given.
     """
-    make, _ = METHODS[method]
+    make, _ = _METHODS[method]
     network_of = root_view(predicted)
     if method == "key" and "now_s" not in reads:
         return _order_key(function, _record_at(dtype), network_of, _no_time)
     return make(function, _record_at(dtype), network_of)
+
+
+def typed_entry(program: Program, method: str, predicted: bool) -> tuple[Any, int, bool]:
+    """Compile a method and return its entry's Python function, the words of its key, and whether the first is whole.
+
+    Parameters
+    ----------
+    predicted
+        Whether its views are of the flavour with predicted lengths of jobs.
+
+    Raises
+    ------
+    CannotCompileError
+        With file, line, construct and why.
+    """
+    job, transfer, link, network, flow, loads = (
+        view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK, FLOW, LOADS)
+    )
+    given = {
+        "key": (job, types.float64),
+        "transfer_key": (transfer, network),
+        "admit": (transfer, network),
+        "link_rate": (transfer, link),
+        "weight": (transfer,),
+        "level": (transfer,),
+        "path": (flow, loads),
+    }[method]
+    try:
+        function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
+        (answered,) = (overload.signature.return_type for overload in function.overloads.values())
+        _, expected = _METHODS[method]
+        kinds = _key_types(answered) if expected is None else [answered]
+        # With arrays a truth value may be numpy's, which is no number.
+        numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))
+        allowed = numbers if expected is None else (expected,)
+        if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
+            what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
+            raise CannotCompileError(program.first_line, method, f"answers {answered}; {what} can be compiled")
+        entry = _entry_function(method, function, program.fields.dtype, program.reads, predicted)
+    except NumbaError as error:
+        raise reason_of(error, program) from None
+    words = len(kinds) if expected is None else 0
+    return entry, words, words > 0 and isinstance(kinds[0], types.Integer | types.Boolean)

@@ -24,8 +24,8 @@ early, or to wake too many links, costs time only: what is filled anew is filled
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import (
+from ddlsched.engine.loop.sharing.due_heap import drop_due
+from ddlsched.engine.loop.sharing.forecast import (
     catch_up,
     enter_level,
     entry_after_cursor,
@@ -37,7 +37,7 @@ from ddlsched.engine.loop.sharing_forecast import (
     subtract,
     wake,
 )
-from ddlsched.engine.loop.sharing_heap import drop_due
+from ddlsched.engine.native.jit import njit
 
 
 @njit

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import TransferState
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.tasks import should_be_lockstep
 from ddlsched.engine.loop.time_accounts import count_time
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import TransferState
 
 COMPARING, SAVING = np.int64(0), np.int64(1)
 

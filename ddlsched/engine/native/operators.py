@@ -11,7 +11,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
-from ddlsched.policies.compiling.kinds import kind_of, raise_if, refusal, typed
+from ddlsched.engine.native.number_kinds import kind_of, raise_if, refusal, typed
 
 __all__ = ["MOST_EXACT", "add", "divide", "divide_wholes", "floor_divide", "multiply", "remainder", "subtract"]
 

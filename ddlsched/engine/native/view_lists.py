@@ -8,7 +8,8 @@ from typing import Any
 from numba.core import types
 from numba.extending import overload, register_jitable
 
-from ddlsched.engine.compiled.view_types import (
+from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.view_types import (
     CABLE,
     TRANSFER,
     ListType,
@@ -21,7 +22,6 @@ from ddlsched.engine.compiled.view_types import (
     state_of,
     transfer_at,
 )
-from ddlsched.policies.compiling.kinds import typed
 
 __all__ = ["make_crossed", "make_links", "make_numbers", "make_paths", "make_transfers", "take_scratch"]
 

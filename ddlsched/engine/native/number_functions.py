@@ -10,9 +10,9 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload, register_jitable
 
-from ddlsched.policies.compiling.comparisons import greater, less
-from ddlsched.policies.compiling.kinds import kind_of, refusal, typed
-from ddlsched.policies.compiling.operators import subtract
+from ddlsched.engine.native.comparisons import greater, less
+from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
+from ddlsched.engine.native.operators import subtract
 
 __all__ = [
     "absolute",

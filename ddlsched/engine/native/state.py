@@ -25,7 +25,7 @@ from numba.extending import (
     unbox,
 )
 
-from ddlsched.engine.loop import layout
+from ddlsched.engine.records import layout
 
 __all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at", "width_of"]
 
@@ -48,7 +48,7 @@ class _RowsModel(models.StructModel):
 
 
 class StateType(types.Type):
-    """The type of :class:`~ddlsched.engine.loop.layout.State` in compiled code."""
+    """The type of :class:`~ddlsched.engine.records.layout.State` in compiled code."""
 
     def __init__(self, arrays):
         self.rows = [RowsType(array.dtype, array.ndim) for array in arrays]

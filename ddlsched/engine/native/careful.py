@@ -10,9 +10,9 @@ import numpy as np
 from numba.core import types
 from numba.extending import overload, register_jitable
 
-from ddlsched.policies.compiling.comparisons import equal, greater, greater_equal, less, less_equal, not_equal
-from ddlsched.policies.compiling.kinds import kind_of, refusal, typed
-from ddlsched.policies.compiling.operators import MOST_EXACT, add, divide, floor_divide, multiply, remainder, subtract
+from ddlsched.engine.native.comparisons import equal, greater, greater_equal, less, less_equal, not_equal
+from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
+from ddlsched.engine.native.operators import MOST_EXACT, add, divide, floor_divide, multiply, remainder, subtract
 
 __all__ = ["CAREFUL", "sum_step"]
 

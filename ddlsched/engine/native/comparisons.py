@@ -11,7 +11,7 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload
 
-from ddlsched.policies.compiling.kinds import kind_of, refusal, typed
+from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
 
 __all__ = [
     "contains",

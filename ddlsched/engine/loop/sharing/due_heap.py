@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.native.jit import njit
 
 
 @njit

@@ -17,7 +17,7 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer
 from numba.extending import intrinsic, models, register_model
 
-from ddlsched.engine.loop.state import STATE
+from ddlsched.engine.native.state import STATE
 
 __all__ = [
     "CABLE",

@@ -11,8 +11,8 @@ for itself stay awake until it starts again.
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.transfers import touch_link
+from ddlsched.engine.loop.sharing.touched_links import touch_link
+from ddlsched.engine.native.jit import njit
 
 
 @njit

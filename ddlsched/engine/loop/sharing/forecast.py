@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_heap import drop_due, put_due
+from ddlsched.engine.loop.sharing.due_heap import drop_due, put_due
+from ddlsched.engine.native.jit import njit
 
 NEGLIGIBLE = 1e-9
 """A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""

@@ -5,10 +5,10 @@ Where a change reaches most of the links anyway, that is up to twice as fast as 
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_forecast import enter_level, gather, rate_on, sort_gathered
-from ddlsched.engine.loop.transfers import touch_link
+from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, sort_gathered
+from ddlsched.engine.loop.sharing.touched_links import touch_link
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ZERO
 
 MOST_LINKS = 40
 """Of a small network."""

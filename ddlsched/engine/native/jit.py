@@ -13,30 +13,62 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core import caching, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
+from numba.core.cgutils import alloca_once, unpack_tuple
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.typing import signature
+from numba.extending import intrinsic
 
-from ddlsched.engine.loop.state import ENTRY_SIGNATURE, call_address, state_at
+from ddlsched.engine.native.state import ENTRY_SIGNATURE, call_address, state_at
 
-__all__ = ["ENGINE_OPTIONS", "called_from_python", "njit", "sources_stamp"]
+__all__ = [
+    "ENGINE_OPTIONS",
+    "address_of",
+    "called_from_python",
+    "caller_of",
+    "njit",
+    "sources_stamp",
+    "stamped_sources",
+]
 
 ENGINE_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 """Nothing in the loop allocates, so reference counting is off: it would cost seven times the loop itself."""
 
 _compiler: Any = numba.njit
-_SOURCES = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[2]
+_SOURCES = (
+    "engine/records",
+    "engine/native",
+    "engine/loop",
+    "policies/transfer_states.py",
+    "policies/queue_features.py",
+)
+"""Files and folders of all that the compiled loop is made of; below, what policies are compiled by as well."""
+_SOURCES_OF_POLICIES = *_SOURCES, "engine/compiled", "policies/compiling", "network/rates.py"
 
 
 @functools.cache
-def sources_stamp() -> str:
-    """Return the hash of all sources of the loop: compiled code is stale as soon as any of them has changed."""
+def sources_stamp(of_policies: bool = False) -> str:
+    """Return the hash of all sources of the loop: compiled code is stale as soon as any of them has changed.
+
+    Parameters
+    ----------
+    of_policies
+        Whether the sources by which policies are compiled belong to it.
+    """
     digest = hashlib.sha256()
-    for path in sorted(_SOURCES.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in stamped_sources(of_policies):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def stamped_sources(of_policies: bool = False) -> list[Path]:
+    """Return the files of which :func:`sources_stamp` is made."""
+    places = [_PACKAGE / place for place in (_SOURCES_OF_POLICIES if of_policies else _SOURCES)]
+    return [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
 
 
 class _Stamped:
@@ -230,3 +262,28 @@ def is_kept(function: CalledFromPython, signature: tuple[Any, ...]) -> bool | No
         return cache._index_key(signature, codegen) in cache._cache_file._load_index()
     except Exception:  # a file that cannot be read is written anew
         return False
+
+
+def address_of(function: CalledFromPython, arguments: tuple[Any, ...]) -> int:
+    """Return where the code lies of a function that was compiled for arguments of these types."""
+    compiled = function.dispatcher.overloads[arguments]
+    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return address
+
+
+def caller_of(answered: Any, given: tuple[Any, ...]) -> Any:
+    """Return what, in compiled code, calls a compiled function by its :func:`address_of` with a tuple of arguments."""
+
+    @intrinsic
+    def call(typing_context: Any, address: Any, arguments: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, sig: Any, values: Any) -> Any:  # noqa: ARG001
+            kind = context.call_conv.get_function_type(answered, given)
+            answer, error = (alloca_once(builder, kind.args[place].pointee) for place in (0, 1))
+            parts = unpack_tuple(builder, values[1], len(given))
+            flat = context.get_arg_packer(given).as_arguments(builder, parts)
+            builder.call(builder.inttoptr(values[0], kind.as_pointer()), [answer, error, *flat])
+            return context.get_dummy_value() if answered is types.void else builder.load(answer)
+
+        return signature(answered, types.int64, types.Tuple(given)), generate
+
+    return call

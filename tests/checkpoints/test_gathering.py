@@ -84,7 +84,6 @@ def test_a_disk_that_is_too_full_is_refused_before_anything_is_copied(
             ctypes.set_errno(code)
 
         def fallocate64(self, *_: object) -> int:
-            asked.append(True)
             return -1
 
     wide = Tensor(name="wide", shape=(30, 12), dtype="F32", cuts=(Cut(dim=1),))

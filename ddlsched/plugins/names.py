@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -50,8 +50,13 @@ def names(kind: Kind) -> list[str]:
 
 @lru_cache
 def _registered(kind: Kind) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind; reading those of all packages takes longer than many a run."""
-    return {point.name: point for point in entry_points(group=f"ddlsched.{kind}")}
+    return {point.name: point for point in _all_entry_points().select(group=f"ddlsched.{kind}")}
+
+
+@lru_cache
+def _all_entry_points() -> EntryPoints:
+    """Return those of all packages, which take longer to read than many a run."""
+    return entry_points()
 
 
 def resolve(kind: Kind, given: object) -> Any:

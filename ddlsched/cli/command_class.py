@@ -17,7 +17,8 @@ DROPPED: Final = {
         "--latency-s": _CONSTANT.format("latency_s"),
         "--per-byte-s": _CONSTANT.format("per_byte_s"),
         "--penalty-per-byte-s": _CONSTANT.format("penalty_per_byte_s"),
-    }
+    },
+    "compare": {"--option": "each option has the flag that it has in simulate now; expected --load-per-byte-s 7.8e-9"},
 }
 """By command, the flags of earlier versions and what to write now."""
 

@@ -7,27 +7,23 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.ineffective_flags import refuse_ineffective
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice, run_status, without_nan
-from ddlsched.cli.run_options import (
-    ClusterOptions,
-    ElasticOptions,
-    KindOptions,
-    NetworkOptions,
-    OutputOptions,
-    PolicyOptions,
-    SpanOptions,
-)
+from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.io.reading import MOST_BYTES
+from ddlsched.options import filled
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
     from ddlsched.results.result import Result
@@ -37,6 +33,30 @@ __all__ = ["simulate"]
 
 _POLICIES = ("placement", "order", "communication", "allocation", "path", "interference")
 """Options that name a policy or a model of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What a run writes and prints."""
+
+    jobs_out: Path | None = option(
+        None,
+        "Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV (empty where the run was "
+        "cut off before).",
+        metavar="FILE.csv",
+    )
+    run_out: Path | None = option(
+        None,
+        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, the workload, and the flags.",
+        metavar="FILE.parquet",
+    )
+    timeline: Path | None = option(
+        None, "Write tasks and transfers as a trace for https://ui.perfetto.dev.", metavar="FILE.json"
+    )
+    timeline_window: str | None = option(
+        None, "Only this part of the timeline, seconds, e.g. 100:160.", metavar="FROM:TO", shown="all"
+    )
+    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
 
 
 @with_options
@@ -50,15 +70,11 @@ def simulate(
             "microsoft-160:scale=0.01 or gen.py:function:parameter=1.",
         ),
     ],
-    cluster: Annotated[Given[ClusterOptions], Panel("Cluster")],
-    kinds: Annotated[Given[KindOptions], Panel("Cluster")],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies")],
-    elastic: Annotated[Given[ElasticOptions], Panel("Elastic jobs, and servers that come and go")],
-    network: Annotated[Given[NetworkOptions], Panel("Network")],
+    options: Annotated[Given[RunOptions], Panel(only_given=True)],
     disturbances: Annotated[
-        Given[Disturbances], Panel("What goes wrong (all drawn from --seed)", metavars={"outages": "FILE.csv"})
+        Given[Disturbances],
+        Panel("What goes wrong (all drawn from --seed)", metavars={"outages": "FILE.csv"}, only_given=True),
     ],
-    span: Annotated[Given[SpanOptions], Panel("Run and results")],
     output: Annotated[Given[OutputOptions], Panel("Run and results")],
 ) -> None:
     """Simulate the jobs of a workload to the end and print the metrics.
@@ -74,21 +90,18 @@ def simulate(
     from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run
 
-    options: dict[str, Any] = {
-        "cluster": kinds.made().applied_to(cluster.made().cluster()),
-        "disturbances": disturbances.made(),
-    }
-    options |= policies.values | elastic.values | network.values | span.values
-    seed = options.pop("seed")
+    given = run_arguments(options.values, disturbances.values)
+    seed = given.pop("seed", 0)
     workload = _made_or_read(jobs, seed)
     if remark := long_run_remark(workload.task_ends):
         notice(remark)
-    with run_status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs") as watch:
-        result = run(workload, seed=seed, timeline=window, watch=watch, **options)
+    gpus = given.get("cluster", Cluster()).num_gpus
+    with run_status(f"simulating {len(workload)} jobs on {gpus} GPUs") as watch:
+        result = run(workload, seed=seed, timeline=window, watch=watch, **given)
     if out.run_out is not None:
-        _write_run(result, jobs, seed, options, out.run_out)
+        _write_run(result, jobs, seed, given, out.run_out)
     _write_files(result, out.jobs_out, out.timeline)
-    emit(_metrics_json(result) if out.as_json else _metrics_table(result, _setting(options)))
+    emit(_metrics_json(result) if out.as_json else _metrics_table(result, _setting(result, given)))
     for line in _remarks(result) if out.as_json else ():
         notice(line)
 
@@ -195,14 +208,15 @@ def _exact_s(time_ns: int) -> str:
     return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
 
 
-def _setting(options: Mapping[str, Any]) -> str:
+def _setting(result: Result, given: Mapping[str, Any]) -> str:
     """Return by which policies and over which network jobs ran, of the arguments of ``ddlsched.simulate``."""
     from ddlsched.plugins.names import resolve_bundle
 
-    doors = resolve_bundle(options["scheduler"])
-    further = {name: options[name] for name in _POLICIES if options.get(name) is not None}
+    all_given = filled(RunOptions, given)
+    doors = resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE)
+    further = {name: all_given[name] for name in _POLICIES if all_given[name] is not None}
     policies = " + ".join((doors | further).values())
-    return f"Policies: {policies}. Network: {options['cluster'].topology}, {options['contention']} contention."
+    return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."
 
 
 def _metrics_table(result: Result, ran: str) -> str:

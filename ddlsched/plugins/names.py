@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -54,7 +54,7 @@ def _registered(kind: Kind) -> dict[str, EntryPoint]:
 
 
 @lru_cache
-def _all_entry_points() -> EntryPoints:
+def _all_entry_points() -> Any:
     """Return those of all packages, which take longer to read than many a run."""
     return entry_points()
 

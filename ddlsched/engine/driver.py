@@ -15,7 +15,6 @@ from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.codes import NEVER, Contention, Door, Question
 from ddlsched.engine.loop.compilation import Part, ensure_compiled, start_compiling
 from ddlsched.engine.loop.from_python import (
     gather_rivals,
@@ -25,10 +24,11 @@ from ddlsched.engine.loop.from_python import (
     take_sample,
     take_samples,
 )
-from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.outcome import Finished, Window
 from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
+from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
+from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes

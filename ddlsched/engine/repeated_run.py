@@ -9,8 +9,8 @@ import numpy as np
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.layout import State
 from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.engine.records.layout import State
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings

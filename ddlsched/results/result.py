@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import JobState
+from ddlsched.engine.records.field_values import JobState
 from ddlsched.results.made_above import MadeAbove
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale

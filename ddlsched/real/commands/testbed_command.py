@@ -130,13 +130,13 @@ def agent(
     token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
-    from ddlsched.real.calibration.protocol import parse_address, read_token
     from ddlsched.real.testbed.crews import refuse_missing_torch
-    from ddlsched.real.testbed.hosts import Agent
+    from ddlsched.real.testbed.hosts import WorkerAgent
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     token = read_token(token_file)
     refuse_missing_torch()
-    listening = Agent(parse_address(address, any_port=True), token, tell=notice)
+    listening = WorkerAgent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
 
@@ -154,10 +154,10 @@ def gate(
 
     Prints each all-reduce as a line of JSON when it has ended.
     """
-    from ddlsched.real.calibration.protocol import parse_address, read_token
     from ddlsched.real.gate.membership import Membership
     from ddlsched.real.gate.service import GateService
     from ddlsched.real.testbed.settings import gate_settings
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     token_file = access.made().token_file
     if token_file is None:

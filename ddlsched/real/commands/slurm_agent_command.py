@@ -59,12 +59,12 @@ def slurm_agent(
     import contextlib
     import getpass
 
-    from ddlsched.real.live.ownership import Ownership
     from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.facts import read_facts
     from ddlsched.real.slurm.journal import Journal
+    from ddlsched.real.state_folder import Ownership
 
     asked = agent.made()
     if (asked.state is None) != asked.dry_run:

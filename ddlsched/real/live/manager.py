@@ -13,12 +13,12 @@ from ddlsched.errors import InputError
 from ddlsched.real.live.commit_places import commits_at, note_place
 from ddlsched.real.live.commits import DamagedCommitsError
 from ddlsched.real.live.launchers import Launcher, LocalLauncher
-from ddlsched.real.live.ownership import Ownership
 from ddlsched.real.live.processes import JobProcesses, assignment_of
-from ddlsched.real.live.progress_socket import Ready, Report, ReportSocket
+from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.retries import Retries
 from ddlsched.real.live.scavengers import Scavenger
 from ddlsched.real.live.store import JobStore, StoredJob
+from ddlsched.real.state_folder import Ownership
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 from ddlsched.workload.malleable.profiling_advisor import Candidate
 

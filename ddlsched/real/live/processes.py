@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ddlsched.real.live.launchers import Launcher, LocalLauncher
-from ddlsched.real.live.progress_socket import Ready, Report
+from ddlsched.real.live.reports import Ready, Report
 from ddlsched.real.live.seat import LEAVE, Assignment, Orders
 
 __all__ = ["JobProcesses", "Worker"]

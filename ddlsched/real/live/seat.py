@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ddlsched.real.live.commit_places import commits_at
 from ddlsched.real.live.commits import writing
-from ddlsched.real.live.progress_socket import Ready, Report, address_towards, send_report
+from ddlsched.real.live.reports import Ready, Report, address_towards, send_report
 
 __all__ = ["LEAVE", "Assignment", "Orders", "Seat"]
 

@@ -16,7 +16,7 @@ from test_live_manager import GOOD, AllToTheFirst, Nodes, manager, received
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.progress_socket import MOST_BYTES, Report, ReportSocket, send_report
+from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, send_report
 from ddlsched.real.live.seat import Assignment, Seat
 from ddlsched.real.live.store import JobStore
 

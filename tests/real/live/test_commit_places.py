@@ -17,8 +17,8 @@ from ddlsched.errors import InputError
 from ddlsched.real.live.commit_places import CommitFolder, CommitStore, commits_at, note_place
 from ddlsched.real.live.commits import DamagedCommitsError
 from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.ownership import Ownership
 from ddlsched.real.live.store import JobStore
+from ddlsched.real.state_folder import Ownership
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -12,7 +12,7 @@ from algorithms.allocation.count_programme import CountProgramme
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.progress_socket import MOST_BYTES, Report, ReportSocket, parse_report, send_report
+from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 from ddlsched.workload.malleable.profiled import Profiled

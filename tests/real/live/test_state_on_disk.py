@@ -17,7 +17,7 @@ from command_line import refused, run
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import commit
-from ddlsched.real.live.progress_socket import ReportSocket
+from ddlsched.real.live.reports import ReportSocket
 from ddlsched.real.live.store import JobStore
 
 
@@ -59,7 +59,7 @@ def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go
 
 MANAGER = """
 import sys
-from ddlsched.real.live.progress_socket import ReportSocket
+from ddlsched.real.live.reports import ReportSocket
 print(ReportSocket(lambda job: None).path, flush=True)
 sys.stdin.read()
 """

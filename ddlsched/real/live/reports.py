@@ -6,110 +6,91 @@ the token.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import hmac
-import json
-import math
-import selectors
+import os
 import shutil
 import socket
+import stat
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from ddlsched.errors import InputError
-from ddlsched.real.live.socket_folders import SOCKET, listening_folder
-from ddlsched.units import MAX_NS, is_whole
+import msgspec
+
+from ddlsched.real.wire.handshake import Address, is_proven, parse_address, proof
+from ddlsched.real.wire.listener import LineListener, listening
+from ddlsched.units import MAX_NS
 
 __all__ = ["MOST_BYTES", "Ready", "Report", "ReportSocket", "address_towards", "parse_report", "send_report"]
 
 MOST_BYTES = 1024
 """Of a report, with its line break."""
 _MOST_CONNECTIONS = 256
+_SOCKET = "progress"
+_PREFIX = "ddlsched-live-"
+_UNFINISHED_PREFIX = ".ddlsched-live-"
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern="^[\x00-\x7f]*$")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A step of a job's that is committed, by the group of that generation."""
 
-    job: str
-    token: str
-    generation: int
-    step: int
-    samples: int
-    nodes: int
-    loss: float
+    job: Name
+    token: Name
+    generation: Count
+    step: Count
+    samples: Count
+    nodes: Count
+    loss: float | None
+    """None if it is no finite number."""
     time_s: float
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True):
     """A process that waits for its orders, and whose group it was in last; 0 if none."""
 
-    job: str
-    token: str
-    process: int
-    generation: int
-    host: str
+    job: Name
+    token: Name
+    process: Count
+    generation: Count
+    host: Name
     """Where its next group is to meet if it is the first there."""
-    port: int
+    port: Count
+    script: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{0,64}$")] = ""
+    """The SHA-256 of the script that it runs; empty for a program that has a name."""
+
+
+_REPORTS: msgspec.json.Decoder[Report | Ready] = msgspec.json.Decoder(Report | Ready)
 
 
 def parse_report(line: bytes) -> Report | Ready | None:
     """Return what a line says, or None if it is no report."""
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError):  # No JSON, no UTF-8, or brackets without end.
+        return _REPORTS.decode(line)
+    except (ValueError, RecursionError):
         return None
-    for kind in (Report, Ready):
-        fields = dataclasses.fields(kind)
-        if isinstance(said, dict) and said.keys() == {field.name for field in fields}:
-            return kind(**said) if all(_CHECKS[field.type](said[field.name]) for field in fields) else None
-    return None
-
-
-def _is_name(value: Any) -> bool:
-    """Return whether a value is text in ASCII, as names and tokens are; JSON may hold half a surrogate pair."""
-    return isinstance(value, str) and 0 < len(value) <= 200 and value.isascii()
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether a value is a finite number, and no whole number that is too large for a float."""
-    is_number = isinstance(value, float) or is_whole(value, -MAX_NS)
-    return is_number and math.isfinite(value)
-
-
-_CHECKS: dict[Any, Callable[[Any], bool]] = {
-    "str": _is_name,
-    "int": lambda value: is_whole(value, 0),
-    "float": _is_finite,
-}
 
 
 def send_report(path: str, report: Report | Ready) -> None:
     """Send a report on a connection of its own; a manager that is not there is no reason to fail."""
+    proven = msgspec.structs.replace(report, token=proof(report.token.encode(), *_said(report)).hex())
     try:
         with _connected(path) as connection:
-            proven = dataclasses.replace(report, token=_proof(report))
-            connection.sendall(json.dumps(proven.__dict__).encode() + b"\n")
+            connection.sendall(msgspec.json.encode(proven) + b"\n")
     except OSError:
         return
 
 
-def _proof(report: Report | Ready) -> str:
-    """Return what only who knows the token can say of what a report says."""
-    said = {name: value for name, value in report.__dict__.items() if name != "token"}
-    kind = type(report).__name__
-    return hmac.new(report.token.encode(), f"{kind} {json.dumps(said)}".encode(), hashlib.sha256).hexdigest()
+def _said(report: Report | Ready) -> tuple[bytes]:
+    return (msgspec.json.encode(msgspec.structs.replace(report, token="")),)
 
 
 def _connected(path: str) -> socket.socket:
     """Return a connection to a path, or to HOST:PORT."""
     if not path.startswith("/"):
-        host, _, port = path.rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=1.0)
+        return socket.create_connection(parse_address(path), timeout=1.0)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(1.0)
@@ -130,9 +111,8 @@ def address_towards(path: str) -> str:
     """
     if path.startswith("/"):
         return "127.0.0.1"
-    host, _, port = path.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))
+        probe.connect(parse_address(path))
         return str(probe.getsockname()[0])
 
 
@@ -158,84 +138,74 @@ class ReportSocket:
         self._token_of = token_of
         self._folder: Path | None = None
         if host is None:
-            self._folder, self._listener = listening_folder(_MOST_CONNECTIONS)
-            self.path = str(self._folder / SOCKET)
+            self._folder, listener = _listening_folder()
+            self.path = str(self._folder / _SOCKET)
         else:
-            self._listener = _listening(host)
-            self.path = f"{host}:{self._listener.getsockname()[1]}"
-        self._listener.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._buffers: dict[socket.socket, bytes] = {}
-        self.refused = 0
+            listener = listening(Address(host, 0))
+            self.path = str(Address(host, listener.getsockname()[1]))
+        self._listener = LineListener(listener, MOST_BYTES, most=_MOST_CONNECTIONS)
+        self._disbelieved = 0
+
+    @property
+    def refused(self) -> int:
         """Reports and connections that were dropped."""
+        return self._disbelieved + self._listener.refused
 
     def receive(self, timeout_s: float) -> list[Report | Ready]:
         """Return what has come in, after at most ``timeout_s``."""
-        reports: list[Report | Ready] = []
-        for key, _ in self._selector.select(timeout_s):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj in self._buffers:  # else it has just been dropped
-                reports += self._read(key.fileobj)
-        return reports
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # It has gone again, or this process has no file left to open.
-            return
-        if len(self._buffers) >= _MOST_CONNECTIONS:
-            self._drop(next(iter(self._buffers)))
-            self.refused += 1
-        connection.setblocking(False)
-        self._buffers[connection] = b""
-        self._selector.register(connection, selectors.EVENT_READ)
-
-    def _read(self, connection: socket.socket) -> list[Report | Ready]:
-        try:
-            received = connection.recv(MOST_BYTES + 1)
-        except OSError:
-            received = b""
-        *lines, rest = (self._buffers[connection] + received).split(b"\n")
-        self._buffers[connection] = rest
-        reports = [report for line in lines if (report := self._believed(line)) is not None]
-        if not received or len(rest) >= MOST_BYTES:
-            self.refused += bool(rest)
-            self._drop(connection)
-        return reports
+        come = [self._believed(line) for _, line in self._listener.lines(timeout_s)]
+        believed = [report for report in come if report is not None]
+        self._disbelieved += len(come) - len(believed)
+        return believed
 
     def _believed(self, line: bytes) -> Report | Ready | None:
         report = parse_report(line) if len(line) < MOST_BYTES else None
         token = None if report is None else self._token_of(report.job)
-        if report is None or token is None:
-            self.refused += 1
+        if report is None or token is None or not is_proven(report.token, token.encode(), *_said(report)):
             return None
-        known = dataclasses.replace(report, token=token)
-        if not hmac.compare_digest(report.token, _proof(known)):
-            self.refused += 1
-            return None
-        return known
-
-    def _drop(self, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        del self._buffers[connection]
-        connection.close()
+        return msgspec.structs.replace(report, token=token)
 
     def close(self) -> None:
         """Close it and remove its file."""
-        for connection in list(self._buffers):
-            self._drop(connection)
-        self._selector.close()
         self._listener.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _listening(host: str) -> socket.socket:
+def _listening_folder() -> tuple[Path, socket.socket]:
+    """Return a new folder of mode 0700 and the socket in it, which listens; first remove dead managers' folders.
+
+    The folder gets its name once the socket listens: so one of this name whose socket nobody answers is a dead one's.
+    A socket's path must be short, so it lies in the system's folder for temporary files.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if _is_own(left) and _is_dead(left / _SOCKET):
+            shutil.rmtree(left, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(unfinished / _SOCKET))
+    (unfinished / _SOCKET).chmod(0o600)
+    listener.listen(_MOST_CONNECTIONS)
+    folder = unfinished.with_name(_PREFIX + unfinished.name.removeprefix(_UNFINISHED_PREFIX))
+    return unfinished.rename(folder), listener
+
+
+def _is_own(folder: Path) -> bool:
     try:
-        return socket.create_server((host, 0), backlog=_MOST_CONNECTIONS)
-    except OSError as error:
-        raise InputError(
-            f"{host}: cannot listen there ({error.strerror or error}); expected a name of this host"
-        ) from None
+        there = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()
+
+
+def _is_dead(path: Path) -> bool:
+    """Return whether nobody listens at a socket; a manager that is only slow to answer lives."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+    return False

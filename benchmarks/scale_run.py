@@ -18,7 +18,7 @@ from one_run import peak_mb
 
 import ddlsched
 from ddlsched.engine import driver, job_placement
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.workload.generators.microsoft import MODELS
 

@@ -6,15 +6,11 @@ whenever Python is to look.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ddlsched.engine.loop.layout import State
-from ddlsched.engine.outcome import Residency
 from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError
-from ddlsched.policies.views import TransferView
 
 __all__ = ["OutsideStarts"]
 
@@ -30,14 +26,13 @@ class OutsideStarts(RepeatedRun):
 
     def __init__(self, parts: RunParts) -> None:
         super().__init__(parts)
-        self._placing, self._costs = parts.placing, parts.costs
-        self._gpu_of_worker: np.ndarray = parts.state.arrays.workers.gpu
+        self._placing = parts.placing
         refuse_stops(parts.state, parts.settings)
 
     def start(self, number: int, gpus: list[int]) -> State:
         """Start a job on GPUs, in placement order, and return the state, which may have had to grow."""
         self.note()
-        self._placing.put(number, gpus, 0)
+        self._placing.put(number, gpus)
         return self._state.arrays
 
     def place(self, number: int) -> list[int] | None:
@@ -51,25 +46,7 @@ class OutsideStarts(RepeatedRun):
 
     def note(self) -> None:
         """Make what Python looks at of the jobs that compiled code has started since."""
-        state, jobs = self._state, self._state.jobs
-        new = np.flatnonzero((jobs.start_ns >= 0) & (jobs.stay >= len(state.stays)))
-        for number in new[np.argsort(jobs.stay[new])].tolist():
-            self._note_start(number)
-
-    def _note_start(self, number: int) -> None:
-        state, view = self._state, self._state.views[number]
-        first = state.jobs.first_worker.item(number)
-        gpus = self._gpu_of_worker[first : first + view.num_gpus].tolist()
-        servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in gpus))
-        view._placed(tuple(gpus), servers)
-        stay = Residency(number, tuple(gpus), {}, state.jobs.start_ns.item(number))
-        planned = self._costs.planned(number, gpus, servers)
-        for transfer, plan in enumerate(planned, state.jobs.first_transfer.item(number)):
-            state.transfer_views[transfer] = TransferView(
-                transfer, view, plan.links, state.transfers, transfer, state.now, plan.shares
-            )
-            stay.links_of[state.transfers.task.item(transfer)] = plan.links
-        state.stays.append(stay)
+        self._placing.note_starts()
 
 
 def refuse_stops(state: RunState, settings: RunSettings) -> None:

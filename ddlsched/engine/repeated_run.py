@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.layout import State
 from ddlsched.engine.policy_forms import PolicyForms
@@ -25,7 +24,6 @@ class RunParts(NamedTuple):
     state: RunState
     placing: JobPlacement
     resizing: Rescaling
-    costs: Costs
     forms: PolicyForms
     settings: RunSettings
 

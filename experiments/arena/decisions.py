@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 
 ASKED = ("place", "place_round", "moves", "stops", "allocate", "choose_path", "share", "admit", "select", "key")
 """Methods of the engine that ask a policy's Python code; what is compiled is not asked through them."""

@@ -1,7 +1,7 @@
 """How jobs start whose GPUs somebody outside of the run chooses, for what takes such decisions in compiled code.
 
 A job starts here if its transfers are all-reduces over all of its workers, in rings over servers along the topology's
-own routes, as :class:`~ddlsched.engine.all_reduce_costs.Costs` plans them. Others go back to Python.
+own routes, as :class:`~ddlsched.engine.decisions.costs.CommunicationCosts` plans them. Others go back to Python.
 """
 
 from __future__ import annotations

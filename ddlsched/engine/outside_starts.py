@@ -6,7 +6,7 @@ whenever Python is to look.
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.layout import State
+from ddlsched.engine.records.layout import State
 from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings

@@ -10,7 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.decisions.rounds import start_queued, stop_running
-from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.policies.job_queue import JobQueue
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.real.gate.live_jobs import LiveJob

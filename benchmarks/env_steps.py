@@ -37,7 +37,7 @@ from ddlsched.envs import (
     PlacementVectorEnv,
     SchedulingEnv,
 )
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv
+from ddlsched.envs.vector_env import SteppedVectorEnv
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import ns_from_s

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ddlsched.engine.batched_runs import RunParts
 from ddlsched.engine.build import build_state
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
@@ -29,7 +30,6 @@ from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
-from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes, refuse_all_but_rings
 from ddlsched.engine.run_progress import ProgressTeller

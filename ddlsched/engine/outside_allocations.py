@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ddlsched.engine.batched_runs import RepeatedRun, RunParts
 from ddlsched.engine.records.layout import State
-from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.workload.rescale import ConstantRescaleCost

@@ -6,8 +6,8 @@ whenever Python is to look.
 
 from __future__ import annotations
 
+from ddlsched.engine.batched_runs import RepeatedRun, RunParts
 from ddlsched.engine.records.layout import State
-from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ddlsched.engine.batched_runs import RunParts
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.engine.loop.start_steps import StartTables
-from ddlsched.engine.repeated_run import RunParts
+from ddlsched.engine.loop.batch.starts import StartTables
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.topology import Network
 

@@ -19,10 +19,10 @@ from ddlsched.envs.allocation_vector_env import AllocationVectorEnv
 from ddlsched.envs.communication_env import CommunicationEnv
 from ddlsched.envs.communication_vector_env import CommunicationVectorEnv
 from ddlsched.envs.order_env import OrderEnv
-from ddlsched.envs.order_vector_env import OrderVectorEnv
 from ddlsched.envs.placement_env import PlacementEnv
 from ddlsched.envs.placement_vector_env import PlacementVectorEnv
 from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.vector_envs import OrderVectorEnv
 
 __all__ = [
     "AllocationEnv",

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.stepped_runs import loop_address
-from ddlsched.engine.loop.transfer_steps import MET, compile_decisions, decide
+from ddlsched.engine.loop.batch.runs import loop_address
+from ddlsched.engine.loop.batch.transfers import MET, compile_decisions, decide
 from ddlsched.envs.communication_env import CommunicationEnv
 from ddlsched.envs.scheduling_env import Observation
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv, Wait
+from ddlsched.envs.vector_env import SteppedVectorEnv, Wait
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.workload.job import Workload

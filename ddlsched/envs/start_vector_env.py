@@ -8,7 +8,7 @@ from ddlsched.engine.driver import Simulation
 from ddlsched.engine.outside_starts import OutsideStarts
 from ddlsched.engine.start_tables import no_tables, with_run
 from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv
+from ddlsched.envs.vector_env import SteppedVectorEnv
 
 __all__ = ["StartVectorEnv"]
 

@@ -9,9 +9,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ddlsched.engine.loop.loads import load_of
-from ddlsched.engine.loop.room import find_fitting
-from ddlsched.engine.loop.start_steps import (
+from ddlsched.engine.loop.batch.runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
+from ddlsched.engine.loop.batch.starts import (
     begin_round,
     end_round,
     observe_job,
@@ -19,7 +18,8 @@ from ddlsched.engine.loop.start_steps import (
     starts_here,
     tables_type,
 )
-from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
+from ddlsched.engine.loop.loads import load_of
+from ddlsched.engine.loop.room import find_fitting
 from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO, Question
 
@@ -165,8 +165,8 @@ def _go_through(s, stepped, i, a, t, placing_address):
 def decide_places(runs, a, t, loop_address, placing_address):
     """Take each run whose events or action come next to its next decision or question.
 
-    ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, ``a`` are :class:`PlacementSteps`,
-    ``t`` :class:`~ddlsched.engine.loop.start_steps.StartTables`. A run whose question is ``PLACEMENT`` has a job for
+    ``runs`` are records of :data:`~ddlsched.engine.loop.batch.runs.STEPPED_RUN`, ``a`` are :class:`PlacementSteps`,
+    ``t`` :class:`~ddlsched.engine.loop.batch.starts.StartTables`. A run whose question is ``PLACEMENT`` has a job for
     Python to start, on the GPUs that are chosen.
     """
     for i in range(len(runs)):

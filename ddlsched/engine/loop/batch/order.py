@@ -9,9 +9,9 @@ import numba
 import numpy as np
 from numba import types
 
-from ddlsched.engine.loop.gpu_choice import NO_ORDER, choose_gpus
-from ddlsched.engine.loop.start_steps import begin_round, end_round, observe_job, room_of, starts_here, tables_type
-from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds
+from ddlsched.engine.loop.batch.gpu_choice import NO_ORDER, choose_gpus
+from ddlsched.engine.loop.batch.runs import STEPPED_RUN, Standing, advance_at, count_job_seconds
+from ddlsched.engine.loop.batch.starts import begin_round, end_round, observe_job, room_of, starts_here, tables_type
 from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState, Question
 
@@ -154,9 +154,9 @@ def _go_through(s, stepped, i, a, t, placing_address):
 def decide_order(runs, a, t, loop_address, placing_address):
     """Take each run whose events or action come next to its next decision or question.
 
-    ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, of which ``place`` is the next of
+    ``runs`` are records of :data:`~ddlsched.engine.loop.batch.runs.STEPPED_RUN`, of which ``place`` is the next of
     the queue to be seen and ``num_chosen`` how many are seen; ``a`` are :class:`OrderSteps`, ``t``
-    :class:`~ddlsched.engine.loop.start_steps.StartTables`. A run whose question is ``PLACEMENT`` has the job that is
+    :class:`~ddlsched.engine.loop.batch.starts.StartTables`. A run whose question is ``PLACEMENT`` has the job that is
     seen at the place ``job`` for Python to start.
     """
     for i in range(len(runs)):

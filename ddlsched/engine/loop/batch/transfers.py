@@ -10,7 +10,7 @@ import functools
 import numba
 
 from ddlsched.engine.loop.admission import gather_transfers
-from ddlsched.engine.loop.stepped_runs import (
+from ddlsched.engine.loop.batch.runs import (
     STEPPED_RUN,
     Standing,
     advance_at,

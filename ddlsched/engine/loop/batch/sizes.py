@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numba import types
 
-from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
+from ddlsched.engine.loop.batch.runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
 from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO
 
@@ -96,7 +96,7 @@ def _go_through(stepped, i, a):
 def decide_sizes(runs, a, loop_address):
     """Take each run whose events or action come next to its next decision or question.
 
-    ``runs`` are records of :data:`~ddlsched.engine.loop.stepped_runs.STEPPED_RUN`, of which ``num_started`` are the
+    ``runs`` are records of :data:`~ddlsched.engine.loop.batch.runs.STEPPED_RUN`, of which ``num_started`` are the
     GPUs that there are and ``num_chosen`` those that are left, and ``in_round`` is 1 once Python has written who is
     there; ``a`` are :class:`AllocationSteps`. A run that stands at a question with ``in_round`` 1 is through the round.
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from ddlsched.engine.loop.stepped_runs import log_share, place_job_at, remaining_service_ns
+from ddlsched.engine.loop.batch.runs import log_share, place_job_at, remaining_service_ns
 from ddlsched.engine.native.jit import njit, width_of
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 

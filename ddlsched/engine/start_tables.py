@@ -6,6 +6,7 @@ import numpy as np
 
 from ddlsched.engine.batched_runs import RunParts
 from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.engine.loop.batch.runs import placing_address
 from ddlsched.engine.loop.batch.starts import StartTables
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.topology import Network
@@ -34,6 +35,7 @@ def no_tables(num_runs: int, num_servers: int) -> StartTables:
         bytes=real,
         latency_ns=real,
         loads_ns=whole,
+        placing_address=placing_address(),
     )
 
 

@@ -1,22 +1,19 @@
-"""How many GPUs elastic jobs get, decided by somebody outside of the run, for many runs in one call."""
+"""How many GPUs elastic jobs get, decided by somebody outside of the run; Python begins each round, and ends it."""
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
-import numba
 import numpy as np
-from numba import types
 
-from ddlsched.engine.loop.batch.runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
-from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
+from ddlsched.engine.loop.batch.runs import Standing, StepsOfADoor, log_share
+from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ONE, ZERO
 
-__all__ = ["AllocationSteps", "compile_decisions", "decide_sizes"]
+__all__ = ["SIZE_STEPS", "SizeArrays"]
 
 
-class AllocationSteps(NamedTuple):
+class SizeArrays(NamedTuple):
     """The arrays of many runs whose jobs get their GPUs from outside, a row a run.
 
     Attributes
@@ -51,77 +48,54 @@ def _samples_left(job, now_ns):
 
 
 @njit
-def _observe(s, stepped, i, a):
+def _observe(s, run, i, a):
     """Write what is seen of the job whose turn it is, and of the GPUs that are left."""
-    number, now_ns, num_gpus = a.there[i, stepped.place], s.run[0].now_ns, s.run[0].num_gpus
-    job, held, seen = s.jobs[number], a.held[i, stepped.place], a.job[i]
+    number, now_ns, num_gpus = a.there[i, run.place], s.run[0].now_ns, s.run[0].num_gpus
+    job, held, seen = s.jobs[number], a.held[i, run.place], a.job[i]
     seen[0], seen[1] = held / num_gpus, a.least[i, number] / num_gpus
     seen[2] = min(a.most[i, number], num_gpus) / num_gpus
     seen[3] = log_share(float(_samples_left(job, now_ns)))
     seen[4] = log_share(now_ns / 1e9 - job.arrival_s)
-    seen[5] = log_share(max(a.hold_until_ns[i, stepped.place] - now_ns, ZERO) / 1e9) if held > 0 else 0.0
+    seen[5] = log_share(max(a.hold_until_ns[i, run.place] - now_ns, ZERO) / 1e9) if held > 0 else 0.0
     seen = a.cluster[i]
-    seen[0] = stepped.num_chosen / num_gpus
-    seen[1], seen[2] = log_share(float(stepped.count - 1 - stepped.place)), log_share(float(stepped.count))
+    seen[0] = run.num_chosen / num_gpus
+    seen[1], seen[2] = log_share(float(run.count - 1 - run.place)), log_share(float(run.count))
 
 
 @njit
-def _give(stepped, i, num_gpus, a):
+def _give(run, i, num_gpus, a):
     """The job whose turn it is gets so many GPUs."""
-    a.given[i, stepped.place] = num_gpus
-    stepped.num_chosen -= num_gpus
-    stepped.place += 1
+    a.given[i, run.place] = num_gpus
+    run.num_chosen -= num_gpus
+    run.place += 1
 
 
 @njit
-def _go_through(stepped, i, a):
-    """Give jobs what needs no choice, up to one that does; return whether there is such, with the mask written."""
-    while stepped.place < stepped.count:
-        number = a.there[i, stepped.place]
-        least, most = a.least[i, number], min(a.most[i, number], stepped.num_chosen)
-        last_chance = stepped.num_chosen == stepped.num_started and stepped.place + 1 == stepped.count
+def _go_through(s, run, i, a):
+    """Give jobs what needs no choice, up to one that does, whose mask is written."""
+    while run.place < run.count:
+        number = a.there[i, run.place]
+        least, most = a.least[i, number], min(a.most[i, number], run.num_chosen)
+        last_chance = run.num_chosen == run.num_started and run.place + 1 == run.count
         if most < least:
-            _give(stepped, i, ZERO, a)
+            _give(run, i, ZERO, a)
         elif last_chance and most == least:
-            _give(stepped, i, least, a)
+            _give(run, i, least, a)
         else:
             a.mask[i, :] = ZERO
             a.mask[i, least : most + 1] = ONE
             a.mask[i, 0] = ZERO if last_chance else ONE
-            return True
-    return False
+            return Standing.DECISION.value
+    return Standing.QUESTION.value
 
 
-@called_from_python
-def decide_sizes(runs, a, loop_address):
-    """Take each run whose events or action come next to its next decision or question.
-
-    ``runs`` are records of :data:`~ddlsched.engine.loop.batch.runs.STEPPED_RUN`, of which ``num_started`` are the
-    GPUs that there are and ``num_chosen`` those that are left, and ``in_round`` is 1 once Python has written who is
-    there; ``a`` are :class:`AllocationSteps`. A run that stands at a question with ``in_round`` 1 is through the round.
-    """
-    for i in range(len(runs)):
-        stepped = runs[i]
-        if stepped.standing >= Standing.DECISION.value:
-            continue
-        s = state_at(stepped.state)
-        if stepped.standing == Standing.ACTION.value:
-            _give(stepped, i, stepped.action, a)
-        stepped.standing = Standing.QUESTION.value
-        if stepped.in_round == 0:
-            stepped.question = advance_at(loop_address, s)
-        elif _go_through(stepped, i, a):
-            stepped.standing = Standing.DECISION.value
-            stepped.num_decisions += 1
-            count_job_seconds(s, stepped)
-            _observe(s, stepped, i, a)
+@njit
+def _act(s, run, i, a):
+    """Give the job whose turn it is what was decided."""
+    _give(run, i, run.action, a)
+    return Standing.EVENTS.value
 
 
-@functools.cache
-def compile_decisions() -> None:
-    """Compile what is called here, or load it."""
-    number, real = numba.int64, numba.float32
-    arrays = [real[:, ::1], real[:, ::1], numba.int8[:, ::1], *[number[:, ::1]] * 6]
-    steps = types.NamedTuple(tuple(arrays), AllocationSteps)
-    with compiling():
-        decide_sizes.compile((numba.from_dtype(STEPPED_RUN)[::1], steps, number))
+SIZE_STEPS = StepsOfADoor(None, _go_through, _act, observe=_observe)
+"""Of the runs ``num_started`` are the GPUs that there are, ``num_chosen`` those that are left, and ``in_round`` is 1
+once Python has written who is there. A run that stands at a question with ``in_round`` 1 is through the round."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from grounds import DATA
+from experiments.commands import PUBLIC_DATA
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
@@ -101,7 +101,7 @@ def compared(data: Path) -> pd.DataFrame:
 def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA / "traces" / "gavel-osdi20", metavar="DIR")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "gavel-osdi20", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/gavel_trace.csv"), metavar="FILE")
     given = parser.parse_args()
     table = compared(given.data)

@@ -20,11 +20,11 @@ from benchmark_tables import Table
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.real.gate.channel import Channel
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import LiveJob, Rank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.wire.channel import Channel
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 

@@ -112,7 +112,7 @@ def _cache() -> Check:
 
 
 def _cache_folder() -> object:
-    from ddlsched.engine.compiled.cache import cache_folder
+    from ddlsched.engine.native.cache import cache_folder
 
     folder = cache_folder()
     if folder is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import Records, make_records
+from ddlsched.engine.records.layout import Records, make_records
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.groups import Part, is_grouped, parts_of
 from ddlsched.workload.job import Job, Workload
@@ -21,7 +21,7 @@ __all__ = ["TaskArrays", "build_tasks", "count_parts"]
 
 @dataclass
 class TaskArrays:
-    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.loop.layout.State`.
+    """What the engine keeps of tasks; the fields are those of :class:`~ddlsched.engine.records.layout.State`.
 
     ``tasks`` are there once :func:`build_tasks` is through, from ``rows``.
     """

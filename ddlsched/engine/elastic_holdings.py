@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ddlsched.cluster.packing import free_by_server, take_nearest
-from ddlsched.engine.loop.layout import Columns
+from ddlsched.engine.records.layout import Columns
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import ElasticJobView
 from ddlsched.policies.views import GpuId

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import make_records
+from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.topology import flows_of_ring

@@ -10,13 +10,13 @@ import numpy as np
 from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.hop_tables import HopTables
-from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import wake
-from ddlsched.engine.loop.layout import make_records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
+from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.routes import Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers

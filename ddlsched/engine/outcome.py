@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import Records, State
+from ddlsched.engine.records.layout import Records, State
 from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import State
+from ddlsched.engine.records.layout import State
 from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import State
 from ddlsched.engine.outcome import Residency
+from ddlsched.engine.records.layout import State
 from ddlsched.engine.repeated_run import RepeatedRun, RunParts
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
-from ddlsched.engine.loop.codes import Communication, Contention, Door
-from ddlsched.engine.loop.layout import Records
+from ddlsched.engine.records.field_values import Communication, Contention, Door
+from ddlsched.engine.records.layout import Records
 from ddlsched.errors import PluginError, label
 from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError

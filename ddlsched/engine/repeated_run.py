@@ -9,8 +9,8 @@ import numpy as np
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.layout import State
 from ddlsched.engine.policy_forms import PolicyForms
+from ddlsched.engine.records.layout import State
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.settings import RunSettings
@@ -78,7 +78,7 @@ def _is_alike_each_time(settings: RunSettings) -> bool:
         and settings.capacity is None
         and settings.window is None
         and settings.path is None
-        and settings.watch is None
+        and settings.options["watch"] is None
         and (settings.span.warmup_ns, settings.span.until_ns) == (0, MAX_NS)
         and not any(hasattr(policy, "begin") for policy in policies)
     )

@@ -8,8 +8,8 @@ from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import stop_job
+from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView

@@ -8,13 +8,29 @@ from collections.abc import Sequence
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import Card
+from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Node, Path, Ring, flows_of_ring, ring_along
 from ddlsched.network.traffic import Way
 from ddlsched.policies.path_views import FlowView, LinkLoads
+from ddlsched.workload.job import Workload
 
-__all__ = ["Routes"]
+__all__ = ["Routes", "refuse_all_but_rings"]
+
+
+def refuse_all_but_rings(workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool) -> None:
+    """Raise InputError for what a run may send that a contention model which only knows rings cannot rate."""
+    if not getattr(contention, "only_rings", False):
+        return
+    what = f"contention {label(contention)} knows only all-reduces in rings over the servers of jobs"
+    if routes.chosen:
+        raise InputError(f"{what}, on the topology's own routes; expected a run without a path policy")
+    if state_moves:
+        raise InputError(f"{what}, and the state of jobs that stop or move goes otherwise; expected state_mb=0")
+    for number, job in enumerate(workload):
+        if not job.dag.only_rings_of_all:
+            raise InputError(f"{workload.where(number)}: job {job.job_id!r} has other collectives, but {what}")
 
 
 class Routes:

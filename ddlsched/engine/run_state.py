@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.layout import Columns, Records, State
 from ddlsched.engine.outcome import Residency
+from ddlsched.engine.records.layout import Columns, Records, State
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.units import s_from_ns

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddlsched.cluster.disturbances import CapacityChange
-from ddlsched.engine.loop.codes import NEVER, JobState
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
+from ddlsched.engine.records.field_values import NEVER, JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.standstill import Standstill
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.job_placement import JobPlacement
-from ddlsched.engine.loop.codes import JobState
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.loop.iterations import go_on
 from ddlsched.engine.loop.room import reserve_bytes
 from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
+from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.standstill import Standstill
 from ddlsched.errors import InputError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.codes import Contention
 from ddlsched.engine.loop.from_python import (
     change_share,
     gather_transfers,
@@ -14,7 +13,8 @@ from ddlsched.engine.loop.from_python import (
     rerate_max_min,
     start_transfer,
 )
-from ddlsched.engine.loop.sharing import apply_rates
+from ddlsched.engine.loop.rates import apply_rates
+from ddlsched.engine.records.field_values import Contention
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.contention import ContentionModel, SharedLink
 from ddlsched.network.rates import counted_weight

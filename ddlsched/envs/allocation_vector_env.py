@@ -11,9 +11,9 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.allocation_steps import AllocationSteps, compile_decisions, decide_sizes
-from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.stepped_runs import loop_address
 from ddlsched.engine.outside_allocations import OutsideAllocations
+from ddlsched.engine.records.field_values import Question
 from ddlsched.envs.allocation_env import JOB_FEATURES, SUMS, AllocationEnv
 from ddlsched.envs.scheduling_env import Observation, SchedulingEnv
 from ddlsched.envs.stepped_vector_env import SteppedVectorEnv, Wait

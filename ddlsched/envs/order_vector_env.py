@@ -10,11 +10,11 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.driver import Simulation
-from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.gpu_choice import BY_LOAD, BY_SERVER, BY_SERVER_LOAD, MOST_KEYS, NO_ORDER
 from ddlsched.engine.loop.order_steps import OrderSteps, compile_decisions, decide_order
 from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
 from ddlsched.engine.outside_starts import OutsideStarts
+from ddlsched.engine.records.field_values import Question
 from ddlsched.envs.order_env import OrderEnv
 from ddlsched.envs.scheduling_env import Observation
 from ddlsched.envs.start_vector_env import StartVectorEnv

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.placement_steps import PlacementSteps, compile_decisions, decide_places
 from ddlsched.engine.loop.stepped_runs import loop_address, placing_address
 from ddlsched.engine.outside_starts import OutsideStarts
+from ddlsched.engine.records.field_values import Question
 from ddlsched.envs.placement_env import SERVER_FEATURES, PlacementEnv
 from ddlsched.envs.scheduling_env import Observation, SchedulingEnv
 from ddlsched.envs.start_vector_env import StartVectorEnv

@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space
 
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.codes import Question
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing
+from ddlsched.engine.records.field_values import Question
 from ddlsched.engine.repeated_run import RepeatedRun
 from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv
 from ddlsched.envs.stepping import Stepped

@@ -97,6 +97,9 @@ class ContentionModel(Protocol):
     ``rates(active, waiting, links)``
         Any other model: the rate of each active transfer, asked after each such change. Called in Python.
 
+    A model that only knows all-reduces in one ring over the servers of a job, on the topology's own routes, says so
+    with ``only_rings``: a run with anything else is refused before it begins.
+
     A model whose answers change as bytes are sent says so with ``message_parts``, a whole number to 1000: it is asked
     anew, too, whenever a transfer has sent another such part of its message.
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.engine.recording import gpus_of_workers
+from ddlsched.engine.records.field_values import SliceKind
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.engine.loop.layout import Records
+    from ddlsched.engine.records.layout import Records
     from ddlsched.results.result import Result
 
 __all__ = [

@@ -15,8 +15,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import gpu_seconds, stream
 from ddlsched.workload.scaling_curves import LinearCurve
-from ddlsched.workload.traces.trace_import import Selection, import_trace
-from ddlsched.workload.traces.trace_output import write_jobs
+from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 

@@ -12,8 +12,7 @@ from ddlsched import Cluster, DataParallelIteration, Job, Result, Workload
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds, stream
-from ddlsched.workload.traces.trace_import import Selection, import_trace
-from ddlsched.workload.traces.trace_output import write_jobs
+from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload, write_workload
 from experiments.beyond_ada_srsf.mixes import second_mix
 from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES

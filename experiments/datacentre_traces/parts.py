@@ -10,8 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlsched import Cluster
-from ddlsched.workload.traces.trace_import import Selection, import_trace
-from ddlsched.workload.traces.trace_output import write_jobs
+from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 
 FILES = {
     "Philly": Path("traces/pollux-osdi21/philly.csv.gz"),

@@ -33,14 +33,14 @@ from ddlsched.engine.loop.from_python import (
     take_samples,
 )
 from ddlsched.engine.loop.iterations import go_on
-from ddlsched.engine.loop.jit import compiled_part, compiling, is_kept
-from ddlsched.engine.loop.layout import Records
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
+from ddlsched.engine.loop.rates import apply_rates
 from ddlsched.engine.loop.room import next_fitting, reserve_bytes
-from ddlsched.engine.loop.sharing import apply_rates
-from ddlsched.engine.loop.state import STATE
 from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
+from ddlsched.engine.native.jit import compiled_part, compiling, is_kept
+from ddlsched.engine.native.state import STATE
+from ddlsched.engine.records.layout import Records
 
 __all__ = ["PLACE_JOB", "Part", "compile_loop", "ensure_compiled", "start_compiling"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ONE, ZERO
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.loads import load_of
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ONE, ZERO
 
 __all__ = ["BY_LOAD", "BY_SERVER", "BY_SERVER_LOAD", "MOST_KEYS", "NO_ORDER", "choose_gpus"]
 

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numba.core import types
+from numba import types
 
-from ddlsched.engine.loop.codes import ONE, ZERO, Question
-from ddlsched.engine.loop.jit import called_from_python, compiling, njit
 from ddlsched.engine.loop.loads import load_of
 from ddlsched.engine.loop.room import find_fitting
 from ddlsched.engine.loop.start_steps import (
@@ -21,8 +19,10 @@ from ddlsched.engine.loop.start_steps import (
     starts_here,
     tables_type,
 )
-from ddlsched.engine.loop.state import state_at
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
+from ddlsched.engine.native.jit import called_from_python, compiling, njit
+from ddlsched.engine.native.state import state_at
+from ddlsched.engine.records.field_values import ONE, ZERO, Question
 
 __all__ = ["PlacementSteps", "compile_decisions", "decide_places"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba.core import types
+from numba import types
 
-from ddlsched.engine.loop.codes import ONE, ZERO, JobState
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.state import width_of
 from ddlsched.engine.loop.stepped_runs import log_share, place_job_at, remaining_service_ns
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.native.state import width_of
+from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 
 __all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here", "tables_type"]
 

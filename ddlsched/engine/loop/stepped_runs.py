@@ -10,17 +10,14 @@ import functools
 import math
 from enum import IntEnum
 
+import numba
 import numpy as np
-from numba.core import types
-from numba.core.cgutils import alloca_once
-from numba.core.typing import signature
-from numba.extending import intrinsic
 
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import PLACE_JOB, compile_loop
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.loop.state import STATE
+from ddlsched.engine.native.jit import address_of, caller_of, njit
+from ddlsched.engine.native.state import STATE
 from ddlsched.policies.queue_features import LARGEST_LOG
 
 __all__ = ["STEPPED_RUN", "Standing", "advance_at", "loop_address", "place_job_at", "placing_address"]
@@ -58,50 +55,51 @@ jobs are placed ``in_round`` is 1, ``job`` the one that is placed, or -1, ``num_
 ``num_started`` counts the jobs that have been placed."""
 
 
-@intrinsic
-def advance_at(typing_context, address, s):  # noqa: ARG001 (numba's signature)
+_CALL_LOOP, _CALL_PLACING = caller_of(numba.int64, (STATE,)), caller_of(numba.void, PLACE_JOB)
+
+
+@njit
+def advance_at(address, s):
     """Call the compiled loop, whose address is given."""
-
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
-        return _called(context, builder, types.int64, (STATE,), arguments)
-
-    return signature(types.int64, types.int64, s), generate
+    return _CALL_LOOP(address, (s,))
 
 
-@intrinsic
+@njit
 def place_job_at(
-    typing_context,  # noqa: ARG001 (numba's signature)
-    address,  # noqa: ARG001
-    s,  # noqa: ARG001
-    number,  # noqa: ARG001
-    stay,  # noqa: ARG001
-    chosen,  # noqa: ARG001
-    num_servers,  # noqa: ARG001
-    job_links,  # noqa: ARG001
-    num_links,  # noqa: ARG001
-    links,  # noqa: ARG001
-    shares,  # noqa: ARG001
-    wire_bytes,  # noqa: ARG001
-    latency_ns,  # noqa: ARG001
-    load_ns,  # noqa: ARG001
-    hold_ns,  # noqa: ARG001
+    address,
+    s,
+    number,
+    stay,
+    chosen,
+    num_servers,
+    job_links,
+    num_links,
+    links,
+    shares,
+    wire_bytes,
+    latency_ns,
+    load_ns,
+    hold_ns,
 ):
     """Call what places a job, whose address is given, with the arguments of ``place_job``."""
-
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
-        _called(context, builder, types.none, PLACE_JOB, arguments)
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, *PLACE_JOB), generate
-
-
-def _called(context, builder, answered, given, arguments):
-    """Call a compiled function, the address of which is the first of ``arguments``; return its answer."""
-    kind = context.call_conv.get_function_type(answered, given)
-    answer, error = (alloca_once(builder, kind.args[place].pointee) for place in (0, 1))
-    flat = context.get_arg_packer(given).as_arguments(builder, arguments[1:])
-    builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [answer, error, *flat])
-    return builder.load(answer)
+    _CALL_PLACING(
+        address,
+        (
+            s,
+            number,
+            stay,
+            chosen,
+            num_servers,
+            job_links,
+            num_links,
+            links,
+            shares,
+            wire_bytes,
+            latency_ns,
+            load_ns,
+            hold_ns,
+        ),
+    )
 
 
 @njit
@@ -135,17 +133,11 @@ def count_job_seconds(s, stepped):
 def loop_address() -> int:
     """Compile the loop, or load it, and return its address."""
     compile_loop()
-    return _address_of(advance, (STATE,))
+    return address_of(advance, (STATE,))
 
 
 @functools.cache
 def placing_address() -> int:
     """Compile what places a job, or load it, and return its address."""
     compile_loop()
-    return _address_of(place_job, PLACE_JOB)
-
-
-def _address_of(function, arguments) -> int:
-    compiled = function.dispatcher.overloads[arguments]
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return address
+    return address_of(place_job, PLACE_JOB)

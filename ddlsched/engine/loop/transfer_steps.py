@@ -10,9 +10,6 @@ import functools
 import numba
 
 from ddlsched.engine.loop.admission import gather_transfers
-from ddlsched.engine.loop.codes import NEVER, ZERO, Question
-from ddlsched.engine.loop.jit import called_from_python, compiling, njit
-from ddlsched.engine.loop.state import state_at
 from ddlsched.engine.loop.stepped_runs import (
     STEPPED_RUN,
     Standing,
@@ -22,6 +19,9 @@ from ddlsched.engine.loop.stepped_runs import (
     remaining_service_ns,
 )
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
+from ddlsched.engine.native.jit import called_from_python, compiling, njit
+from ddlsched.engine.native.state import state_at
+from ddlsched.engine.records.field_values import NEVER, ZERO, Question
 
 __all__ = ["MET", "compile_decisions", "decide"]
 

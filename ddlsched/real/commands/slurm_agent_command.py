@@ -11,7 +11,7 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit
-from ddlsched.cli.run_options import ClusterOptions, NetworkOptions, PolicyOptions
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class AgentOptions:
 @with_options
 def slurm_agent(
     partition: Annotated[str, typer.Argument(metavar="PARTITION", help="Whose held jobs are started; no other's.")],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=("scheduler", "placement", "order"))],
-    cluster: Annotated[Given[ClusterOptions], Panel("Nodes", only=("topology", "gpu_memory_mb"))],
-    network: Annotated[Given[NetworkOptions], Panel("Nodes", only=("contention",))],
+    policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "placement", "order"))],
+    cluster: Annotated[Given[RunOptions], Panel("Nodes", only=("topology", "gpu_memory_mb"))],
+    network: Annotated[Given[RunOptions], Panel("Nodes", only=("contention",))],
     agent: Annotated[Given[AgentOptions], Panel("What it does, and may touch")],
 ) -> None:
     """Start the held jobs of a partition of Slurm when and where the policies say, until Ctrl-C.

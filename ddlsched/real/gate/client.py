@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.calibration.protocol import connect, parse_address, read_token
-from ddlsched.real.gate.channel import Channel, ChannelEndedError
+from ddlsched.real.wire.channel import Channel, ChannelEndedError
+from ddlsched.real.wire.handshake import connect, parse_address, read_token
 
 __all__ = ["GateClient", "Membership"]
 
@@ -82,8 +82,8 @@ class GateClient:
     @classmethod
     def connected(cls, address: str, token_file: Path, member: Membership, server: int | None = None) -> GateClient:
         """Return a connection to the gate at ``HOST:PORT``; ``server`` is this machine's number in its network."""
-        connection = connect(parse_address(address), read_token(token_file), {"kind": "gate", "server": server})
-        return cls(Channel(connection), member)
+        role = {"kind": "gate", "server": server}
+        return cls(connect(parse_address(address), read_token(token_file), role, "ddlsched testbed gate"), member)
 
     def ready(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Ring
 from ddlsched.policies.transfer_states import TransferState
 from ddlsched.policies.views import JobView, TransferView

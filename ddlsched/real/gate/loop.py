@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
-from ddlsched.real.gate.channel import Channel, ChannelEndedError
 from ddlsched.real.gate.gate import Gate
 from ddlsched.real.gate.live_jobs import Rank
 from ddlsched.real.gate.watch import Watch
+from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.units import NS_PER_S
 
 __all__ = ["ChannelRank", "Members", "run_gate"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.policies.job_queue import JobQueue
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.real.gate.costs import Costs

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.loop.layout import Columns, make_records
 from ddlsched.engine.policy_forms import communication_form
+from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.errors import TestbedError
 from ddlsched.policies.transfer_states import TransferState
 from ddlsched.policies.views import NetworkView

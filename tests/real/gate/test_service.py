@@ -14,7 +14,6 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
-from ddlsched.real.calibration.protocol import parse_address
 from ddlsched.real.gate import client as client_module
 from ddlsched.real.gate import membership
 from ddlsched.real.gate.client import GateClient
@@ -23,6 +22,7 @@ from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.membership import Membership
 from ddlsched.real.gate.service import GateService
 from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.wire.handshake import parse_address
 
 TOKEN = "0123456789abcdef"
 

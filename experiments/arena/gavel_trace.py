@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from experiments.commands import PUBLIC_DATA
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import LinearCurve
+from experiments.commands import PUBLIC_DATA
 
 GPUS = {"v100": 12, "p100": 12, "k80": 24}
 REFERENCE = "v100"

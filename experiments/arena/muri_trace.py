@@ -19,9 +19,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pandas as pd
-from experiments.commands import PUBLIC_DATA
 
 from algorithms.placement.muri import grouped
+from experiments.commands import PUBLIC_DATA
 
 SERVERS, GPUS_PER_SERVER = 8, 8
 MOST = 4

@@ -751,7 +751,7 @@ def test_a_header_of_very_many_columns_is_refused_in_a_short_line(tmp_path):
         with pytest.raises(InputError) as refused:
             read_workload(path)
         assert len(str(refused.value)) < 1000
-    path.write_text(",".join([*needed, "x" * 1_000_000]) + "\n")
+    path.write_text(",".join([*needed, "x" * 100_000]) + "\n")
     with pytest.raises(InputError, match="unknown column 'xxx") as refused:
         read_workload(path)
     assert len(str(refused.value)) < 1000

@@ -18,10 +18,10 @@ import pandas as pd
 
 from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions
 from ddlsched.comparisons.charts.style import PALETTE, save
-from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.paired_comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
+from experiments.commands import sweep_and_report
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
 AUTHORS = {"load_per_byte_s": 7.8125e-9}

@@ -12,8 +12,9 @@ A comment above a table names its file, its rows (a query) and its columns: a he
     -->
 
 ``.1`` are decimals, ``+`` a sign, ``x100`` a factor, ``interval`` the ends, of the columns that end in ``_low`` and
-``_high`` or are called ``low`` and ``high``. Rows that only a ``where`` tells apart are joined by the columns that are
-texts. A comment above an image has ``picture``, one label and one number; the axis is the number's heading.
+``_high`` or are called ``low`` and ``high``. A name with blanks stands in backticks. Rows that only a ``where`` tells
+apart are joined by the columns that are texts. A comment above an image has ``picture``, one label and one number; the
+axis is the number's heading.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ddlsched.comparisons.charts.style import INK, PALETTE, in_style, new_figure
 
 HERE = Path(__file__).parent
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+NAMED = re.compile(r"(`.+?`|\S+)(.*)")
 MADE = re.compile(r"<!-- (table|picture) (.+?)\n(.*?)-->\n\n?(!\[.*?\]\((.*?)\)|(?:\|[^\n]*\n)*)", re.DOTALL)
 
 
@@ -45,8 +47,8 @@ class Column(NamedTuple):
         """Return the column of a line."""
         heading, _, rest = line.partition(" = ")
         shown, _, where = rest.partition(" where ")
-        name, *how = shown.split()
-        return cls(heading.strip(), name, tuple(how), where.strip())
+        name, how = NAMED.fullmatch(shown.strip()).groups()  # type: ignore[union-attr]
+        return cls(heading.strip(), name.strip("`"), tuple(how.split()), where.strip())
 
     @property
     def is_text(self) -> bool:

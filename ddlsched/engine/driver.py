@@ -31,7 +31,7 @@ from ddlsched.engine.records.field_values import NEVER, Contention, Door, Questi
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
-from ddlsched.engine.routes import Routes, refuse_all_but_rings
+from ddlsched.engine.routes import Routes, refuse_what_nobody_sends
 from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages
@@ -123,7 +123,7 @@ class Simulation:
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
         self._costs = costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
-        refuse_all_but_rings(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
         hops = HopTables(state, self._routes) if in_loop else None

@@ -96,7 +96,7 @@ class Simulation:
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(7)]
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.options["seed"]).spawn(7)]
         self._policies = policies = CheckedPolicies(
             placement=begun("placement", settings.placement, cluster, streams[0]),
             order=begun("order", settings.order, cluster, streams[1]),
@@ -122,7 +122,7 @@ class Simulation:
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
-        self._costs = costs = Costs(state, self._routes, settings.contention, settings.load_per_byte_s)
+        self._costs = costs = Costs(state, self._routes, settings.contention, settings.options["load_per_byte_s"])
         refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
@@ -188,7 +188,7 @@ class Simulation:
             Question.JUMPS: self._begin_to_jump,
         }
         begin = time.perf_counter()
-        teller = None if self._settings.watch is None else ProgressTeller(state, self._settings.watch)
+        teller = None if (watch := self._settings.options["watch"]) is None else ProgressTeller(state, watch)
         while (question := self._advance()) in answers or self._goes_on_after(question):
             if question in answers:
                 answers[question]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
+from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.field_values import Communication, Contention, Door
 from ddlsched.engine.records.layout import Records
 from ddlsched.errors import PluginError, label
@@ -23,7 +23,6 @@ from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, pr
 __all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
 
 Kind = Literal["order", "communication", "contention", "path"]
-_NOTHING_IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 DOORS: dict[Door, Kind] = {
     Door.ORDER: "order",
@@ -120,7 +119,7 @@ class PolicyForms:
 
     def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
         wanted = getattr(type(policy), "compiled", None)
-        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or _NOTHING_IS_COMPILED:
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or runs_in_python():
             return Form(policy)
         try:
             if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):

@@ -78,7 +78,7 @@ def _is_alike_each_time(settings: RunSettings) -> bool:
         and settings.capacity is None
         and settings.window is None
         and settings.path is None
-        and settings.watch is None
+        and settings.options["watch"] is None
         and (settings.span.warmup_ns, settings.span.until_ns) == (0, MAX_NS)
         and not any(hasattr(policy, "begin") for policy in policies)
     )

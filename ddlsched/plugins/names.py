@@ -51,8 +51,13 @@ def names(kind: Kind) -> list[str]:
 
 @lru_cache
 def _registered(kind: Kind) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind; reading those of all packages takes longer than many a run."""
-    return {point.name: point for point in entry_points(group=f"ddlsched.{kind}")}
+    return {point.name: point for point in _all_entry_points().select(group=f"ddlsched.{kind}")}
+
+
+@lru_cache
+def _all_entry_points() -> Any:
+    """Return those of all packages, which take longer to read than many a run."""
+    return entry_points()
 
 
 def resolve(kind: Kind, given: object) -> Any:

@@ -162,9 +162,8 @@ class Result:
         jobs = np.zeros(self.cluster.num_gpus, np.int64)
         for stay in self.finished.stays:
             jobs[list(stay.gpus)] += 1
-        busy_ns, span_ns = self.finished.busy_ns, self.finished.end_ns - self.finished.warmup_ns
         frame = pd.DataFrame({"gpu": np.arange(len(jobs)), "server": self.cluster.server_of_gpu, "jobs": jobs})
-        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / span_ns if span_ns else np.nan)
+        return frame.assign(busy_s=self.finished.busy_ns / NS_PER_S, utilisation=self._gpu_utilisation)
 
     @cached_property
     def rescales(self) -> pd.DataFrame:
@@ -235,6 +234,16 @@ class Result:
         return int(np.cumsum(change[order]).max(initial=0))
 
     @property
+    def num_left_out(self) -> int:
+        """How many jobs no metric counts: those of a warm-up, or of the ends of a steady stream."""
+        return int((~self._counted).sum())
+
+    @property
+    def num_future(self) -> int:
+        """How many jobs had not arrived when the run was cut off."""
+        return int((self.finished.state.jobs.state == JobState.FUTURE).sum())
+
+    @property
     def skipped_iterations(self) -> int:
         """Iterations that the engine skipped over, since their job met nobody on its GPUs and links."""
         return int(self.finished.state.run[0].skipped_iterations)
@@ -267,21 +276,29 @@ class Result:
         >>> summary["average_jct_s"], summary["makespan_s"], round(summary["gpu_utilisation"], 3)
         (3.0, 4.5, 0.667)
         """
-        counted = self.jobs[self.jobs["counted"] & (self.jobs["state"] != "future")]
-        jct_s = counted["jct_s"].dropna().to_numpy()
+        records = self.finished.state.jobs
+        counted = self._counted & (records.state != JobState.FUTURE)
+        done = counted & (records.state == JobState.FINISHED)
+        jct_s = (records.finish_ns - records.arrival_ns)[done] / NS_PER_S
         quantiles_s = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else [np.nan, np.nan]
         return {
             "average_jct_s": float(jct_s.mean()) if len(jct_s) else np.nan,
             "median_jct_s": float(quantiles_s[0]),
             "p95_jct_s": float(quantiles_s[1]),
-            "makespan_s": int(self.finished.state.jobs.finish_ns.max(initial=0)) / NS_PER_S,
-            "gpu_utilisation": float(self.gpus["utilisation"].mean()),
-            "jobs": len(counted),
-            "unfinished_jobs": len(counted) - len(jct_s),
-            "restarts": int(self.jobs["restarts"].sum()),
+            "makespan_s": int(records.finish_ns.max(initial=0)) / NS_PER_S,
+            "gpu_utilisation": float(self._gpu_utilisation.mean()),
+            "jobs": int(counted.sum()),
+            "unfinished_jobs": int(counted.sum()) - len(jct_s),
+            "restarts": int(records.restarts.sum()),
             "events": int(self.finished.state.run[0].events),
             "engine_s": self.finished.engine_s,
         }
+
+    @property
+    def _gpu_utilisation(self) -> np.ndarray:
+        """Of each GPU from the end of the warm-up to the end of the run; NaN if that is none."""
+        span_ns = self.finished.end_ns - self.finished.warmup_ns
+        return self.finished.busy_ns / span_ns if span_ns else np.full(self.cluster.num_gpus, np.nan)
 
 
 def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -10,8 +10,7 @@ import numpy as np
 from numba import types
 
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
-from ddlsched.engine.native.jit import called_from_python, compiling, njit
-from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO
 
 __all__ = ["AllocationSteps", "compile_decisions", "decide_sizes"]

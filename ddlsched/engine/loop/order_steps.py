@@ -12,8 +12,7 @@ from numba import types
 from ddlsched.engine.loop.gpu_choice import NO_ORDER, choose_gpus
 from ddlsched.engine.loop.start_steps import begin_round, end_round, observe_job, room_of, starts_here, tables_type
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds
-from ddlsched.engine.native.jit import called_from_python, compiling, njit
-from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState, Question
 
 __all__ = ["OrderSteps", "compile_decisions", "decide_order"]

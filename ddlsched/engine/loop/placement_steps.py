@@ -20,8 +20,7 @@ from ddlsched.engine.loop.start_steps import (
     tables_type,
 )
 from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing, advance_at, count_job_seconds, log_share
-from ddlsched.engine.native.jit import called_from_python, compiling, njit
-from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import ONE, ZERO, Question
 
 __all__ = ["PlacementSteps", "compile_decisions", "decide_places"]

@@ -12,8 +12,7 @@ import numpy as np
 from numba import types
 
 from ddlsched.engine.loop.stepped_runs import log_share, place_job_at, remaining_service_ns
-from ddlsched.engine.native.jit import njit
-from ddlsched.engine.native.state import width_of
+from ddlsched.engine.native.jit import njit, width_of
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 
 __all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here", "tables_type"]

@@ -16,8 +16,7 @@ import numpy as np
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.compilation import PLACE_JOB, compile_loop
 from ddlsched.engine.loop.placement import place_job
-from ddlsched.engine.native.jit import address_of, caller_of, njit
-from ddlsched.engine.native.state import STATE
+from ddlsched.engine.native.jit import STATE, address_of, caller_of, njit
 from ddlsched.policies.queue_features import LARGEST_LOG
 
 __all__ = ["STEPPED_RUN", "Standing", "advance_at", "loop_address", "place_job_at", "placing_address"]

@@ -19,8 +19,7 @@ from ddlsched.engine.loop.stepped_runs import (
     remaining_service_ns,
 )
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing, start_transfer
-from ddlsched.engine.native.jit import called_from_python, compiling, njit
-from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.jit import called_from_python, compiling, njit, state_at
 from ddlsched.engine.records.field_values import NEVER, ZERO, Question
 
 __all__ = ["MET", "compile_decisions", "decide"]

@@ -10,8 +10,8 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.output import emit, notice
-from ddlsched.cli.run_options import PolicyOptions
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.real.commands.testbed_compare import compare
 from ddlsched.real.commands.testbed_options import Access, GateOptions, NetworkOfNamespaces, Place
@@ -79,7 +79,7 @@ def run(
         Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
     ],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=_POLICIES)],
+    policies: Annotated[Given[RunOptions], Panel("Policies", only=_POLICIES)],
     gate: Annotated[Given[GateOptions], Panel("Gate")],
     place: Annotated[Given[Place], Panel("Where, and what comes out")],
 ) -> None:
@@ -146,7 +146,7 @@ def agent(
 def gate(
     address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology"))],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
+    policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("contention", "seed", "chunk_bytes", "window"))],
     access: Annotated[Given[Access], Panel("Who may join")],
 ) -> None:

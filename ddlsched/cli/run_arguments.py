@@ -1,12 +1,17 @@
-"""Flags of a run that do nothing beside others, or without them."""
+"""From what the command line says of a run to the arguments of :func:`ddlsched.simulate`; flags that change nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import typer
 
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
 
-__all__ = ["refuse_ineffective"]
+__all__ = ["refuse_ineffective", "run_arguments"]
 
 _NEEDS = {
     "rescale_cost": ("allocation",),
@@ -41,3 +46,15 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def run_arguments(options: Mapping[str, Any], disturbances: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments; what is said of servers and their network as a cluster, if anything is."""
+    from ddlsched.simulation import cluster_of
+
+    given = {name: value for name, value in options.items() if name not in CLUSTER_OPTIONS}
+    if of_cluster := {name: options[name] for name in options.keys() & set(CLUSTER_OPTIONS)}:
+        given["cluster"] = cluster_of(None, cast(RunOptions, of_cluster))
+    if disturbances:
+        given["disturbances"] = Disturbances(**disturbances)
+    return given

@@ -82,8 +82,7 @@ def test_all_reduces_by_hand(algorithm: str, servers: int, gpus: int, topology: 
         ("direct", "broadcast", 5, 32.0),  # the root sends 8 MB to each of 4
         ("direct", "all-gather", 5, 6.4),
         ("halving-doubling", "all-gather", 4, 6.0),
-        # The fifth gives its 1.6 MB and gets 8 MB. Its partner sends 3.2 MB (of two) to one, 4.8 MB to another, and 8 MB to
-        # the fifth.
+        # The fifth gives its 1.6 MB and gets 8 MB. Its partner sends 3.2 MB (of two), 4.8 MB and 8 MB.
         ("halving-doubling", "all-gather", 5, 16.0),
         # Of 4, in each of 2 steps 2 parts of 2 MB; of 5, 2 + 2 + 1 parts of 1.6 MB.
         ("halving-doubling", "all-to-all", 4, 8.0),

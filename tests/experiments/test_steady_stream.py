@@ -12,7 +12,7 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError
 
-(stream,) = scripts_of("backfilling", "stream")
+(stream,) = scripts_of("arena", "steady_stream")
 
 
 @pytest.mark.parametrize("load", [0.6, 0.8])
@@ -40,5 +40,5 @@ def test_the_same_seed_gives_the_same_jobs_and_loads_that_are_none_are_refused()
 
 def test_the_file_of_the_comparison_is_one(monkeypatch):
     monkeypatch.chdir(EXPERIMENTS.parent)
-    done = run("validate", str(Path("experiments", "backfilling", "compare.yaml")))
+    done = run("validate", str(Path("experiments", "arena", "backfilling.yaml")))
     assert done.exit_code == 0, done.stderr

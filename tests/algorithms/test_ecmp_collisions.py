@@ -1,24 +1,17 @@
-"""How often ECMP puts flows on one path, beside the computed odds: ``ecmp_collisions.py``.
-
-Each of n jobs sends from a server of the first leaf to one of the second, over s spines; a cable to a spine is as fast
-as a card, so that a ring takes as many times as long as there are flows on its busiest cable. Counted are the bytes on
-the cables of whole runs.
-"""
+"""How often ECMP puts flows on one path, beside the computed odds; counted are the bytes on cables of whole runs."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from benchmark_tables import Table, say
+import pytest
 
 import ddlsched
 from ddlsched.policies.views import ClusterView, JobView
 from topologies.leaf_spine import LeafSpine
 
-CASES = ((4, 8), (8, 8), (8, 16), (8, 32), (8, 64), (16, 16), (32, 32), (64, 16))
 MESSAGE_BYTES = 1e9
 
 
@@ -27,7 +20,6 @@ class AcrossLeaves:
     """Job i on server i of either leaf."""
 
     def place(self, job: JobView, cluster: ClusterView) -> list[int]:
-        """Return the two GPUs."""
         return [job.number, cluster.num_gpus // 2 + job.number]
 
 
@@ -63,24 +55,11 @@ def computed_most(flows: int, spines: int, draws: int = 20_000) -> float:
     return float(counts.max(axis=1).mean())
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=300, help="runs of each case")
-    seeds = range(parser.parse_args().seeds)
-    rows = []
-    for flows, spines in CASES:
-        say(f"{flows} flows on {spines} spines")
-        counts = [flows_on_spines(flows, spines, seed).max() for seed in seeds]
-        shared = f"{100 * computed_share(flows, spines):.1f} %", f"{100 * np.mean(np.array(counts) > 1):.1f} %"
-        most = f"{computed_most(flows, spines):.2f}", f"{np.mean(counts):.2f}"
-        rows.append([f"{flows} on {spines}", *shared, *most])
-    columns = ("flows on paths", "two share one, computed", "in runs", "mean most on one, computed", "in runs")
-    note = (
-        f"{len(seeds)} seeds each, so that a share of one half is known to about {100 / len(seeds) ** 0.5:.0f} points."
-    )
-    print(Table(title="ECMP: flows that share a path", columns=columns, rows=rows, notes=[note]))
-
-
-if __name__ == "__main__":
-    main()
+def test_ecmp_collides_as_often_as_computed() -> None:
+    """Of 4 flows on 8 spines two share one in 59 % of cases."""
+    assert computed_share(4, 8) == pytest.approx(1 - 8 * 7 * 6 * 5 / 8**4) == pytest.approx(0.590, abs=5e-4)
+    counts = [flows_on_spines(4, 8, seed) for seed in range(100)]
+    assert all(count.sum() == 4 for count in counts)
+    shared = np.mean([count.max() > 1 for count in counts])
+    assert shared == pytest.approx(0.590, abs=3 * (0.59 * 0.41 / 100) ** 0.5)
+    assert np.mean([count.max() for count in counts]) == pytest.approx(computed_most(4, 8), abs=0.2)

@@ -1,6 +1,6 @@
 """Who writes and who reads: checkpoints of four programs through two changes of parallelism, read by each program.
 
-    python benchmarks/interoperability.py
+    python tests/torch_training/interoperability.py
 
 Each program's checkpoint is taken to this package's format (tp=2, pp=2), from there to that of each program (tp=3), and
 read there by that program's own library: PyTorch (``dcp.load`` into sharded tensors on 2 ranks), safetensors, and
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "reconfiguration" / "training"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "reconfiguration" / "training"))
 
 from processes import on_ranks
 

@@ -9,10 +9,10 @@ from ddlsched.engine.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, label
-from ddlsched.network.collectives import Card, collective_for
+from ddlsched.network.collectives import Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Node, Path, Ring, flows_of_ring, ring_along
-from ddlsched.network.traffic import Way
+from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.path_views import FlowView, LinkLoads
 from ddlsched.workload.job import Workload
 

@@ -7,21 +7,15 @@ points of the group ``ddlsched.collective``; a task or a job names its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from ddlsched.errors import InputError, PluginError, guarded
-
-__all__ = ["KINDS", "ROUNDS", "Card", "Collective", "Message", "Phase", "Rank", "collective_for", "phases_of"]
+__all__ = ["KINDS", "ROUNDS", "Card", "Collective", "Message", "Phase", "Rank"]
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
 """Kinds of collectives."""
 
 ROUNDS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 """How often the kinds that can go round a ring do so; each round moves (n - 1) / n of the message from rank to rank."""
-
-_OWN_PARTS = ("all-to-all", "send")
-"""Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
 Card: TypeAlias = tuple[int, int]
 """A server's number and that of one of its network cards."""
@@ -87,51 +81,3 @@ class Collective(Protocol):
     def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
         """Return what at least two ranks, in the order of the task's tuple, send to each other."""
         ...
-
-
-def collective_for(kind: str, algorithm: str | Collective) -> Any:
-    """Return the algorithm that a text names, or the one given, for a kind of collective.
-
-    Raises
-    ------
-    UnknownNameError
-        No such name or parameter.
-    InputError
-        The algorithm has no such kind.
-    """
-    found = _named(algorithm)
-    if kind not in found.kinds:
-        known = ", ".join(found.kinds)
-        raise InputError(f"collective {algorithm}: has no {kind}; expected a task of one of its kinds ({known})")
-    return found
-
-
-@lru_cache
-def _named(algorithm: str | Collective) -> Any:
-    from ddlsched.plugins.names import resolve
-
-    return resolve("collective", algorithm)
-
-
-def phases_of(
-    kind: str, algorithm: str | Collective, ranks: Sequence[Rank], message: Message, has_inside: bool
-) -> list[Phase]:
-    """Return what a collective sends, checked; nothing for a rank alone.
-
-    Without an inside the exchange between ranks of a server is free: they count as one, but where each has its own.
-    """
-    members = list(ranks) if has_inside or kind in _OWN_PARTS else list({rank.server: rank for rank in ranks}.values())
-    if len(members) < 2:
-        return []
-    found = collective_for(kind, algorithm)
-    name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
-    phases = guarded(name, lambda: [Phase(list(flows), *rest) for flows, *rest in found.phases(kind, members, message)])
-    known = set(members)
-    for phase in phases:
-        if not isinstance(phase.steps, int) or phase.steps < 0:
-            raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")
-        for source, target, sent_bytes in phase.flows:
-            if source == target or not known.issuperset((source, target)) or not 0 <= sent_bytes < float("inf"):
-                flow = f"{sent_bytes!r} bytes from {source} to {target}"
-                raise PluginError(f"{name} answered {flow}; expected finite bytes from one of the ranks to another")
-    return phases

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import add
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ddlsched.network.collectives import ROUNDS, Card, Message, Phase, Rank, phases_of
+from ddlsched.errors import InputError, PluginError, guarded
+from ddlsched.network.collectives import ROUNDS, Card, Collective, Message, Phase, Rank
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
+from ddlsched.plugins.names import resolve
 
-__all__ = ["Traffic", "Way", "traffic_of"]
+__all__ = ["Traffic", "Way", "collective_for", "phases_of", "traffic_of"]
 
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
+
+_OWN_PARTS = ("all-to-all", "send")
+"""Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
 _AtLink: TypeAlias = tuple[int, float]
 
@@ -40,6 +46,52 @@ class Traffic:
     wire_bytes: float
     shares: tuple[float, ...]
     latency_s: float
+
+
+def collective_for(kind: str, algorithm: Any) -> Any:
+    """Return the algorithm that a text names, or the one given, for a kind of collective.
+
+    Raises
+    ------
+    UnknownNameError
+        No such name or parameter.
+    InputError
+        The algorithm has no such kind.
+    """
+    found = _named(algorithm)
+    if kind not in found.kinds:
+        known = ", ".join(found.kinds)
+        raise InputError(f"collective {algorithm}: has no {kind}; expected a task of one of its kinds ({known})")
+    return found
+
+
+@lru_cache
+def _named(algorithm: Any) -> Any:
+    return resolve("collective", algorithm)
+
+
+def phases_of(
+    kind: str, algorithm: str | Collective, ranks: Sequence[Rank], message: Message, has_inside: bool
+) -> list[Phase]:
+    """Return what a collective sends, checked; nothing for a rank alone.
+
+    Without an inside the exchange between ranks of a server is free: they count as one, but where each has its own.
+    """
+    members = list(ranks) if has_inside or kind in _OWN_PARTS else list({rank.server: rank for rank in ranks}.values())
+    if len(members) < 2:
+        return []
+    found = collective_for(kind, algorithm)
+    name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
+    phases = guarded(name, lambda: [Phase(list(flows), *rest) for flows, *rest in found.phases(kind, members, message)])
+    known = set(members)
+    for phase in phases:
+        if not isinstance(phase.steps, int) or phase.steps < 0:
+            raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")
+        for source, target, sent_bytes in phase.flows:
+            if source == target or not known.issuperset((source, target)) or not 0 <= sent_bytes < float("inf"):
+                flow = f"{sent_bytes!r} bytes from {source} to {target}"
+                raise PluginError(f"{name} answered {flow}; expected finite bytes from one of the ranks to another")
+    return phases
 
 
 def traffic_of(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from ddlsched.network.collectives import KINDS, ROUNDS, Collective, Message, Phase, Rank, phases_of
+from ddlsched.network.collectives import KINDS, ROUNDS, Collective, Message, Phase, Rank
 from ddlsched.network.contention import MaxMin
+from ddlsched.network.traffic import phases_of
 from ddlsched.testing.conformance_runs import assert_frozen_dataclass
 
 __all__ = ["CollectiveConformance"]

@@ -27,7 +27,7 @@ from ddlsched.io.tables import (
     read_text,
     readable,
 )
-from ddlsched.network.collectives import collective_for
+from ddlsched.network.traffic import collective_for
 from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob

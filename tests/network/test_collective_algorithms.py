@@ -11,10 +11,10 @@ from jobs_by_hand import Fixed
 from algorithms.collective.double_binary_tree import DoubleBinaryTree
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, PluginError
-from ddlsched.network.collectives import Message, Rank, phases_of
+from ddlsched.network.collectives import Message, Rank
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.topology import Network
-from ddlsched.network.traffic import traffic_of
+from ddlsched.network.traffic import phases_of, traffic_of
 from ddlsched.plugins.names import resolve
 from ddlsched.simulation import simulate
 from ddlsched.workload.dag import CollectiveTask, DataParallelIteration, IterationDag
@@ -163,9 +163,7 @@ def test_a_class_in_a_file_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     assert took_ms(f"{tmp_path}/mine.py:Mine", 5, 1, STAR) == pytest.approx(32.0)
     assert took_ms(f"{tmp_path}/mine.py:Mine:sent=0.5", 5, 1, STAR) == pytest.approx(16.0)
-    with pytest.raises(
-        PluginError, match=r"Mine:sent=-1: phases of a all-reduce over 5 ranks answered -8000000.0 bytes"
-    ):
+    with pytest.raises(PluginError, match=r"Mine:sent=-1: phases of all-reduce over 5 ranks answered -8000000.0 bytes"):
         took_ms(f"{tmp_path}/mine.py:Mine:sent=-1", 5, 1, STAR)
 
 

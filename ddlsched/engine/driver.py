@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.batched_runs import RunParts
 from ddlsched.engine.build import build_state
-from ddlsched.engine.checked_policies import CheckedPolicies, begun
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
@@ -29,7 +30,6 @@ from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
-from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
 from ddlsched.engine.routes import Routes, refuse_what_nobody_sends
 from ddlsched.engine.run_progress import ProgressTeller
@@ -41,7 +41,7 @@ from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.transfer_decisions import TransferDecisions
 from ddlsched.errors import SimulationError, label
-from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
+from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.job import Workload
 
 __all__ = ["Simulation", "run_simulation"]
@@ -98,13 +98,15 @@ class Simulation:
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.options["seed"]).spawn(7)]
+        streams = random_streams(settings.options["seed"])
         self._policies = policies = CheckedPolicies(
-            placement=begun("placement", settings.placement, cluster, streams[0]),
-            order=begun("order", settings.order, cluster, streams[1]),
-            communication=begun("communication", settings.communication, cluster, streams[2]),
-            allocation=begun("allocation", settings.allocation, cluster, streams[5]),
-            path=begun("path", settings.path, cluster, streams[6]),
+            cluster,
+            streams,
+            placement=settings.placement,
+            order=settings.order,
+            communication=settings.communication,
+            allocation=settings.allocation,
+            path=settings.path,
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
@@ -115,26 +117,27 @@ class Simulation:
         num_slices = _SLICES if settings.window else 0
         moving = policies.order_stops or policies.placement_moves
         arrays = build_state(
-            workload, cluster, network, disturbances, settings.interference, streams[3], num_slices, moving
+            workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, moving
         )
         self._state = state = RunState(workload, cluster, network, arrays)
-        changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
+        changes = disturbances.capacity_changes(cluster.num_servers, streams["capacity"])
         if settings.capacity is not None:
             changes = settings.capacity.changes(cluster.num_servers)
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
-        self._costs = costs = Costs(state, self._routes, settings.contention, settings.options["load_per_byte_s"])
+        costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
+        _refuse_long_service(state, costs)
         refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
+        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, _beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving = (
             StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
         )
-        self._resizing = Rescaling(state, policies, costs, self._placing)
-        self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
+        self._resizing = Rescaling(state, policies, self._placing)
+        self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
@@ -151,7 +154,9 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        run.grouping = window is None  # otherwise each GPU's tasks are recorded
+        # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
+        # GPU, as in recorded runs.
+        run.grouping = window is None and not run.order_ranked
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
@@ -212,7 +217,7 @@ class Simulation:
     @property
     def parts(self) -> RunParts:
         """What does the run's work, for who does some of it in the driver's stead."""
-        return RunParts(self._state, self._placing, self._resizing, self._costs, self._forms, self._settings)
+        return RunParts(self._state, self._placing, self._resizing, self._forms, self._settings)
 
     def _parts(self) -> Iterator[Part]:
         """Yield what of the event loop the run calls, so that the run's own time is without compilation."""
@@ -255,6 +260,7 @@ class Simulation:
 
     def _finish(self, engine_s: float) -> Finished:
         self._forms.check_unchanged()
+        self._policies.say_what_they_keep()
         state, now_ns = self._state, self._state.now_ns
         take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
@@ -294,9 +300,8 @@ class Simulation:
             rank_rivals(state.arrays)
             return
         count = gather_rivals(state.arrays)
-        rivals = state.arrays.items[:count].tolist()
-        keys = {n: self._policies.key(state.views[n], now_s) for n in rivals}
-        for rank, number in enumerate(self._policies.sort(rivals, keys, state.views, now_s)):
+        rivals = (state.views[number] for number in state.arrays.items[:count].tolist())
+        for rank, number in enumerate(self._policies.in_order(rivals, now_s)):
             state.jobs.rank[number] = rank
         if not self._policies.order_stops:  # such is asked once a round, compiled or not
             self._set_wake("wake_placement_ns", "order")
@@ -349,13 +354,9 @@ class Simulation:
             state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 
     def _set_wake(self, field: str, kind: str) -> None:
-        now_s = self._state.now_s
-        wake_s = self._policies.wake_s(kind, now_s)
-        if wake_s is None or wake_s <= now_s:
+        run, wake_ns = self._state.run, self._policies.wake_ns(kind, self._state.now_ns)
+        if wake_ns is None:
             return
-        wake_ns = ns_from_s(wake_s)
-        wake_ns += s_from_ns(wake_ns) < wake_s  # never before the time asked for
-        run = self._state.run
         run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
         self._count_idle(f"{kind} asked to be woken")
 
@@ -397,6 +398,24 @@ class Simulation:
         if self._servers.down:
             why += f" ({len(self._servers.down)} of {state.cluster.num_servers} servers are absent)"
         return why
+
+
+def _refuse_long_service(state: RunState, costs: CommunicationCosts) -> None:
+    """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run."""
+    for number, job in enumerate(state.workload):
+        if job.num_gpus > 1:
+            wire = [costs.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
+            state.check_service(number, sum(costs.alone_ns(w, 0.0) for w in wire))
+            state.check_service(number, sum(map(costs.bytes_load_ns, wire)))
+
+
+def _beyond_plain_rings(state: RunState) -> str:
+    """Return the transfers that are no rings over a job's servers, as messages name them; nothing if there are none."""
+    if state.network.inside is not None:
+        return "about all transfers, as the inside of servers takes time"
+    if not all(job.dag.only_rings_of_all for job in state.workload):
+        return "about transfers of jobs that do not only all-reduce over all their workers"
+    return ""
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import Card
 from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Node, Path, Ring, flows_of_ring, ring_along
+from ddlsched.network.topology import Node, Path
 from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.path_views import FlowView, LinkLoads
 from ddlsched.workload.job import Workload
@@ -55,23 +55,15 @@ class Routes:
         self.chosen_anew = asker.path_chosen_anew is not None
         """Whether each transfer gets its paths when it becomes ready."""
 
-    def ring(self, servers: Sequence[int], way: Way) -> Ring:
-        """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
-        network = self._state.network
-        if len(servers) < 2 or way == network.own_way:
-            return network.ring(servers)
-        ordered = sorted(servers)
-        paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
-        return ring_along(ordered, paths, len(ordered))
-
-    def of_job(self, number: int) -> Way:
+    def of_job(self, number: int) -> Way | None:
         """Return what says which path a job's flow from card to card takes when the job is placed.
 
+        None is the topology's own route.
         Where transfers choose anew, it is the topology's own route, and :meth:`candidates` has the links of all others.
         """
         network = self._state.network
         if not self.chosen_anew:
-            return self.asked(number) if self.chosen else network.own_way
+            return self.asked(number) if self.chosen else None
         candidates = self._candidates = dict[int, None]()
 
         def way(source: Card, target: Card) -> Path:

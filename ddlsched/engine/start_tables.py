@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.loop.start_steps import StartTables
-from ddlsched.engine.repeated_run import RunParts
+from ddlsched.engine.batched_runs import RunParts
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.engine.loop.batch.runs import placing_address
+from ddlsched.engine.loop.batch.starts import StartTables
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.topology import Network
 
@@ -34,12 +35,13 @@ def no_tables(num_runs: int, num_servers: int) -> StartTables:
         bytes=real,
         latency_ns=real,
         loads_ns=whole,
+        placing_address=placing_address(),
     )
 
 
 def with_run(tables: StartTables, number: int, parts: RunParts) -> StartTables:
     """Return the tables with a run in a place; those of all runs are of one cluster."""
-    state, costs = parts.state, parts.costs
+    state, costs = parts.state, parts.placing.costs
     if not len(tables.first_links):
         tables = _with_routes(tables, state.network)
     most = min(len(tables.servers), int(state.jobs.num_gpus.max())) if _has_routes(tables) else 1
@@ -48,10 +50,11 @@ def with_run(tables: StartTables, number: int, parts: RunParts) -> StartTables:
     known: dict[float, tuple[list[float], list[int]]] = {}
     for job in range(len(state.workload)):
         first, count = state.jobs.first_transfer.item(job), state.jobs.num_transfers.item(job)
-        if state.run.rerouting or not costs.has_plain_rings(job):
+        dag = state.workload[job].dag
+        if state.run.rerouting or not costs.has_plain_rings(dag) or not all(dag.messages):
             tables.wire_bytes[number, first : first + count, 0] = -1.0
             continue
-        for transfer, message_bytes in enumerate(state.workload[job].dag.messages, first):
+        for transfer, message_bytes in enumerate(dag.messages, first):
             if message_bytes not in known:
                 known[message_bytes] = _by_servers(costs, message_bytes, most)
             wire_bytes, load_ns = known[message_bytes]
@@ -60,10 +63,10 @@ def with_run(tables: StartTables, number: int, parts: RunParts) -> StartTables:
     return tables
 
 
-def _by_servers(costs: Costs, message_bytes: float, most: int) -> tuple[list[float], list[int]]:
+def _by_servers(costs: CommunicationCosts, message_bytes: float, most: int) -> tuple[list[float], list[int]]:
     """Return what a message puts on each link of a ring over 0, 1, 2 ... servers, and what that counts in loads."""
     wire_bytes = [0.0, *(costs.wire_bytes(message_bytes, count) for count in range(1, most + 1))]
-    return wire_bytes, [0, *map(costs.load_ns, wire_bytes[1:])]
+    return wire_bytes, [0, *map(costs.bytes_load_ns, wire_bytes[1:])]
 
 
 def _has_routes(tables: StartTables) -> bool:

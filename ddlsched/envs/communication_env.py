@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.transfer_steps import MET
+from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.job_seconds import JobSeconds
 from ddlsched.envs.scheduling_env import SchedulingEnv
 from ddlsched.envs.stepping import Ask, Decision

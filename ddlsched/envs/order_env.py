@@ -58,12 +58,12 @@ class OrderEnv(SchedulingEnv):
         super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
         if not is_whole(slots, 1):
             raise InputError(f"slots is {slots!r}; expected a whole number from 1")
-        self.slots, self._placement = slots, placement
+        self.slots, self.placement = slots, placement
         self._with_mask({"queue": spaces.Box(0, 1, (slots, len(JOB_FEATURES)), np.float32)}, slots + 1)
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a placement policy that asks who starts."""
-        return {"placement": _AskedOrder(ask, seconds, self._placement, self.slots)}
+        return {"placement": _AskedOrder(ask, seconds, self.placement, self.slots)}
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.batched_runs import RunParts
 from ddlsched.engine.build import build_state
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
@@ -31,12 +30,11 @@ from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.rescaling import Rescaling
-from ddlsched.engine.routes import Routes, refuse_what_nobody_sends
+from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
 from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.server_outages import ServerOutages
+from ddlsched.engine.server_outages import ServerOutages, Standstill
 from ddlsched.engine.settings import RunSettings
-from ddlsched.engine.standstill import Standstill
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.transfer_decisions import TransferDecisions
@@ -44,7 +42,7 @@ from ddlsched.errors import SimulationError, label
 from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.job import Workload
 
-__all__ = ["Simulation", "run_simulation"]
+__all__ = ["RunParts", "Simulation", "run_simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
@@ -92,6 +90,16 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
             in_python |= {failed.kind}
 
 
+class RunParts(NamedTuple):
+    """What does the work of a run."""
+
+    state: RunState
+    placing: JobPlacement
+    resizing: Rescaling
+    forms: PolicyForms
+    settings: RunSettings
+
+
 class Simulation:
     """A run of a workload under given settings; ``in_python`` are policies that are not to be compiled."""
 
@@ -127,10 +135,10 @@ class Simulation:
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
-        _refuse_long_service(state, costs)
+        state.refuse_long_service(costs)
         refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, _beyond_plain_rings(state))
+        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving = (
@@ -398,24 +406,6 @@ class Simulation:
         if self._servers.down:
             why += f" ({len(self._servers.down)} of {state.cluster.num_servers} servers are absent)"
         return why
-
-
-def _refuse_long_service(state: RunState, costs: CommunicationCosts) -> None:
-    """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run."""
-    for number, job in enumerate(state.workload):
-        if job.num_gpus > 1:
-            wire = [costs.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
-            state.check_service(number, sum(costs.alone_ns(w, 0.0) for w in wire))
-            state.check_service(number, sum(map(costs.bytes_load_ns, wire)))
-
-
-def _beyond_plain_rings(state: RunState) -> str:
-    """Return the transfers that are no rings over a job's servers, as messages name them; nothing if there are none."""
-    if state.network.inside is not None:
-        return "about all transfers, as the inside of servers takes time"
-    if not all(job.dag.only_rings_of_all for job in state.workload):
-        return "about transfers of jobs that do not only all-reduce over all their workers"
-    return ""
 
 
 def _number_of(workload: Workload, window: Window | None) -> int | None:

@@ -9,7 +9,6 @@ import numpy as np
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.engine.decisions.rounds import start_queued
-from ddlsched.engine.hop_tables import HopTables
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
@@ -17,7 +16,7 @@ from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import make_records
-from ddlsched.engine.routes import Routes
+from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.layout import Columns, Records, State
 from ddlsched.errors import InputError
@@ -59,6 +60,14 @@ class RunState:
     def now_s(self) -> float:
         """The instant, seconds."""
         return s_from_ns(self.now_ns)
+
+    def refuse_long_service(self, costs: CommunicationCosts) -> None:
+        """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run."""
+        for number, job in enumerate(self.workload):
+            if job.num_gpus > 1:
+                wire = [costs.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
+                self.check_service(number, sum(costs.alone_ns(w, 0.0) for w in wire))
+                self.check_service(number, sum(map(costs.bytes_load_ns, wire)))
 
     def check_service(self, number: int, iteration_ns: int) -> None:
         """Refuse a job whose service with so much communication in each iteration the clock cannot hold."""

@@ -12,7 +12,7 @@ from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.standstill import Standstill
+from ddlsched.engine.server_outages import Standstill
 from ddlsched.errors import InputError
 from ddlsched.policies.views import JobQueue, JobView
 from ddlsched.workload.elastic_job import ElasticJob

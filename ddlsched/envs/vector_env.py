@@ -16,8 +16,7 @@ from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
 from ddlsched.engine.records.field_values import Question
-from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv
-from ddlsched.envs.stepping import Stepped
+from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.batched_runs import ResizedRun, StartedRun
+from ddlsched.engine.batched_runs import ResizedRun, StartedRun, no_tables, with_run
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.batch.gpu_choice import BY_LOAD, BY_SERVER, BY_SERVER_LOAD, MOST_KEYS, NO_ORDER
 from ddlsched.engine.loop.batch.order import ORDER_STEPS, OrderArrays
@@ -16,7 +16,6 @@ from ddlsched.engine.loop.batch.places import PLACE_STEPS, PlaceArrays
 from ddlsched.engine.loop.batch.sizes import SIZE_STEPS, SizeArrays
 from ddlsched.engine.loop.batch.transfers import TRANSFER_STEPS, TransferArrays
 from ddlsched.engine.records.field_values import Question
-from ddlsched.engine.start_tables import no_tables, with_run
 from ddlsched.envs.allocation_env import AllocationEnv
 from ddlsched.envs.communication_env import CommunicationEnv
 from ddlsched.envs.order_env import OrderEnv

@@ -45,7 +45,7 @@ class EstimateOptions:
     """How products and collectives run."""
 
     precision: str = option("half", "Of matrix products: half, single or fp8.")
-    algorithm: str = option("ring", "Of collectives: ring, halving-doubling or direct.")
+    algorithm: str = option("ring", "Of collectives: ring, halving-doubling, direct, or one of yours.")
 
 
 @dataclass(frozen=True, kw_only=True)

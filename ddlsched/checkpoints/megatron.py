@@ -27,7 +27,7 @@ from ddlsched.checkpoints.division_rules import found_division
 from ddlsched.checkpoints.file_forms import FileForm
 from ddlsched.checkpoints.files_beside import MEGATRON_FILES, has_file
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.megatron_names import megatron_name
+from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart
@@ -117,7 +117,7 @@ def stacked(reading: Reading) -> PartsReading:
     """Return a checkpoint as Megatron-core has it.
 
     Tensors of layers are stacked again that were when it was Megatron-core's; those of this package's models get the
-    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.megatron_names.megatron_name`).
+    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.name_families.megatron_name`).
 
     Raises
     ------

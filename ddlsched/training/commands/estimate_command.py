@@ -89,7 +89,11 @@ def estimate(
     ] = "half",
     algorithm: Annotated[
         str,
-        typer.Option(help="Of collectives: ring, halving-doubling or direct.", metavar="NAME", rich_help_panel=_PLAN),
+        typer.Option(
+            help="Of collectives: ring, halving-doubling, direct, or one of yours.",
+            metavar="NAME",
+            rich_help_panel=_PLAN,
+        ),
     ] = "ring",
     rows: Annotated[
         Path | None,

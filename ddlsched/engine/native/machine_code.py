@@ -17,6 +17,7 @@ from numba.core.ccallback import CFunc
 from numba.core.cgutils import alloca_once, unpack_tuple
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.runtime import rtsys
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
@@ -37,6 +38,7 @@ __all__ = [
     "compiled_part",
     "compiling",
     "is_kept",
+    "loaded",
     "njit",
 ]
 
@@ -71,12 +73,23 @@ class _EngineCacheImpl(caching.CompileResultCacheImpl):
     _locator_classes = [_UserProvided, _InTree, _UserWide]  # noqa: RUF012 (numba's attribute)
 
 
+def loaded(cache: caching.Cache, sig: Any, target_context: Any) -> Any:
+    """Return what a cache of numba's has for a signature, or None.
+
+    Numba's own way makes ready for compiling first, which takes three times as long as a short run and imports scipy;
+    machine code needs no more than the addresses of what it calls.
+    """
+    rtsys.initialize(target_context)
+    with cache._guard_against_spurious_io_errors():
+        return cache._load_overload(sig, target_context)
+
+
 class _EngineCache(caching.FunctionCache):
     _impl_class = _EngineCacheImpl
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return loaded(self, sig, target_context)
         except Exception:  # a truncated or foreign file: compile anew, and write it again
             self.flush()
             return None

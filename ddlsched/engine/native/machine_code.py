@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numba
-from numba.core import caching, types
+from numba.core import caching, environment, types
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.cgutils import alloca_once, unpack_tuple
@@ -80,8 +80,19 @@ def loaded(cache: caching.Cache, sig: Any, target_context: Any) -> Any:
     machine code needs no more than the addresses of what it calls.
     """
     rtsys.initialize(target_context)
-    with cache._guard_against_spurious_io_errors():
+    with cache._guard_against_spurious_io_errors(), _environments_of_this_module():
         return cache._load_overload(sig, target_context)
+
+
+@contextmanager
+def _environments_of_this_module() -> Iterator[None]:
+    """Let what is loaded not import the modules of the functions that it is made of; no machine code asks for them."""
+    rebuild = environment._rebuild_env
+    environment._rebuild_env = lambda _, constants, name: rebuild(__name__, constants, name)
+    try:
+        yield
+    finally:
+        environment._rebuild_env = rebuild
 
 
 class _EngineCache(caching.FunctionCache):

@@ -15,7 +15,7 @@ from streams import JOBS, LONGEST_S, MAKERS
 
 from algorithms.allocation.malletrain import MalleTrain
 from ddlsched.cluster.idle_trace import IdleTrace
-from ddlsched.workload.malleable.profiling_advisor import ProfilingAdvisor
+from ddlsched.workload.malleable.profiling import ProfilingAdvisor
 
 DOWN_S = 12.0
 RATIOS = (1.5, 4.0)

@@ -15,7 +15,7 @@ from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import markdown
-from ddlsched.workload.malleable.profiling_advisor import Candidate
+from ddlsched.workload.malleable.profiling import Candidate
 
 FOLDER = EXPERIMENTS / "idle_nodes"
 inputs, on_engine, replay, make_trace, parts, streams, tables = scripts_of(

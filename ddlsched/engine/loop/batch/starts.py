@@ -1,7 +1,7 @@
 """How jobs start whose GPUs somebody outside of the run chooses, for what takes such decisions in compiled code.
 
 A job starts here if its transfers are all-reduces over all of its workers, in rings over servers along the topology's
-own routes, as :class:`~ddlsched.engine.all_reduce_costs.Costs` plans them. Others go back to Python.
+own routes, as :class:`~ddlsched.engine.decisions.costs.CommunicationCosts` plans them. Others go back to Python.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
 
-from ddlsched.engine.loop.stepped_runs import log_share, place_job_at, remaining_service_ns
+from ddlsched.engine.loop.batch.runs import call_placing, log_share, remaining_service_ns
 from ddlsched.engine.native.jit import njit, width_of
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 
-__all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here", "tables_type"]
+__all__ = ["StartTables", "begin_round", "end_round", "observe_job", "room_of", "starts_here"]
 
 _MOST_SERVICE = 9e18
 
@@ -35,6 +34,8 @@ class StartTables(NamedTuple):
         for all runs.
     servers, job_links, links, shares, num_links, bytes, latency_ns, loads_ns
         Scratch; ``shares`` are ones.
+    placing_address
+        Where the code lies of what places a job.
     """
 
     wire_bytes: np.ndarray
@@ -51,32 +52,26 @@ class StartTables(NamedTuple):
     bytes: np.ndarray
     latency_ns: np.ndarray
     loads_ns: np.ndarray
-
-
-def tables_type():
-    """Return the type of :class:`StartTables` in compiled code."""
-    whole, real = types.int64, types.float64
-    kinds = [real[:, :, ::1], whole[:, :, ::1], *[whole[::1]] * 3, real[::1], *[whole[::1]] * 3, real[::1]]
-    return types.NamedTuple((*kinds, whole[::1], real[::1], real[::1], whole[::1]), StartTables)
+    placing_address: int
 
 
 @njit
-def begin_round(s, stepped):
+def begin_round(s, run, i, a):
     """The queue is to be placed."""
-    stepped.in_round, stepped.place, stepped.count, stepped.job = ONE, ZERO, s.run[0].num_queued, -ONE
+    run.place, run.count, run.job = ZERO, s.run[0].num_queued, -ONE
 
 
 @njit
-def end_round(s, stepped):
+def end_round(s, run):
     """Those that have started leave the queue."""
     num_left = ZERO
-    for place in range(stepped.count):
+    for place in range(run.count):
         number = s.queue[place]
         if s.jobs[number].state == JobState.QUEUED:
             s.queue[num_left] = number
             num_left += 1
     s.run[0].num_queued = s.run[0].num_sorted = num_left
-    stepped.in_round = ZERO
+    run.in_round = ZERO
 
 
 @njit
@@ -157,9 +152,9 @@ def _may_start(s, i, job, gpus, num_servers, t):
 
 
 @njit
-def starts_here(s, stepped, i, number, gpus, t, placing_address):
+def starts_here(s, run, i, number, gpus, t):
     """Start a job on GPUs, in placement order, unless Python is to do so; return whether it has started."""
-    run, job = s.run[0], s.jobs[number]
+    now, job = s.run[0], s.jobs[number]
     num_servers = _list_servers(s, gpus, job.num_gpus, t.servers)
     if not _may_start(s, i, job, gpus, num_servers, t):
         return False
@@ -168,7 +163,7 @@ def starts_here(s, stepped, i, number, gpus, t, placing_address):
         num_links, cables_s = _list_ring(num_servers, t)
     crossings = num_links * job.num_transfers
     num_job_links = _list_job_links(num_links, t)
-    if run.num_entries + crossings > len(s.entries) or run.num_job_links + num_job_links > len(s.job_links):
+    if now.num_entries + crossings > len(s.entries) or now.num_job_links + num_job_links > len(s.job_links):
         return False  # Python makes room for more
     iteration_ns = _plan(s, i, job, num_servers, num_links, cables_s, t)
     if float(iteration_ns) * job.iterations * job.num_gpus + job.service_ns > _MOST_SERVICE:
@@ -176,23 +171,25 @@ def starts_here(s, stepped, i, number, gpus, t, placing_address):
     if num_links > 0:
         job.communication_ns = iteration_ns
     count = job.num_transfers
-    place_job_at(
-        placing_address,
-        s,
-        number,
-        stepped.num_started,
-        gpus[: job.num_gpus],
-        num_servers,
-        t.job_links[:num_job_links],
-        t.num_links[:count],
-        t.links[:crossings],
-        t.shares[:crossings],
-        t.bytes[:count],
-        t.latency_ns[:count],
-        t.loads_ns[:count],
-        ZERO,
+    call_placing(
+        t.placing_address,
+        (
+            s,
+            number,
+            run.num_started,
+            gpus[: job.num_gpus],
+            num_servers,
+            t.job_links[:num_job_links],
+            t.num_links[:count],
+            t.links[:crossings],
+            t.shares[:crossings],
+            t.bytes[:count],
+            t.latency_ns[:count],
+            t.loads_ns[:count],
+            ZERO,
+        ),
     )
-    stepped.num_started += 1
+    run.num_started += 1
     return True
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.allocation_checks import what_is_wrong_with
-from ddlsched.engine.placement_checks import (
+from ddlsched.engine.decisions.checks import (
+    what_is_wrong_with_allocations,
     what_is_wrong_with_gpus,
     what_is_wrong_with_move,
     what_is_wrong_with_start,
     what_is_wrong_with_stops,
 )
+from ddlsched.engine.decisions.fields_before import FieldsBefore
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, guarded, label
 from ddlsched.network.contention import SharedLink
 from ddlsched.network.rates import LEVELS
@@ -28,14 +30,13 @@ from ddlsched.policies.compiling.source import short_path
 from ddlsched.policies.doors import Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
-from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.rescale import Rescale, RescaleCost
+from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 
-__all__ = ["CheckedPolicies", "begun"]
+__all__ = ["CheckedPolicies", "communication_form", "random_streams"]
 
-_FRAMEWORK = Path(__file__).parents[1]
-
+_FRAMEWORK = Path(__file__).parents[2]
 
 _METHODS = {
     "placement": ("place", "place_round"),
@@ -46,7 +47,17 @@ _METHODS = {
 }
 
 
-def begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
+STREAMS = ("placement", "order", "communication", "jobs", "capacity", "allocation", "path")
+"""What draws random numbers of its own in a run; a new one goes last, so that the others draw what they did."""
+
+
+def random_streams(seed: int) -> dict[str, np.random.Generator]:
+    """Return the random numbers of everything that draws some in a run of a seed, by what it is."""
+    seeds = np.random.SeedSequence(seed).spawn(len(STREAMS))
+    return {name: np.random.default_rng(own) for name, own in zip(STREAMS, seeds, strict=True)}
+
+
+def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
     """Return what is asked during a run of a policy: what its ``begin`` answers, if it has one."""
     if not hasattr(policy, "begin"):
         return policy
@@ -57,23 +68,59 @@ def begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) ->
     return answer
 
 
+def communication_form(policy: Any) -> str | None:
+    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has: that of the nearest class, or None."""
+    for kind in type(policy).__mro__:
+        for form in ("select", "transfer_key", "admit"):
+            if callable(vars(kind).get(form)):
+                return form
+    return next((form for form in ("select", "transfer_key", "admit") if hasattr(policy, form)), None)
+
+
 class CheckedPolicies:
-    """The run's policies behind checks."""
+    """The policies of a run, begun on a cluster, behind checks.
+
+    Parameters
+    ----------
+    cluster, streams
+        Where they decide, and their random numbers: :func:`random_streams` of the run's seed.
+    placement, order, communication, allocation, path, contention
+        Policies and a contention model, bound to the network; of those that are None nothing is asked.
+    rescale_cost
+        Of elastic jobs without a cost of their own.
+    """
 
     def __init__(
         self,
+        cluster: Cluster,
+        streams: Mapping[str, np.random.Generator],
         *,
         placement: Any,
         order: Any,
         communication: Any,
-        allocation: Any,
-        path: Any,
+        allocation: Any = None,
+        path: Any = None,
         contention: Any,
-        rescale_cost: RescaleCost,
+        rescale_cost: RescaleCost | None = None,
     ) -> None:
-        self.placement, self.order = placement, order
-        self.communication, self.contention = communication, contention
-        self.allocation, self.path, self._rescale_cost = allocation, path, rescale_cost
+        given = {
+            "placement": placement,
+            "order": order,
+            "communication": communication,
+            "allocation": allocation,
+            "path": path,
+        }
+        self._memory = FieldsBefore({**given, "contention": contention})
+        begun = {kind: _begun(kind, policy, cluster, streams[kind]) for kind, policy in given.items()}
+        self.placement, self.order, self.communication = begun["placement"], begun["order"], begun["communication"]
+        self.allocation, self.path, self.contention = begun["allocation"], begun["path"], contention
+        self.communication_form = communication_form(self.communication)
+        """Whether the communication policy has ``admit``, ``transfer_key`` or ``select``."""
+        self._rescale_cost = ConstantRescaleCost() if rescale_cost is None else rescale_cost
+
+    def say_what_they_keep(self) -> None:
+        """Say on stderr which policies' fields have changed since they were begun, and how to mend that."""
+        self._memory.say_what_changed()
 
     @property
     def advance_run(self) -> Callable[[Any], int] | None:
@@ -130,13 +177,15 @@ class CheckedPolicies:
             raise self._nonsense("order", about, now_s, f"its key is {key!r}; expected numbers that can be ordered")
         return key
 
-    def sort(self, numbers: list[int], keys: dict[int, Any], jobs: Sequence[JobView], now_s: float) -> list[int]:
-        """Return job numbers by ascending (key, number)."""
+    def in_order(self, jobs: Iterable[JobView], now_s: float) -> list[int]:
+        """Return the numbers of jobs by ascending (key, number); each is asked for once, in the order given."""
+        views = {job.number: job for job in jobs}
+        keys = {number: self.key(view, now_s) for number, view in views.items()}
         try:
-            return sorted(numbers, key=lambda number: (keys[number], number))
+            return sorted(views, key=lambda number: (keys[number], number))
         except Exception as error:
-            some = ", ".join(repr(keys[n]) for n in numbers[:3])
-            about = f", job {jobs[numbers[0]].job_id!r} and others"
+            some = ", ".join(map(repr, islice(keys.values(), 3)))
+            about = f", job {next(iter(views.values())).job_id!r} and others"
             raise self._nonsense("order", about, now_s, f"its keys {some} cannot be compared ({error})") from error
 
     def place(self, job: JobView, cluster: ClusterView) -> list[int] | None:
@@ -297,7 +346,7 @@ class CheckedPolicies:
         """Return what an allocation policy gives each elastic job, checked."""
         about = f", {len(jobs)} elastic jobs"
         answer = self._ask("allocation", about, now_s, lambda: self.allocation.allocate(jobs, capacity, now_s))
-        wrong = what_is_wrong_with(answer, jobs, capacity)
+        wrong = what_is_wrong_with_allocations(answer, jobs, capacity)
         if wrong:
             raise InvalidDecisionError(f"allocation {self.label('allocation')} at {now_s} s{about}: {wrong}")
         allocated: Mapping[str, Allocation | Drop] = answer
@@ -312,9 +361,9 @@ class CheckedPolicies:
             raise PluginError(f"{what()}: answered {seconds!r}; expected seconds from 0")
         return ns_from_s(float(seconds))
 
-    def wake_s(self, kind: str, now_s: float) -> float | None:
-        """Return when a policy wants to be asked again, seconds (perhaps a time gone by), or None."""
-        policy = getattr(self, kind)
+    def wake_ns(self, kind: str, now_ns: int) -> int | None:
+        """Return the first instant after now at which a policy wants to be asked again, or None."""
+        policy, now_s = getattr(self, kind), s_from_ns(now_ns)
         if not hasattr(policy, "wake_s"):
             return None
         answer = self._ask(kind, "", now_s, lambda: policy.wake_s(now_s))
@@ -322,7 +371,10 @@ class CheckedPolicies:
             return None
         if not isinstance(answer, int | float | np.number) or not -math.inf < answer < MAX_NS / NS_PER_S:
             raise self._nonsense(kind, "", now_s, f"wake_s answered {answer!r}; expected a time in seconds, or None")
-        return float(answer)
+        if answer <= now_s:
+            return None
+        wake_ns = ns_from_s(float(answer))
+        return wake_ns + int(s_from_ns(wake_ns) < answer)  # never before the time asked for
 
 
 def _where(error: BaseException) -> str:

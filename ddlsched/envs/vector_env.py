@@ -1,47 +1,50 @@
-"""What environments of many runs have in common, whose decisions are taken in compiled code."""
+"""Environments of many runs, whose decisions are taken in compiled code, for any of the doors."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from ddlsched.engine.batched_runs import BatchedRun
 from ddlsched.engine.driver import Simulation
 from ddlsched.engine.loop.advance import advance
-from ddlsched.engine.loop.stepped_runs import STEPPED_RUN, Standing
+from ddlsched.engine.loop.batch.runs import BATCHED_RUN, Standing, StepsOfADoor
 from ddlsched.engine.records.field_values import Question
-from ddlsched.engine.repeated_run import RepeatedRun
-from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv
-from ddlsched.envs.stepping import Stepped
+from ddlsched.envs.scheduling_env import NO_DECISION, Observation, SchedulingEnv, Stepped
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
 from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.workload.job import Workload
 
-__all__ = ["SteppedVectorEnv", "Wait"]
+__all__ = ["SchedulingVectorEnv", "Wait"]
 
 Wait: TypeAlias = Callable[[Simulation], int]
 """What a run calls to have the loop go on: from the run to the question that Python has to answer."""
 
 
-class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
+class SchedulingVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     """Many runs of a single environment in one process, stepped by compiled code.
 
     Decisions, observations, rewards and seeds are those of as many single environments. A run that has ended begins
-    anew at the next step, whose action does not count for it and whose reward is 0 (Gymnasium's ``NEXT_STEP``). An
-    action that is not allowed is replaced by the first that is. ``infos`` have ``now_s``, ``replaced``, and
-    ``average_jct_s`` of the runs that have just ended.
+    anew at the next step, whose action does not count for it and whose reward is 0 (Gymnasium's ``NEXT_STEP``); until
+    then its mask allows everything. An action that is not allowed is replaced by the first that is. ``infos`` have
+    ``now_s``, ``replaced``, and of the runs that have just ended ``average_jct_s`` and ``final_info``: of each the
+    ``average_jct_s``, and ``episode`` with the return ``r`` and the decisions ``l``. Runs that are masked in
+    ``reset(options={"reset_mask": ...})`` begin anew, the others go on.
 
     Parameters
     ----------
     num_envs
         How many runs.
-    make
-        Makes the single environment of one.
+    workload, given
+        As of the single environment of one, the same for all.
 
     Raises
     ------
@@ -50,23 +53,30 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium has it
+    single: ClassVar[type[SchedulingEnv]]
+    """The environment of one run."""
+    steps: ClassVar[StepsOfADoor]
+    """What compiled code does."""
 
-    def __init__(self, num_envs: int, make: Callable[[], SchedulingEnv]) -> None:
+    def __init__(self, num_envs: int, workload: Workload | str | Path, **given: Any) -> None:
         if not is_whole(num_envs, 1):
             raise InputError(f"num_envs is {num_envs!r}; expected a whole number from 1")
         if not hasattr(advance, "compile"):
             raise InputError(f"{type(self).__name__} is compiled; expected a process without NUMBA_DISABLE_JIT=1")
-        self._envs = [make() for _ in range(num_envs)]
+        self._envs: list[Any] = [self.single(workload, **given) for _ in range(num_envs)]
         first = self._envs[0]
         self.num_envs, self._unit_s = num_envs, first.unit_s
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._mask = np.ones((num_envs, first.action_space.n), np.int8)
-        self._runs = np.zeros(num_envs, STEPPED_RUN)
+        self._runs = np.zeros(num_envs, BATCHED_RUN)
+        self._seen = [name for name in first.observation_space if name != "action_mask"]
+        self._arrays = self._new_arrays(first)
+        self._take_on = self.steps.compiled(self._arrays)
         self._episodes: list[Stepped[Simulation] | None] = [None] * num_envs
         self._simulations: list[Simulation | None] = [None] * num_envs
-        self._outside: list[RepeatedRun | None] = [None] * num_envs
+        self._outside: list[BatchedRun | None] = [None] * num_envs
         self.results: list[Result | None] = [None] * num_envs
         """Of the last episode of each run that has ended, as far as it was made: see :meth:`result`."""
         self._rewarded, self._average_jct_s = np.zeros(num_envs), np.zeros(num_envs)
@@ -74,18 +84,19 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         self._draws_left = [0] * num_envs
 
     @abstractmethod
+    def _new_arrays(self, env: Any) -> Any:
+        """Return what compiled code writes, among it what is observed, by name."""
+
+    def _observed_arrays(self) -> dict[str, np.ndarray]:
+        """Return a new array for everything that is observed, by name, without the mask."""
+        shapes = {name: self._envs[0].observation_space[name].shape for name in self._seen}
+        return {name: np.zeros((self.num_envs, *shape), np.float32) for name, shape in shapes.items()}
+
+    @abstractmethod
     def _policies(self, env: Any, wait: Wait) -> dict[str, Any]:
         """Return the policies of a run, by argument of ``simulate``; one has ``wait`` as its ``advance_run``."""
 
-    @abstractmethod
-    def _decide(self) -> None:
-        """Take each run whose events or action come next to its next decision or question."""
-
-    @abstractmethod
-    def _seen(self) -> Observation:
-        """Return what is observed, without the mask: the arrays that compiled code writes."""
-
-    def _adopt(self, number: int, simulation: Simulation) -> RepeatedRun | None:
+    def _adopt(self, number: int, simulation: Simulation) -> BatchedRun | None:
         """Look at a run that stands before its first event; return what does some work in its driver's stead."""
         return None
 
@@ -93,17 +104,25 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         """Answer a run's question in its driver's stead, unless that is to do so."""
         return False
 
+    def _decide(self) -> None:
+        """Take each run whose events or action come next to its next decision or question."""
+        self._take_on(self._runs, self._arrays)
+
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin all runs anew; the runs after the first get the seeds after ``seed``, unless it has one for each."""
-        seeds = self._seeds(seed)
+        """Begin runs anew; the runs after the first get the seeds after ``seed``, unless it has one for each.
+
+        ``options`` may have ``seed``, of all runs, and ``reset_mask``: which runs begin anew, the others go on.
+        """
+        seeds, of_run = self._seeds(seed), dict(options or {})
         if len(seeds) != self.num_envs:
             raise InputError(f"seed has {len(seeds)} numbers; expected one for each of {self.num_envs} runs")
-        for number, own in enumerate(seeds):
-            self._begin(number, own, options)
-        self._go_on(list(range(self.num_envs)))
-        self._rewarded[:] = 0.0
+        again = self._masked(of_run.pop("reset_mask", None))
+        for number in again:
+            self._begin(number, seeds[number], of_run)
+        self._go_on(again)
+        self._rewarded[again] = 0.0
         self._begun = True
         return self._observed(), self._infos(np.zeros(self.num_envs, bool))
 
@@ -111,6 +130,18 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         if seed is None:
             return [None] * self.num_envs
         return [*range(seed, seed + self.num_envs)] if isinstance(seed, int | np.integer) else [*seed]
+
+    def _masked(self, mask: Any) -> list[int]:
+        """Return the runs that a mask has begin anew."""
+        if mask is None:
+            return [*range(self.num_envs)]
+        given = np.asarray(mask)
+        if given.shape != (self.num_envs,) or given.dtype != bool or not given.any():
+            raise InputError(f"reset_mask is {mask!r}; expected True or False for each of {self.num_envs} runs")
+        if not self._begun and not given.all():
+            raise InputError(f"reset_mask is {mask!r}; expected all runs at the first reset")
+        numbers: list[int] = np.flatnonzero(given).tolist()
+        return numbers
 
     def step(self, actions: np.ndarray) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take a decision in each run and go on to the next one."""
@@ -151,7 +182,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         env, outside = self._envs[number], self._outside[number]
         jobs, of_run = env.drawn_run(seed, options)
         self._ended[number] = False
-        self._runs[number] = np.zeros((), STEPPED_RUN)
+        self._runs[number] = np.zeros((), BATCHED_RUN)
         self._runs["num_jobs"][number] = len(jobs)
         if outside is not None and outside.may_begin_again and env.workload is jobs:
             self._runs["state"][number] = outside.begin_again().address
@@ -214,6 +245,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
             self._draw(number, None, None)
             return
         self.results[number], self._ended[number] = result, True
+        self._mask[number] = 1  # the next action does not count
         simulation = self._simulations[number]
         assert simulation is not None
         jobs = simulation.parts.state.jobs
@@ -240,7 +272,7 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         return found
 
     def _observed(self) -> Observation:
-        return {"action_mask": self._mask.copy()} | {name: array.copy() for name, array in self._seen().items()}
+        return {"action_mask": self._mask.copy()} | {name: getattr(self._arrays, name).copy() for name in self._seen}
 
     def _infos(self, replaced: np.ndarray) -> dict[str, Any]:
         everywhere = np.ones(self.num_envs, bool)
@@ -248,7 +280,17 @@ class SteppedVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray]):
         infos |= {"replaced": replaced, "_replaced": everywhere}
         if self._ended.any():
             infos |= {"average_jct_s": self._average_jct_s.copy(), "_average_jct_s": self._ended.copy()}
+            final = np.array([self._final(number) for number in range(self.num_envs)], object)
+            infos |= {"final_info": final, "_final_info": self._ended.copy()}
         return infos
+
+    def _final(self, number: int) -> dict[str, Any] | None:
+        """Return what is told of an episode that has just ended, as Gymnasium's wrappers tell it; None of others."""
+        if not self._ended[number]:
+            return None
+        average_jct_s = float(self._average_jct_s[number])
+        episode = {"r": -average_jct_s / self._unit_s, "l": int(self._runs["num_decisions"][number])}
+        return {"average_jct_s": average_jct_s, "now_s": float(self._runs["now_s"][number]), "episode": episode}
 
     def _end(self, number: int) -> None:
         """End the run in a place."""

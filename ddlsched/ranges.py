@@ -8,7 +8,7 @@ from math import inf, nextafter
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole
 
 __all__ = [
@@ -81,7 +81,8 @@ def check_fields(given: Any, who: str) -> None:
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
         if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
             expected = "True or False" if True in choices else f"one of {', '.join(map(str, choices))}"
-            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
+            hint = did_you_mean(value, map(str, choices)) if isinstance(value, str) else ""
+            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint and f'.{hint}'}")
 
 
 def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, float, float]) -> None:

@@ -81,7 +81,7 @@ def check_fields(given: Any, who: str) -> None:
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
         if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
             expected = "True or False" if True in choices else f"one of {', '.join(map(str, choices))}"
-            hint = did_you_mean(value, map(str, choices)) if isinstance(value, str) else ""
+            hint = f".{did_you_mean(value, map(str, choices))}" if isinstance(value, str) else ""
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint and f'.{hint}'}")
 
 

@@ -1,20 +1,18 @@
 """A small GPT changes its parallelism four times while it trains; its losses beside those of a run that does not.
 
-    python experiments/reconfiguration/training/run.py [--steps N] [--out DIR]
+    python experiments/reconfiguration/training_on.py [--steps N] [--out DIR]
 
 Needs PyTorch (tests/torch_training/run installs it). Every parallelism runs as real processes that talk through gloo.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from processes import train
 
 from ddlsched.checkpoints.dataset_files import TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
@@ -22,7 +20,11 @@ from ddlsched.checkpoints.making import make_checkpoint
 from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
-from ddlsched.comparisons.charts.style import PALETTE, in_style, new_panels, save
+from experiments.commands import new_parser, write_tables
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "torch_training"))
+
+from processes import train
 
 MODEL = Transformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
 CHAIN = ("tp=2,pp=1,dp=2", "tp=1,pp=2,dp=1", "tp=4,pp=1,dp=1", "tp=1,pp=1,dp=2", "tp=2,pp=1,dp=2")
@@ -54,33 +56,10 @@ def losses(folder: Path, steps: int) -> pd.DataFrame:
     return table.assign(relative_difference=table["changing"] / table["uninterrupted"] - 1)
 
 
-@in_style()
-def chart(table: pd.DataFrame, stem: Path) -> list[Path]:
-    """Draw both losses, and their relative difference."""
-    figure, (above, below) = new_panels(2.4, 2, width_inches=7.0)
-    above.plot(table["uninterrupted"], color=PALETTE["grey"], linewidth=3, alpha=0.5, label="uninterrupted")
-    above.plot(table["changing"], color=PALETTE["blue"], linewidth=1, label="changing its parallelism")
-    above.set_ylabel("Loss")
-    above.legend()
-    below.plot(table["relative_difference"].abs().clip(lower=1e-12), color=PALETTE["blue"])
-    below.set_yscale("log")
-    ticks = (1e-12, 1e-10, 1e-8, 1e-6)
-    below.set_yticks(ticks, ["0", "1e-10", "1e-8", "1e-6"])
-    below.minorticks_off()
-    below.set_ylabel("Relative difference")
-    steps = len(table) // len(CHAIN)
-    for axes in (above, below):
-        axes.set_xlabel("Step")
-        for number in range(1, len(CHAIN)):
-            axes.axvline(number * steps, color=PALETTE["grey"], linewidth=0.6, linestyle=":")
-    return save(figure, stem)
-
-
 def main() -> int:
-    """Train, print, write, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, write."""
+    parser = new_parser(__doc__, "reconfiguration")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="under each parallelism")
-    parser.add_argument("--out", type=Path, default=Path("results/reconfiguration"), metavar="DIR")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         table = losses(Path(folder), given.steps)
@@ -89,9 +68,7 @@ def main() -> int:
     summary = pd.DataFrame({"parallelism": CHAIN, "last_loss": ends["changing"].last().to_numpy()})
     summary = summary.assign(largest_relative_difference=worst.to_numpy())
     print(summary.to_string(index=False, float_format="{:.4g}".format))
-    (given.out / "tables").mkdir(parents=True, exist_ok=True)
-    summary.to_csv(given.out / "tables" / "training.csv", index=False, float_format="%.6g", lineterminator="\n")
-    print("Charts:", *chart(table, given.out / "charts" / "training"), sep="\n  ")
+    write_tables(given.out / "tables", {"training": summary}, float_format="%.6g")
     return 0
 
 

@@ -15,10 +15,6 @@ from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import markdown
-<<<<<<< HEAD
-from ddlsched.workload.malleable.profiling import Candidate
-=======
->>>>>>> main
 
 FOLDER = EXPERIMENTS / "idle_nodes"
 inputs, on_engine, replay, make_trace, parts, streams, tables = scripts_of(

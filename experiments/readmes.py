@@ -12,8 +12,9 @@ A comment above a table names its file, its rows (a query) and its columns: a he
     -->
 
 ``.1`` are decimals, ``+`` a sign, ``x100`` a factor, ``interval`` the ends, of the columns that end in ``_low`` and
-``_high`` or are called ``low`` and ``high``. Rows that only a ``where`` tells apart are joined by the columns that are
-texts. A comment above an image has ``picture``, one label and one number; the axis is the number's heading.
+``_high`` or are called ``low`` and ``high``, ``interval:other`` those of other columns. A name with blanks stands in
+backticks. Rows that only a ``where`` tells apart are joined by the columns that are texts. A comment above an image has
+``picture``, labels and one number; the axis is the number's heading.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ddlsched.comparisons.charts.style import INK, PALETTE, in_style, new_figure
 
 HERE = Path(__file__).parent
 _BLANK = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+NAMED = re.compile(r"(`.+?`|\S+)(.*)")
 MADE = re.compile(r"<!-- (table|picture) (.+?)\n(.*?)-->\n\n?(!\[.*?\]\((.*?)\)|(?:\|[^\n]*\n)*)", re.DOTALL)
 
 
@@ -45,8 +47,8 @@ class Column(NamedTuple):
         """Return the column of a line."""
         heading, _, rest = line.partition(" = ")
         shown, _, where = rest.partition(" where ")
-        name, *how = shown.split()
-        return cls(heading.strip(), name, tuple(how), where.strip())
+        name, how = NAMED.fullmatch(shown.strip()).groups()  # type: ignore[union-attr]
+        return cls(heading.strip(), name.strip("`"), tuple(how.split()), where.strip())
 
     @property
     def is_text(self) -> bool:
@@ -56,8 +58,12 @@ class Column(NamedTuple):
     def numbers(self, row: pd.Series) -> list[float]:
         """Return the value and, where they are shown, the ends of its interval."""
         factor = next((float(word[1:]) for word in self.how if word.startswith("x")), 1.0)
-        ends = ("", "_low", "_high") if "interval" in self.how else ("",)
-        names = [self.name + end if self.name + end in row else end.lstrip("_") for end in ends]
+        shown = next((word for word in self.how if word.startswith("interval")), "")
+        prefix = shown.partition(":")[2]
+        names = [self.name]
+        if shown:
+            prefix = f"{prefix or self.name}_"
+            names += [next(name for name in (prefix + end, end, f"{end}_%") if name in row) for end in ("low", "high")]
         return [factor * float(row[name]) for name in names]
 
     def text(self, row: pd.Series) -> str:
@@ -99,14 +105,14 @@ def table(folder: Path, given: str, lines: str) -> str:
 def draw(folder: Path, given: str, lines: str, target: Path) -> None:
     """Draw a dot a row with its interval and its value, the first on top."""
     frame = chosen(folder, given)
-    label, number = (Column.of(line) for line in lines.strip().splitlines())
-    names = [wrapped(str(row[label.name]), 34) for _, row in frame.iterrows()]
+    *labels, number = (Column.of(line) for line in lines.strip().splitlines())
+    names = [wrapped(", ".join(label.text(row) for label in labels), 40) for _, row in frame.iterrows()]
     figure, axes = new_figure(0.8 + sum(0.1 + 0.15 * (1 + name.count("\n")) for name in names), width_inches=5.6)
     for place, (_, row) in enumerate(frame.iterrows()):
         value, *ends = number.numbers(row)
         axes.plot(ends, [place] * len(ends), color=INK, linewidth=1.0)
         axes.plot([value], [place], "o", color=PALETTE["sky"], markersize=5)
-        told = number._replace(how=tuple(word for word in number.how if word != "interval")).text(row)
+        told = number._replace(how=tuple(word for word in number.how if not word.startswith("interval"))).text(row)
         axes.annotate(told, (max([value, *ends]), place), (5, 0), textcoords="offset points", va="center", bbox=_BLANK)
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.margins(x=0.16)

@@ -11,7 +11,6 @@ that wrote them reads from the original. Needs torch, safetensors, and megatron-
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -19,9 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "reconfiguration" / "training"))
-
 from processes import on_ranks
 
 from ddlsched.checkpoints.arrays import whole_tensor

@@ -11,9 +11,8 @@ import numpy as np
 
 from ddlsched.cluster.cloud_instances import capacity_of
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.engine.driver import run_simulation
 from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions
@@ -29,9 +28,8 @@ from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import Job, Workload, steady_part
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.steady import steady_part
 from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["cluster_of", "simulate", "warm_up"]

@@ -41,7 +41,7 @@ from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.shards import Piece
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, Part, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import FaultyInputError, InputError
 
 
@@ -213,7 +213,7 @@ def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Pa
     """Gates and ups swapped between ranks: every shape and every sum stays the same."""
     name = "layers.1.mlp.h_to_4h.weight"
     naive = Tensor(name=name, shape=(48, 16), dtype="F32", places=(1,), cuts=(Cut(dim=0),))
-    fused = dataclasses.replace(naive, cuts=(Cut(dim=0, parts=(Part(24), Part(24))),))
+    fused = dataclasses.replace(naive, cuts=(Cut(dim=0, parts=(CutPart(24), CutPart(24))),))
     two = [TensorCollection(tensors=(tensor,), parallelism=Parallelism(tp=2, pp=2)) for tensor in (naive, fused)]
     assert two[0].arrays[2][name].shape == two[1].arrays[2][name].shape
     assert two[0].arrays[2][name] != two[1].arrays[2][name]

@@ -120,12 +120,12 @@ SLOW_RUN = """
 import sys, time
 from ddlsched.checkpoints import Parallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
-record = partial_folder.Journal.record
+record = partial_folder.BatchJournal.record
 def slow(self, batches):
     record(self, batches)
     print(self.done, flush=True)
     time.sleep(0.05)
-partial_folder.Journal.record = slow
+partial_folder.BatchJournal.record = slow
 reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
 """
 

@@ -30,7 +30,7 @@ class Call:
     begin_ns, end_ns, thread
         Of the call itself.
     kind, input_bytes, group
-        As in :class:`~.rank_steps.Communication`.
+        As in :class:`~.rank_steps.RankCommunication`.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once

@@ -20,9 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["MOST_BYTES", "MOST_ROWS", "bounded", "opened", "opened_parquet", "read_bytes", "refuse_irregular"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_ROWS",
+    "bounded",
+    "opened",
+    "opened_parquet",
+    "parquet_table",
+    "read_bytes",
+    "refuse_irregular",
+]
 
 MOST_BYTES: Final = 1 << 28
 """Of a file that is held whole: a table of some three million jobs."""
@@ -91,6 +101,20 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
         file.close()
         raise InputError(f"{path}: has {rows:,} rows; expected at most {MOST_ROWS:,}: give a part of it")
     return file
+
+
+def parquet_table(path: Path) -> pa.Table:
+    """Return all of a user's Parquet file; as :func:`opened_parquet`, and InputError for what is none."""
+    import pyarrow as pa
+
+    try:
+        with opened_parquet(path) as file:
+            return file.read()
+    except InputError:
+        raise
+    except (pa.ArrowException, ValueError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{path}: is no Parquet file ({why}); expected Parquet") from None
 
 
 def bounded(raw: Any, name: str, most_bytes: int, damage: tuple[type[Exception], ...] = ()) -> io.BufferedReader:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InputError
-from ddlsched.io.reading import parquet_table
+from ddlsched.io.reading import from_parquet
 from ddlsched.io.tables import cell_time_s, cell_whole, check_columns, csv_rows, located, readable
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _from_csv(path: Path) -> IdleTrace:
 def _from_parquet(path: Path) -> IdleTrace:
     import pandas as pd
 
-    frame = parquet_table(path).to_pandas()
+    frame = from_parquet(path, lambda table: table.to_pandas())
     check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
     for column in COLUMNS:
         numbers = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)

@@ -12,10 +12,10 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddlsched.errors import InputError
 
@@ -27,13 +27,14 @@ __all__ = [
     "MOST_BYTES",
     "MOST_ROWS",
     "bounded",
+    "from_parquet",
     "opened",
     "opened_parquet",
-    "parquet_table",
     "read_bytes",
     "refuse_irregular",
 ]
 
+Made = TypeVar("Made")
 MOST_BYTES: Final = 1 << 28
 """Of a file that is held whole: a table of some three million jobs."""
 MOST_PARQUET_BYTES: Final = 1 << 30
@@ -103,13 +104,13 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
     return file
 
 
-def parquet_table(path: Path) -> pa.Table:
-    """Return all of a user's Parquet file; as :func:`opened_parquet`, and InputError for what is none."""
+def from_parquet(path: Path, convert: Callable[[pa.Table], Made]) -> Made:
+    """Return what ``convert`` makes of a user's Parquet file; as :func:`opened_parquet`, and InputError for none."""
     import pyarrow as pa
 
     try:
         with opened_parquet(path) as file:
-            return file.read()
+            return convert(file.read())
     except InputError:
         raise
     except (pa.ArrowException, ValueError) as error:

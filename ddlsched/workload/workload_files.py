@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.reading import parquet_table
+from ddlsched.io.reading import from_parquet
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,
@@ -73,8 +73,9 @@ def _read_csv(path: Path) -> list[Job]:
 
 
 def _read_parquet(path: Path) -> list[Job]:
-    table = parquet_table(path)
-    names, columns = table.column_names, [column.to_pylist() for column in table.columns]
+    names, columns = from_parquet(
+        path, lambda table: (table.column_names, [each.to_pylist() for each in table.columns])
+    )
     check_columns(path, names, REQUIRED, OPTIONAL)
     rows = enumerate(zip(*columns, strict=True), start=1)
     return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))

@@ -22,6 +22,7 @@ __all__ = [
     "predicted_s",
     "presets",
     "random_halves",
+    "refuse_untold",
     "share_outside",
     "tells",
 ]
@@ -154,6 +155,11 @@ def presets(rows: Measurements) -> dict[str, str]:
     """
     fitted = {form: fit_constants(form, rows) for form in _told_forms(rows)}
     return {form.name: _preset(form, rows, found) for form, found in fitted.items() if found["per_byte_s"] > 0}
+
+
+def refuse_untold(rows: Measurements) -> None:
+    """Raise InputError for rows that cannot tell the constants apart, whatever the times in them."""
+    _told_forms(rows)
 
 
 def _told_forms(rows: Measurements) -> list[Form]:

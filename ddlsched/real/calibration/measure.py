@@ -78,6 +78,11 @@ class MeasurePlan:
         order = np.random.default_rng(self.seed).permutation(len(runs))
         return [runs[number] for number in order]
 
+    @property
+    def planned(self) -> Measurements:
+        """What is to be measured, with times of 1 s."""
+        return self.measurements([Measured(jobs, size, 1.0, len(self.hosts), 1) for jobs, size in self.runs])
+
     def measurements(self, rows: Sequence[Measured]) -> Measurements:
         """Return the rows as the fits take them."""
         jobs, sizes, seconds, servers, _ = np.array(rows, np.float64).T

@@ -175,6 +175,7 @@ def _measured(
     from rich.console import Console
     from rich.progress import track
 
+    from ddlsched.real.calibration.fit import refuse_untold
     from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
     from ddlsched.real.wire.handshake import parse_address, read_token
 
@@ -188,6 +189,10 @@ def _measured(
         message_bytes=tuple(round(size * 1e6) for size in _list(sizes_mb, "--sizes-mb", real)),
         repeats=repeats,
     )
+    try:
+        refuse_untold(settings.planned)
+    except InputError as error:
+        raise InputError(f"--jobs {jobs} --sizes-mb {sizes_mb}: {error}") from None
     token = read_token(token_file)
     found = list(track(measure(settings, token), "measuring", len(settings.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]

@@ -15,7 +15,7 @@ from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.real.slurm.agent import Event
+    from ddlsched.real.slurm.agent import AgentEvent
 
 __all__ = ["slurm_agent"]
 
@@ -91,7 +91,7 @@ def slurm_agent(
             started.run(lambda: False)
 
 
-def _line(event: Event, as_json: bool) -> str:
+def _line(event: AgentEvent, as_json: bool) -> str:
     if as_json:
         return json.dumps(vars(event)) + "\n"
     job = f"job {event.job_id}: " if event.job_id else ""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ddlsched.cluster.hostlists import expand_hosts
 from ddlsched.cluster.idle_trace import IdleTrace
-from ddlsched.errors import InputError, SimulationError
+from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
+from ddlsched.real.slurm.commands import Run, runner
 
 __all__ = ["Scavenger", "SeldomAsked", "SlurmScavenger", "TraceScavenger"]
-
-_TIMEOUT_S = 30.0
 
 
 @runtime_checkable
@@ -57,18 +55,6 @@ class TraceScavenger:
         return float(self.trace.idle_to_s.max()) / self.speed
 
 
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except FileNotFoundError:
-        raise InputError(f"{command[0]}: no such program; expected Slurm's commands on this machine") from None
-    except subprocess.TimeoutExpired:
-        raise SimulationError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise SimulationError(f"{command[0]} failed ({(done.stderr.strip() or 'no message').splitlines()[0]})")
-    return done.stdout
-
-
 @dataclass(frozen=True, kw_only=True)
 class SlurmScavenger:
     """Asks Slurm: nodes in state ``idle``, and those that our own placeholder jobs already hold.
@@ -88,7 +74,7 @@ class SlurmScavenger:
 
     partition: str | None = None
     placeholder: str = "ddlsched-idle"
-    run: Callable[[Sequence[str]], str] = field(default=_run, repr=False)
+    run: Run = field(default_factory=runner, repr=False)
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the nodes that may be used now.
@@ -97,7 +83,7 @@ class SlurmScavenger:
         ------
         InputError
             Slurm is not there, or its answer cannot be read.
-        SimulationError
+        SlurmBusyError, SlurmRefusalError
             Slurm failed or did not answer.
         """
         partition = [] if self.partition is None else [f"--partition={self.partition}"]
@@ -146,7 +132,7 @@ class SeldomAsked:
     def _take(self, answer: Future[frozenset[str]]) -> None:
         try:
             self._known, self._has_answered, self._failure = answer.result(), True, ""
-        except (InputError, SimulationError) as error:
+        except DdlschedError as error:
             if isinstance(error, InputError) and not self._has_answered:
                 raise
             if str(error) != self._failure:

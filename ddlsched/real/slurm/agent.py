@@ -15,10 +15,10 @@ from ddlsched.real.slurm.demands import Demand
 from ddlsched.real.slurm.facts import PREFIX, JobFacts, facts_of_comment
 from ddlsched.real.slurm.following import Next, followed, seats_as_given
 from ddlsched.real.slurm.journal import Journal, KnownJob, Seats
-from ddlsched.real.slurm.settings import AgentSettings, Event
+from ddlsched.real.slurm.settings import AgentEvent, AgentSettings
 from ddlsched.workload.job import Job
 
-__all__ = ["AgentSettings", "Event", "SlurmAgent"]
+__all__ = ["AgentEvent", "AgentSettings", "SlurmAgent"]
 
 _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
@@ -51,7 +51,7 @@ class SlurmAgent:
         settings: AgentSettings,
         journal: Journal,
         run: Run,
-        tell: Callable[[Event], None],
+        tell: Callable[[AgentEvent], None],
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._journal, self._run, self._tell = settings, journal, run, tell
@@ -205,6 +205,8 @@ class SlurmAgent:
 
     def _described(self, job: SlurmJob, arrival_s: float) -> Job:
         facts = self._facts(job)
+        if job.own_nodes and job.job_id not in self._known:
+            raise InputError(f"it asks for the nodes {job.own_nodes}; expected none, as the policies choose them")
         if job.num_gpus is None:
             raise InputError("it asks for no GPUs by --gpus; expected --gpus=N, --gpus-per-node=N or --gres=gpu:N")
         described = facts.job(
@@ -235,6 +237,11 @@ class SlurmAgent:
             after = replace(after, iterations_done=self._resumed(known, job, now_s))
         if what is Next.TAKE_BACK:
             after = self._taken_back(job, known, after)
+        if known.state == "stopping" and after.state == "queued":
+            after = self._unless_hopeless(after)
+        if known.state == "starting" and job.gpus_on and set(job.gpus_on) != set(known.seats):
+            self._take_from_elsewhere(known, job)
+            return
         if after.state in ("running", "stopping") and job.gpus_on:
             after = replace(after, seats=self._given(after, job))
         if after != known or job.job_id not in self._board_jobs:
@@ -305,6 +312,13 @@ class SlurmAgent:
         self._say("take back", job.job_id, f"{why} ({job.reason})")
         return self._unless_hopeless(after)
 
+    def _take_from_elsewhere(self, known: KnownJob, job: SlurmJob) -> None:
+        """Hold a job again that Slurm started on other nodes than the policy chose."""
+        seats = self._given(known, job)
+        after = replace(known, state="stopping", seats=seats, failed_starts=known.failed_starts + 1)
+        detail = f"started on {','.join(job.gpus_on)}, not on {','.join(known.seats)}"
+        self._do("take back", known, after, [["scontrol", "requeuehold", job.name_in_commands]], detail)
+
     def _unless_hopeless(self, known: KnownJob) -> KnownJob:
         if known.failed_starts < _FAILED_STARTS:
             return known
@@ -341,7 +355,7 @@ class SlurmAgent:
         known = self._known[int(job.job.job_id)]
         slurm_job, nodes = self._slurm_jobs[known.job_id], ",".join(seats)
         name = slurm_job.name_in_commands
-        update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}"]
+        update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}-{len(seats)}"]
         if slurm_job.restarts:
             update.append(f"StartTime=now+{_AGAIN_S}")  # or Slurm lets it wait two minutes more
         commands = [update, ["scontrol", "release", name]]
@@ -385,7 +399,7 @@ class SlurmAgent:
             if (what, job_id, detail) in self._said:
                 return
             self._said.add((what, job_id, detail))
-        self._tell(Event(self._last_s, what, job_id, detail))
+        self._tell(AgentEvent(self._last_s, what, job_id, detail))
 
     def _now_s(self) -> float:
         """Return the time, which never goes back."""

@@ -24,6 +24,8 @@ _HARMLESS = frozenset({"COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
 _GPUS = re.compile(r"gres[:/]gpu(?:[:/](?P<kind>[^:/=,()]+))??[:=](?P<count>\d+)(?=$|[,(])")
 _GRES = re.compile(r"gpu(?::([^:,()]+))??:(\d+)(?=$|[,(])")
 """A number is a count only at the end of an item: kinds may begin with digits, as 2080ti does."""
+_MOST_TASKS = 4_000_001
+"""Of an array, by Slurm itself."""
 _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
@@ -58,8 +60,8 @@ class SlurmJob:
         When it was submitted (or last requeued), seconds of Slurm's clock.
     restarts
         How often it was requeued.
-    has_dependency
-        Whether it waits for another job.
+    has_dependency, own_nodes
+        Whether it waits for another job, and which nodes it is to run on, if that was said (``--nodelist``).
     time_limit_s
         How long it may run, seconds; a year if that is not limited.
     """
@@ -83,6 +85,7 @@ class SlurmJob:
     submit_s: float
     restarts: int
     has_dependency: bool
+    own_nodes: str
     time_limit_s: float
 
     @property
@@ -138,7 +141,7 @@ def nodes_of_sinfo(text: str) -> list[SlurmNode]:
 
 def _rows(program: str, text: str, key: str, read: Callable[[Any], Any]) -> list[Any]:
     try:
-        answer = json.loads(text)
+        answer = json.loads(text, strict=False)  # names may hold control characters
         if errors := answer.get("errors"):
             raise SlurmBusyError(f"{program} --json: {errors[0].get('description') or errors[0].get('error')}")
         return [read(row) for row in answer[key]]
@@ -176,6 +179,7 @@ def _job(row: Mapping[str, Any]) -> SlurmJob:
         submit_s=float(_number(row["submit_time"]) or 0),
         restarts=int(_number(row["restart_cnt"]) or 0),
         has_dependency=bool(row["dependency"]),
+        own_nodes=str(row.get("required_nodes") or ""),
         time_limit_s=_UNLIMITED_S if not limit_minutes else limit_minutes * 60.0,
     )
 
@@ -198,7 +202,7 @@ def _tasks(text: str) -> tuple[int, ...]:
     for part in text.partition("%")[0].split(","):
         if (match := _TASKS.fullmatch(part)) is not None:
             first, last, step = match[1], match[2] or match[1], match[3] or "1"
-            found += range(int(first), int(last) + 1, max(int(step), 1))
+            found += range(int(first), min(int(last), _MOST_TASKS) + 1, max(int(step), 1))
     return tuple(found)
 
 

@@ -51,7 +51,8 @@ def runner(environment: Mapping[str, str] | None = None) -> Run:
             done = subprocess.run(
                 command,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # what users call their jobs need not be UTF-8
                 timeout=_TIMEOUT_S,
                 check=False,
                 stdin=subprocess.DEVNULL,

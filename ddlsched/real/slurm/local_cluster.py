@@ -110,7 +110,15 @@ class LocalSlurm:
         SimulationError
             It failed.
         """
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=60,
+        )
         if done.returncode:
             raise SimulationError(f"{' '.join(command)}: {done.stderr.strip() or 'failed'}")
         return done.stdout

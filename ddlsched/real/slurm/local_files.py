@@ -44,6 +44,7 @@ def slurm_conf(
         "SlurmUser": user,
         "SlurmdUser": user,
         "SlurmctldPort": str(ports[0]),
+        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
         "AuthType": "auth/munge",
         "AuthInfo": f"socket={folder / 'munge.socket'}",
         "StateSaveLocation": str(folder / "state"),

@@ -9,7 +9,7 @@ from ddlsched.errors import InputError
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.facts import JobFacts
 
-__all__ = ["AgentSettings", "Event"]
+__all__ = ["AgentEvent", "AgentSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True)
-class Event:
+class AgentEvent:
     """What an agent did: ``start``, ``stop``, ``end``, ``take back``, ``take apart``, ``refuse``, ``fail``."""
 
     time_s: float

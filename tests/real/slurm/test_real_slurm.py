@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.real.slurm.agent import AgentSettings, Event, SlurmAgent
+from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.answers import SlurmJob, jobs_of_squeue
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError, runner
@@ -62,7 +62,7 @@ def awaited(done: Callable[[], bool], within_s: float = 40.0) -> None:
 
 def agent_of(slurm: LocalSlurm, folder: Path, policies: PolicyNames = LWF, **settings: object) -> SlurmAgent:
     chosen = AgentSettings(partition="main", user="root", policies=policies, **settings)  # type: ignore[arg-type]
-    return SlurmAgent(chosen, Journal(folder / "agent.sqlite"), runner(slurm.environment), list[Event]().append)
+    return SlurmAgent(chosen, Journal(folder / "agent.sqlite"), runner(slurm.environment), list[AgentEvent]().append)
 
 
 def test_a_cluster_leaves_no_process_and_no_folder_behind() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.real.slurm.agent import AgentSettings, Event, SlurmAgent
+from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.answers import jobs_of_squeue
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import runner
@@ -35,7 +35,7 @@ def agent(slurm: LocalSlurm, folder: Path, order: str) -> None:
     policies = PolicyNames(placement="lwf", order=order)
     settings = AgentSettings(partition="main", user="root", policies=policies, every_s=0.1)
     journal = Journal(folder / "agent.sqlite")
-    SlurmAgent(settings, journal, runner(slurm.environment), list[Event]().append).run(lambda: False)
+    SlurmAgent(settings, journal, runner(slurm.environment), list[AgentEvent]().append).run(lambda: False)
 
 
 def submit(slurm: LocalSlurm, rng: random.Random) -> int:

@@ -48,6 +48,8 @@ __all__ = ["Simulation", "run_simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
+_MOST_WHOLE = 1_000
+"""So often all servers may be there, nothing run, nobody ask to be woken, and still no job start."""
 ROUNDS_BEFORE_JUMPS = 1 << 17
 """So many instants, some 20 ms of the loop, pass before periods are looked for, as what does it must be compiled."""
 
@@ -138,7 +140,7 @@ class Simulation:
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
         self._kept = KeptSlices(short=self._recorded_job is not None)
-        self._idle, self._compiling_s = 0, 0.0
+        self._idle, self._whole, self._compiling_s = 0, 0, 0.0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -330,6 +332,7 @@ class Simulation:
         self._set_wake("wake_communication_ns", "communication")
 
     def _change_capacity(self) -> None:
+        self._count_whole()
         stopped, gone = self._servers.change()
         self._resizing.jobs.lose(stopped, gone)
         self._count_idle("servers left or joined")
@@ -365,6 +368,18 @@ class Simulation:
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
+
+    def _count_whole(self) -> None:
+        """Give up when more of the cluster will never be there than often was, before a server leaves."""
+        now, run = self._state.now, self._state.run
+        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload)
+        if not idle or run.wake_placement_ns >= 0 or run.wake_communication_ns >= 0:
+            self._whole = 0
+        elif not self._servers.down:
+            self._whole += 1
+            if self._whole > _MOST_WHOLE:
+                why = f" (all servers were there {_MOST_WHOLE} times while the cluster was idle)"
+                raise SimulationError(self._why_stuck() + why)
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "Maker", "made_by", "maker", "names", "resolve", "resolve_bundle"]
 
 Kind: TypeAlias = Literal[
     "placement",
@@ -131,6 +131,18 @@ def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
         if (name := part.partition("=")[0].strip()) in taken:
             raise InputError(f"{kind} {label}: {name} is given by the run; expected {given!r} without it")
     return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
+
+
+def made_by(kind: Kind, name: str) -> tuple[Callable[..., Any], dict[str, inspect.Parameter]]:
+    """Return the class or function of a registered name, or of one in a file, and its parameters.
+
+    Raises
+    ------
+    UnknownNameError, InputError, PluginError
+        As :func:`resolve`.
+    """
+    function, label, _ = _find(kind, name)
+    return function, _parameters(f"{kind} {label}", function)
 
 
 def _elsewhere(kind: Kind, name: str) -> str:

@@ -29,7 +29,7 @@ from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.fidelity_tables import job_errors, judged
-from ddlsched.real.testbed.simulated import RunModel, simulated_runs
+from ddlsched.real.testbed.run_models import RunModel, simulated_runs
 
 EXPONENTS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.75)
 WINDOWS_BYTES = (1e5, 2e5, 3e5, 4e5, inf)

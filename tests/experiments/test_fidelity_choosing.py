@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
-from ddlsched.real.testbed.simulated import RunModel, simulated_runs
+from ddlsched.real.testbed.run_models import RunModel, simulated_runs
 
 choosing, mixes, run = scripts_of("fidelity", "choosing", "mixes", "run")
 MEASURED = EXPERIMENTS / "fidelity" / "measured"

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
+from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX_REPEATS, STALL_S
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S
 from ddlsched.real.wire.channel import Channel
 from ddlsched.real.wire.handshake import Address, connect
 from ddlsched.units import is_whole

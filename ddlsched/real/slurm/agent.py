@@ -7,15 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm.answers import SlurmJob, SlurmNode, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.real.slurm.arrays import MOST_A_LOOK, limits_of, to_take_apart, within_limits
 from ddlsched.real.slurm.board import Board, BoardJob, Holder
-from ddlsched.real.slurm.commands import Run, SlurmBusyError, SlurmRefusalError
+from ddlsched.real.slurm.commands import (
+    Run,
+    SlurmBusyError,
+    SlurmJob,
+    SlurmNode,
+    SlurmRefusalError,
+    jobs_of_squeue,
+    nodes_of_sinfo,
+)
 from ddlsched.real.slurm.demands import Demand
-from ddlsched.real.slurm.facts import PREFIX, JobFacts, facts_of_comment
-from ddlsched.real.slurm.following import Next, followed, seats_as_given
-from ddlsched.real.slurm.journal import Journal, KnownJob, Seats
-from ddlsched.real.slurm.settings import AgentEvent, AgentSettings
+from ddlsched.real.slurm.following import (
+    MOST_A_LOOK,
+    Next,
+    followed,
+    limits_of,
+    seats_as_given,
+    to_take_apart,
+    within_limits,
+)
+from ddlsched.real.slurm.journal import AgentJournal, KnownJob, Seats
+from ddlsched.real.slurm.settings import PREFIX, AgentEvent, AgentSettings, JobFacts, facts_of_comment
 from ddlsched.workload.job import Job
 
 __all__ = ["AgentEvent", "AgentSettings", "SlurmAgent"]
@@ -49,7 +62,7 @@ class SlurmAgent:
     def __init__(
         self,
         settings: AgentSettings,
-        journal: Journal,
+        journal: AgentJournal,
         run: Run,
         tell: Callable[[AgentEvent], None],
         now_s: Callable[[], float] = time.time,

@@ -17,7 +17,7 @@ from typing import Any
 from ddlsched.errors import InputError
 from ddlsched.real.state_folder import open_in
 
-__all__ = ["Journal", "KnownJob", "Seats"]
+__all__ = ["AgentJournal", "KnownJob", "Seats"]
 
 Seats = Mapping[str, Sequence[int]]
 """Which GPUs a job has, by the policy's numbers on each node, from 0."""
@@ -83,7 +83,7 @@ class KnownJob:
 _COLUMNS = "number, job_id, state, seen_s, since_s, seats, iterations_done, failed_starts"
 
 
-class Journal:
+class AgentJournal:
     """Jobs and decisions in a file; every change is one transaction.
 
     Parameters

@@ -18,11 +18,10 @@ from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration import agent as agent_module
-from ddlsched.real.calibration.agent import RingAgent, RingRequest
+from ddlsched.real.calibration.agent import RingAgent, RingRequest, all_reduce
 from ddlsched.real.calibration.fit import FORMS, fit_constants
 from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
 from ddlsched.real.calibration.measurements import Measurements, read_measurements
-from ddlsched.real.calibration.ring import all_reduce
 from ddlsched.real.wire import handshake
 from ddlsched.real.wire.channel import Channel
 from ddlsched.real.wire.handshake import Address, connect, parse_address, proof, read_token

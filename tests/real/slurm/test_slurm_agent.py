@@ -12,7 +12,7 @@ from ddlsched.errors import InputError
 from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError
-from ddlsched.real.slurm.journal import Journal
+from ddlsched.real.slurm.journal import AgentJournal
 
 FIFO = PolicyNames(placement="first-fit", order="fifo")
 
@@ -27,7 +27,7 @@ class Bench:
         self.again()
 
     def again(self) -> None:
-        self.journal = Journal(self.path)
+        self.journal = AgentJournal(self.path)
         self.agent = SlurmAgent(self.settings, self.journal, self.slurm, self.events.append, lambda: self.slurm.now_s)
 
     def turns(self, count: int = 1, *, start: bool = True) -> None:

@@ -12,9 +12,8 @@ import pytest
 from fake_slurm import FakeSlurm
 from test_slurm_agent import Bench, starts_of
 
-from ddlsched.real.slurm.answers import jobs_of_squeue
-from ddlsched.real.slurm.commands import SlurmRefusalError, runner
-from ddlsched.real.slurm.local_files import slurm_conf
+from ddlsched.real.slurm.commands import SlurmRefusalError, jobs_of_squeue, runner
+from ddlsched.real.slurm.local_cluster import slurm_conf
 
 USERS_WRITE = ("name", "comment", "dependency", "tres_per_job", "tres_per_node", "array_task_string", "required_nodes")
 

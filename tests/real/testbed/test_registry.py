@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.testbed import namespaces, registry
 from ddlsched.real.testbed.cabling import Cabling
-from ddlsched.real.testbed.registry import Registry
+from ddlsched.real.testbed.namespaces import Registry
 
 SMALL = Cluster(num_servers=2)
 ALL = ["ddlsched-net", "ddlsched-0", "ddlsched-1"]
@@ -112,7 +112,7 @@ def test_two_testbeds_at_once_are_refused_until_the_first_has_ended(tmp_path: Pa
     program = f"""
 import sys, time
 from pathlib import Path
-from ddlsched.real.testbed.registry import Registry
+from ddlsched.real.testbed.namespaces import Registry
 held = Registry(Path({str(tmp_path)!r}))
 print("held", flush=True)
 sys.stdin.read()

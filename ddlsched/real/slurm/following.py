@@ -11,13 +11,17 @@ from dataclasses import replace
 from enum import Enum
 
 from ddlsched.real.slurm.commands import SlurmJob
+from ddlsched.real.slurm.demands import Demand
 from ddlsched.real.slurm.journal import KnownJob, Seats
 
 __all__ = [
     "MOST_APART",
     "MOST_A_LOOK",
     "Next",
+    "blocked",
+    "demand_of",
     "followed",
+    "gpus_of_others",
     "limits_of",
     "seats_as_given",
     "to_take_apart",
@@ -141,3 +145,40 @@ def within_limits(
         if running[job.array_id] <= (limits.get(job.array_id) or running[job.array_id]):
             allowed[job.job_id] = job
     return allowed
+
+
+def blocked(known: Sequence[KnownJob], jobs: Sequence[SlurmJob], sizes: Mapping[str, int]) -> list[KnownJob]:
+    """Return the jobs that are to start on nodes where others have their GPUs by now.
+
+    Parameters
+    ----------
+    known, jobs
+        What the journal says of jobs, and what Slurm does.
+    sizes
+        GPUs of each node.
+    """
+    free = dict(sizes)
+    stopping = {one.job_id for one in known if one.state == "stopping"}
+    for job in jobs:
+        for node, count in job.gpus_on.items() if job.holds and job.job_id not in stopping else ():
+            free[node] = free.get(node, 0) - count
+    found = []
+    for one in known:
+        on = [free.get(node, 0) for node in one.seats] if one.state == "starting" else []
+        if on and (min(on) < 1 or sum(on) < sum(map(len, one.seats.values()))):
+            found.append(one)
+    return found
+
+
+def gpus_of_others(jobs: Sequence[SlurmJob], known: Mapping[int, KnownJob]) -> dict[str, int]:
+    """Return how many GPUs on each node jobs have that are not the agent's; ``known`` are those that may be."""
+    others: Counter[str] = Counter()
+    for job in jobs:
+        if job.holds and (job.job_id not in known or known[job.job_id].state == "refused"):
+            others.update(job.gpus_on)
+    return dict(others)
+
+
+def demand_of(job: SlurmJob) -> Demand:
+    """Return what a job asks for beyond a number of GPUs."""
+    return Demand(job.gpus_per_node, job.gpu_kind)

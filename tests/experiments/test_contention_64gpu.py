@@ -206,9 +206,26 @@ def test_the_command_prints_tables_and_paths_of_charts(in_small, monkeypatch, tm
         assert f"## {table.title} (mean [95 % interval] over 1 seeds)" in captured.out
     assert re.search(r"\| Ada-SRSF against SRSF\(1\), average JCT, % +\| -20.1 ", captured.out)
     named = [Path(line.strip()) for line in captured.out.splitlines() if line.startswith("  ")]
-    assert len(named) == len(run.TABLES) + 1 + 2 * (2 * len(run.TABLES) + 1)
+    assert len(named) == len(run.TABLES) + 1 + 2 * len(run.TABLES) + 1
     assert all(path.is_file() for path in named)
+    assert all(path.with_suffix(".svg").is_file() for path in named if path.suffix == ".png")
     assert "simulating" in captured.err
+
+
+def test_the_quick_form_ends_with_three_sentences(in_small, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run, "QUICK_SMALL_SEEDS", 2)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--jobs", "1"])
+    assert run.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 30
+    assert [line.split()[0] for line in lines[:3]] == ["Jobs", "Where", "With"]
+    table = pd.read_csv(tmp_path / "tables" / "communication.csv").set_index(["policy", "metric"])
+    change = 100 * table.loc[("Ada-SRSF", "average_jct_s"), "change"]
+    assert f"SRSF(1) by {change:+.1f}" in lines[1]
+    per_seed = pd.read_csv(tmp_path / "tables" / "average_jct_s_per_seed.csv", index_col="seed")
+    assert list(per_seed.index) == [1, 2]
+    ratio = np.exp(np.log(per_seed["placement: FF"] / per_seed["placement: LWF-1"]).mean())
+    assert f"Jobs take {ratio:.2f} [" in lines[0]
 
 
 def test_the_command_says_what_failed(in_small, monkeypatch, tmp_path, capsys):

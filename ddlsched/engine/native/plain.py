@@ -17,6 +17,7 @@ __all__ = [
     "called_by_address",
     "called_from_python",
     "caller_of",
+    "compiled_as_called",
     "compiled_part",
     "compiling",
     "is_kept",
@@ -45,7 +46,7 @@ def _not_compiled(*arguments: Any) -> NoReturn:
 
 
 called_from_python = njit
-address_of = call_address = compiled_part = is_kept = state_at = width_of = _not_compiled
+address_of = call_address = compiled_as_called = compiled_part = is_kept = state_at = width_of = _not_compiled
 
 
 def caller_of(answered: Any, given: tuple[Any, ...]) -> Callable[..., Any]:

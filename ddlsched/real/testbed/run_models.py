@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.policy_forms import communication_form
+from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import label
 from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.packet_rings import PacketRings
@@ -120,7 +120,7 @@ def _jobs(mix: Mix, given: Mapping[str, Any], model: RunModel, more_seed: int) -
 
 _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 """On the training mixes of experiments/fidelity, at 100 Mbit/s: neither jobs alone nor pairs on the same servers tell
-them. Its ``choosing.py`` prints how others do."""
+them."""
 
 _CHOSEN_OF_PACKETS = {"overhead": 0.04}
 """On the same mixes: the counters of the testbed's interfaces have half of it."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
 from ddlsched.real.live.programs import PROGRAMS
-from ddlsched.real.state_folder import open_in
+from ddlsched.real.state_folder import Database
 
 __all__ = ["JobStore", "StoredJob", "read_jobs"]
 
@@ -107,8 +104,8 @@ class StoredJob:
     samples_per_s: tuple[float, ...] = ()
 
 
-class JobStore:
-    """A queue that outlives its manager. Every change is one transaction; the log is written ahead (WAL).
+class JobStore(Database):
+    """A queue that outlives its manager.
 
     A job's steps and weights are not here but in what its processes commit: so a manager that is killed between a
     job's end and its note of it finds the committed end when it comes back. Tokens are in memory alone: a manager that
@@ -116,40 +113,11 @@ class JobStore:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
+        super().__init__(path, _SCHEMA, "cannot be used ({}); expected a file for the state of jobs")
+        self._fault = (
+            "the state of jobs cannot be kept ({}); what is committed stays: make room, then start again to go on"
+        )
         self._tokens: dict[str, str] = {}
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise InputError(f"{path}: cannot be used ({error}); expected a file for the state of jobs") from None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself takes back what finds no space.
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            text = f"{self._path}: the state of jobs cannot be kept ({error})"
-            raise InputError(f"{text}; what is committed stays: make room, then start again to go on") from None
 
     def submit(self, job_id: str, *, program: str, steps: int, max_nodes: int) -> bool:
         """Put a job in the queue, unless one of its name is known; return whether it is new.
@@ -170,9 +138,7 @@ class JobStore:
 
     def jobs(self) -> list[StoredJob]:
         """Return all jobs in the order of submission."""
-        with self._explained():
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY place").fetchall()
-        return [StoredJob(*row) for row in rows]
+        return [StoredJob(*row) for row in self._asked(f"SELECT {_COLUMNS} FROM jobs ORDER BY place")]
 
     def recover(self) -> list[str]:
         """Put jobs that a dead manager ran back in the queue and return them."""
@@ -190,10 +156,7 @@ class JobStore:
 
     def start(self, job_id: str) -> str:
         """Note that a job has processes (again); return a new token for what they report."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET state = 'running' WHERE job_id = ? AND state IN ('queued', 'running')", (job_id,)
-            )
+        self._asked("UPDATE jobs SET state = 'running' WHERE job_id = ? AND state IN ('queued', 'running')", job_id)
         self._tokens[job_id] = secrets.token_hex(16)
         return self._tokens[job_id]
 
@@ -218,8 +181,7 @@ class JobStore:
 
     def _end(self, job_id: str, state: str) -> None:
         self._tokens.pop(job_id, None)
-        with self._transaction() as db:
-            db.execute("UPDATE jobs SET state = ? WHERE job_id = ?", (state, job_id))
+        self._asked("UPDATE jobs SET state = ? WHERE job_id = ?", state, job_id)
 
     def token_of(self, job_id: str) -> str | None:
         """Return the token of the job's processes of now, or None if it has none."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from ddlsched.real.slurm.answers import SlurmNode
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.cluster.cluster import Server
 from ddlsched.real.slurm.board import Board, BoardJob, PolicyNames
+from ddlsched.real.slurm.commands import SlurmNode
 
 GPUS = (8, 8, 4)
 NODES = [

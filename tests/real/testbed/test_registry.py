@@ -11,7 +11,7 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.testbed import namespaces, registry
+from ddlsched.real.testbed import namespaces
 from ddlsched.real.testbed.cabling import Cabling
 from ddlsched.real.testbed.namespaces import Registry
 
@@ -32,10 +32,10 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names[:] = [name for name in names if name not in gone]
         return found
 
-    monkeypatch.setattr(registry, "build", build)
-    monkeypatch.setattr(registry, "remove", remove)
-    monkeypatch.setattr(registry, "refuse_unable", lambda: None)
-    monkeypatch.setattr(registry, "existing", lambda wanted: [name for name in wanted if name in names])
+    monkeypatch.setattr(namespaces, "build", build)
+    monkeypatch.setattr(namespaces, "remove", remove)
+    monkeypatch.setattr(namespaces, "refuse_unable", lambda: None)
+    monkeypatch.setattr(namespaces, "existing", lambda wanted: [name for name in wanted if name in names])
     return names
 
 
@@ -58,7 +58,7 @@ def test_it_goes_when_it_was_made_in_part(tmp_path: Path, there: list[str], monk
         there.append(plan.namespaces[0])
         raise TestbedError("tc: no such thing")
 
-    monkeypatch.setattr(registry, "build", build)
+    monkeypatch.setattr(namespaces, "build", build)
     with Registry(tmp_path) as held:
         with pytest.raises(TestbedError, match="no such thing"):
             held.make(SMALL, "up")

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.network.collectives import ring_share
+from ddlsched.network.collectives import ROUNDS
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
 from ddlsched.ranges import check_fields
 from ddlsched.units import NS_PER_S
@@ -189,7 +189,7 @@ def _sent_bytes(job: JobView) -> float:
         if isinstance(task, CollectiveTask):
             members = [job.num_gpus] if task.group is None else map(len, job.dag.groups[task.group])
             # Of a kind that goes round no ring, as many messages as there are others.
-            hops = sum(2 * (ring_share(task.kind) or 0.5) * (count - 1) for count in members)
+            hops = sum(ROUNDS.get(task.kind, 1) * (count - 1) for count in members)
             sent_bytes += hops * task.message_bytes
     return sent_bytes
 

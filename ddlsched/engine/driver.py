@@ -30,7 +30,7 @@ from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.rescaling import Rescaling
-from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_all_but_rings
+from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
 from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.server_outages import ServerOutages, Standstill
@@ -136,7 +136,7 @@ class Simulation:
         self._routes = Routes(state, policies)
         costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
         state.refuse_long_service(costs)
-        refuse_all_but_rings(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
         in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None

@@ -15,25 +15,36 @@ from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import Card
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Node, Path, flows_of_ring
-from ddlsched.network.traffic import Way
+from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.path_views import FlowView, LinkLoads
 from ddlsched.workload.job import Workload
 
-__all__ = ["HopTables", "Routes", "beyond_plain_rings", "refuse_all_but_rings"]
+__all__ = ["HopTables", "Routes", "beyond_plain_rings", "refuse_what_nobody_sends"]
 
 
-def refuse_all_but_rings(workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool) -> None:
-    """Raise InputError for what a run may send that a contention model which only knows rings cannot rate."""
-    if not getattr(contention, "only_rings", False):
-        return
+def refuse_what_nobody_sends(
+    workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool
+) -> None:
+    """Raise InputError for collectives that no algorithm has, or that a model which only knows rings cannot rate."""
+    only_rings = getattr(contention, "only_rings", False)
     what = f"contention {label(contention)} knows only all-reduces in rings over the servers of jobs"
-    if routes.chosen:
+    if only_rings and routes.chosen:
         raise InputError(f"{what}, on the topology's own routes; expected a run without a path policy")
-    if state_moves:
+    if only_rings and state_moves:
         raise InputError(f"{what}, and the state of jobs that stop or move goes otherwise; expected state_mb=0")
     for number, job in enumerate(workload):
-        if not job.dag.only_rings_of_all:
+        if only_rings and not job.dag.only_rings_of_all:
             raise InputError(f"{workload.where(number)}: job {job.job_id!r} has other collectives, but {what}")
+        if not job.dag.only_rings_of_all:
+            for kind, algorithm in sorted(job.dag.collectives):
+                _refuse_unknown(f"{workload.where(number)}: job {job.job_id!r}", kind, algorithm)
+
+
+def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:
+    try:
+        collective_for(kind, algorithm)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def beyond_plain_rings(state: RunState) -> str:

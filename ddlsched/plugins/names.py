@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
-``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.collective``, ``ddlsched.contention``, ``ddlsched.interference``,
+``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "communication",
     "allocation",
     "path",
+    "collective",
     "contention",
     "interference",
     "topology",
@@ -176,6 +177,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "path": ("path",),
+    "collective": ("kinds", "phases"),
     "contention": (
         "alone_per_byte_s",
         "penalty_per_byte_s",

@@ -125,7 +125,8 @@ class AgentJournal(Database):
 
     def array_limits(self) -> dict[int, int]:
         """Return how many tasks of each array may run at a time, 0 for all, by Slurm's id of the array."""
-        return {array: limit for array, limit in self._asked("SELECT array_id, most_running FROM arrays")}
+        rows: list[Any] = self._asked("SELECT array_id, most_running FROM arrays")
+        return dict(rows)
 
     def keep_array_limits(self, limits: Mapping[int, int]) -> None:
         """Replace what is known of all arrays."""

@@ -29,7 +29,7 @@ from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.fidelity_report import FidelityReport, report_of
 from ddlsched.real.testbed.run_models import RunModel, RunModels, run_models, simulated_runs
-from ddlsched.workload.all_reduces import messages_and_workers
+from ddlsched.workload.elastic_job import messages_and_workers
 
 
 def measure(args: argparse.Namespace) -> None:

@@ -138,7 +138,7 @@ def compare(
     from ddlsched.real.testbed.measuring import alone_jobs, fitted_models, measure_alone, measure_shares, measured_rows
     from ddlsched.real.testbed.run_models import RunModel, run_models, simulated_runs
     from ddlsched.real.testbed.settings import gate_settings
-    from ddlsched.workload.all_reduces import messages_and_workers
+    from ddlsched.workload.elastic_job import messages_and_workers
 
     wanted, asked = policies.made(), place.made()
     mix = _mix(jobs, network.made(), wanted, gate.values)

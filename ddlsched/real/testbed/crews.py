@@ -23,7 +23,7 @@ from pathlib import Path
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.io.tables import read_text, readable
-from ddlsched.real.gate.live_jobs import Rank
+from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
@@ -85,7 +85,7 @@ class WorkerCrew(ABC):
             self._all.append(rank)
             self._idle[server].append(rank)
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Let a worker stand ready again."""
         assert isinstance(rank, ChannelRank)
         self._idle[rank.server].append(rank)

@@ -67,7 +67,7 @@ class Crux(MaxMin):
 
     def level(self, transfer: Any) -> int:
         """Return the class of the transfer's job; 0 where no run has begun, or where the transfer tells no job."""
-        if self._classes is None or not isinstance(transfer, TransferView):
+        if self._classes is None or not hasattr(transfer, "job"):
             return 0
         return self._classes.level(transfer)
 

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from jobs_by_hand import Fixed
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import Setting, examples, settings
+from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, examples, settings
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver
@@ -35,6 +36,15 @@ MS = 1_000_000
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(40))
 def test_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@pytest.mark.parametrize("name", [*CONTENTION, *ASKED_IN_PYTHON])
+@given(data=st.data())
+@hypothesis_settings(max_examples=examples(2))
+def test_agrees_with_the_reference_under_every_contention_model(name: str, data: st.DataObject) -> None:
+    """Of groups by every collective algorithm, on servers with an inside and on links that carry parts of messages."""
+    setting = data.draw(settings(grouped=True, contention=(CONTENTION | ASKED_IN_PYTHON)[name]))
     assert_agrees(run_engine(setting), run_reference(setting))
 
 

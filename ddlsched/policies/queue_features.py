@@ -58,7 +58,7 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
-        features[: len(jobs)].T[:] = job_features(
+        features[: len(jobs)].T[:] = job_features(  # type: ignore[no-untyped-call]
             (num_gpus, eligible, most_on_a_server, cluster.num_gpus),
             together.remaining_service_ns.astype(np.float64),
             together.message_bytes,

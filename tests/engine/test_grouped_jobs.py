@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, examples, settings
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.results.explanation import explain
@@ -91,7 +92,7 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
             tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
             members = [[ranks[worker] for worker in workers] for workers in tuples]
             given = network, task.kind, task.algorithm
-            bytes_of = result.contention.wire_bytes
+            bytes_of = partial(ring_bytes, result.contention)
             found += [traffic_of(*given, own, task.message_bytes, bytes_of, network.own_way) for own in members]
     kinds = {task.name: isinstance(task, CollectiveTask) for task in job.dag.tasks}
     names = [name for name in job.dag.part_names if kinds[name.split(" ")[0]]]

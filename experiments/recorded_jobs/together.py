@@ -16,7 +16,7 @@ from ddlsched.network.packet_rings import PacketRings
 from ddlsched.plugins.names import resolve
 from ddlsched.real.calibration.measurements import read_measurements
 from ddlsched.real.calibration.shares import read_shares
-from ddlsched.real.testbed.pinned import Pinned
+from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.real.testbed.run_models import run_models
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.workload.dag import IterationDag

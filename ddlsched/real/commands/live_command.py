@@ -143,7 +143,7 @@ def live(
 
 def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:
     from ddlsched.plugins.names import resolve
-    from ddlsched.workload.malleable.profiling import JobMonitor, Profiled, ProfilingAdvisor, extrapolated
+    from ddlsched.workload.malleable.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor, extrapolated
 
     allocator = resolve("allocation", allocation)
     if not hasattr(allocator, "counts"):
@@ -155,7 +155,7 @@ def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer
                 dict(enumerate(job.samples_per_s, start=1)), max(job.max_nodes, len(job.samples_per_s))
             )
             supplied[job.job_id] = {size: float(rates[size]) for size in range(1, job.max_nodes + 1)}
-    return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
+    return ProfiledAllocator(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
 
 
 def _tell(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind, Span, collective_s, split_group
 from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
-from ddlsched.training.estimate.layers import GroupName, LayerCollective, ModelLayer, Operation
+from ddlsched.training.estimate.layers import Collective, GroupName, Layer, Operation
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 __all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
@@ -118,7 +118,7 @@ class Costs:
         launches = sum(one.kernels for one in operations)
         return np.maximum(self.computing_s(operations), launches * self.machine.gpu.efficiency.launch_s)
 
-    def collectives_s(self, collectives: Iterable[LayerCollective]) -> Amount:
+    def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
         """Return the time of collectives one after the other; one of no bytes takes none."""
         total_s: Amount = 0.0
         for kind, message_bytes, group in collectives:
@@ -136,7 +136,7 @@ class Costs:
     def _members(self, group: GroupName) -> Amount:
         return np.prod([np.asarray(span.size) for span in self.groups[group]], axis=0)
 
-    def part(self, layers: Iterable[ModelLayer], *, recomputed: bool = True) -> PassTimes:
+    def part(self, layers: Iterable[Layer], *, recomputed: bool = True) -> PassTimes:
         """Return the times of layers one after the other; ``recomputed`` if they are within what is checkpointed.
 
         A pass over them takes no less than its launches.
@@ -154,7 +154,7 @@ class Costs:
             again_s=np.maximum(total.again_s, launches.again_s - total.again_exposed_s),
         )
 
-    def _launches_s(self, layer: ModelLayer, recomputed: bool) -> PassTimes:
+    def _launches_s(self, layer: Layer, recomputed: bool) -> PassTimes:
         """Return the time of a layer's launches, its collectives' included."""
         launch_s = self.machine.gpu.efficiency.launch_s
         backward = (*layer.input_gradient, *layer.weight_gradient)
@@ -167,14 +167,14 @@ class Costs:
         )
         return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=forward_s * self._again(layer, recomputed))
 
-    def _is_sent(self, collective: LayerCollective) -> Amount:
+    def _is_sent(self, collective: Collective) -> Amount:
         return (np.asarray(collective.message_bytes) > 0) & (self._members(collective.group) > 1)
 
-    def _again(self, layer: ModelLayer, recomputed: bool) -> Amount:
+    def _again(self, layer: Layer, recomputed: bool) -> Amount:
         kind = np.asarray(self.parallelism.recompute)
         return recomputed & ((kind == "full") | ((kind == "selective") & (layer.role == "attention")))
 
-    def _layer(self, layer: ModelLayer, recomputed: bool) -> PassTimes:
+    def _layer(self, layer: Layer, recomputed: bool) -> PassTimes:
         forward_s, input_s, weight_s = map(
             self.computing_s, (layer.forward, layer.input_gradient, layer.weight_gradient)
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes
-from ddlsched.training.estimate.layers import LayerCollective, Layers, ModelLayer
+from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
@@ -159,7 +159,7 @@ class _Step:
         self.tasks.append(task)
         return name
 
-    def _parts(self, stage: int) -> Iterator[tuple[Iterable[ModelLayer], float, bool]]:
+    def _parts(self, stage: int) -> Iterator[tuple[Iterable[Layer], float, bool]]:
         """Yield the layers of a stage, how often they occur, and whether they may be recomputed."""
         at_end, between = stage_blocks(self.layers.num_blocks, self.plan)
         yield self.layers.block, float(at_end if stage in (0, self.stages - 1) else between), True
@@ -182,10 +182,10 @@ class _Step:
         waits_s = sum(count * self._latency_s(one) for count, one in self._collectives(stage, direction))
         return float(own_s) + waits_s
 
-    def _latency_s(self, collective: LayerCollective) -> float:
+    def _latency_s(self, collective: Collective) -> float:
         return float(self.costs.group_s(collective.kind, 0.0, collective.group))
 
-    def _collectives(self, stage: int, direction: Direction) -> Iterator[tuple[float, LayerCollective]]:
+    def _collectives(self, stage: int, direction: Direction) -> Iterator[tuple[float, Collective]]:
         """Yield how often a stage's layers send what in one pass, what is computed again included."""
         for layers, count, recomputed in self._parts(stage):
             for layer in layers:
@@ -213,7 +213,7 @@ class _Step:
             total[kind, f"{group} {stage}"] += count * float(message_bytes) * (members if kind == "all-gather" else 1)
         return [Sent(*pair, message_bytes) for pair, message_bytes in total.items()]
 
-    def _is_again(self, layer: ModelLayer) -> bool:
+    def _is_again(self, layer: Layer) -> bool:
         return self.plan.recompute == "full" or (self.plan.recompute == "selective" and layer.role == "attention")
 
 

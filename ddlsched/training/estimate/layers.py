@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind
 
-__all__ = ["GroupName", "LayerCollective", "Layers", "ModelLayer", "Operation", "Role", "elementwise", "matrix_product"]
+__all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "elementwise", "matrix_product"]
 
 GroupName: TypeAlias = Literal["tensor", "expert", "data", "replicas", "world"]
 """Which GPUs take part: those that share a layer's matrices, its experts, its copies, copies of its experts, or all."""
@@ -39,7 +39,7 @@ class Operation(NamedTuple):
     odd: Amount = False
 
 
-class LayerCollective(NamedTuple):
+class Collective(NamedTuple):
     """A collective that follows a layer; ``message_bytes`` as in :func:`~.collectives.collective_s`."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class LayerCollective(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelLayer:
+class Layer:
     """What one GPU does and keeps for one layer and one micro-batch.
 
     Parameters
@@ -81,8 +81,8 @@ class ModelLayer:
     expert_parameters: Amount = 0
     table_parameters: Amount = 0
     activation_bytes: Amount = 0
-    forward_collectives: tuple[LayerCollective, ...] = ()
-    backward_collectives: tuple[LayerCollective, ...] = ()
+    forward_collectives: tuple[Collective, ...] = ()
+    backward_collectives: tuple[Collective, ...] = ()
     role: Role = "other"
     awaited_before: str | None = None
 
@@ -93,10 +93,10 @@ class Layers(NamedTuple):
     ``num_blocks`` is how many blocks the whole model has; pipeline parallelism deals them out to its stages.
     """
 
-    first: tuple[ModelLayer, ...]
-    block: tuple[ModelLayer, ...]
+    first: tuple[Layer, ...]
+    block: tuple[Layer, ...]
     num_blocks: Amount
-    last: tuple[ModelLayer, ...]
+    last: tuple[Layer, ...]
 
 
 def _product(m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount) -> Operation:
@@ -115,11 +115,11 @@ def matrix_product(
     weights: bool = True,
     bias: Amount = 0,
     activation_bytes: Amount | None = None,
-    forward_collectives: Sequence[LayerCollective] = (),
-    backward_collectives: Sequence[LayerCollective] = (),
+    forward_collectives: Sequence[Collective] = (),
+    backward_collectives: Sequence[Collective] = (),
     role: Role = "other",
     odd: Amount = False,
-) -> ModelLayer:
+) -> Layer:
     """Return the layer Y (m x n) = X (m x k) W (k x n), ``batch`` times.
 
     Backward it computes the gradients of X and of W, two products of the same size. With ``weights`` false W is no
@@ -128,7 +128,7 @@ def matrix_product(
     """
     product = _product(m, k, n, batch, element_bytes, odd)
     kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
-    return ModelLayer(
+    return Layer(
         name=name,
         forward=(product,),
         input_gradient=(product,),
@@ -151,16 +151,16 @@ def elementwise(
     element_bytes: Amount = 2,
     parameters: Amount = 0,
     activation_bytes: Amount = 0,
-    forward_collectives: Sequence[LayerCollective] = (),
-    backward_collectives: Sequence[LayerCollective] = (),
+    forward_collectives: Sequence[Collective] = (),
+    backward_collectives: Sequence[Collective] = (),
     role: Role = "other",
-) -> ModelLayer:
+) -> Layer:
     """Return a layer that only moves bytes: norms, activations, softmax, dropout, lookups.
 
     ``forward_passes`` and ``backward_passes`` are how often its ``elements`` are read or written.
     """
     traffic_bytes = element_bytes * elements
-    return ModelLayer(
+    return Layer(
         name=name,
         forward=(Operation(0.0, forward_passes * traffic_bytes, kernels),),
         input_gradient=(Operation(0.0, backward_passes * traffic_bytes, kernels),),

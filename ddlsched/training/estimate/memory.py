@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.layers import Layers, ModelLayer
+from ddlsched.training.estimate.layers import Layer, Layers
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 
 __all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
@@ -71,7 +71,7 @@ def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, 
     return whole * blocks + beside - own * blocks, own * blocks
 
 
-def _sum(part: Iterable[ModelLayer], quantity: str) -> Amount:
+def _sum(part: Iterable[Layer], quantity: str) -> Amount:
     return sum(getattr(layer, quantity) for layer in part)
 
 
@@ -87,7 +87,7 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     return np.maximum(np.maximum(first_stage, second_stage), at_end + last) + working
 
 
-def _block_bytes(block: tuple[ModelLayer, ...], recompute: Amount) -> tuple[Amount, Amount]:
+def _block_bytes(block: tuple[Layer, ...], recompute: Amount) -> tuple[Amount, Amount]:
     """Return what a block keeps from forward to backward, and what recomputing it takes on top, once."""
     if not block:
         return 0.0, 0.0

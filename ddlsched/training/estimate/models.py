@@ -11,9 +11,9 @@ import numpy as np
 
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import (
-    LayerCollective,
+    Collective,
+    Layer,
     Layers,
-    ModelLayer,
     Operation,
     elementwise,
     matrix_product,
@@ -50,7 +50,7 @@ def forward_flops_per_sample(model: Model) -> Amount:
     return _total(model, lambda layer: sum(operation.flops for operation in layer.forward))
 
 
-def _total(model: Model, quantity: Callable[[ModelLayer], Amount]) -> Amount:
+def _total(model: Model, quantity: Callable[[Layer], Amount]) -> Amount:
     first, block, num_blocks, last = model.layers(Parallelism())
     return sum(map(quantity, (*first, *last))) + sum(map(quantity, block)) * num_blocks
 
@@ -167,7 +167,7 @@ class _Shard:
         self.pairs = self.tokens * self.s * model.heads / self.tensor
         self.bias = 1 if model.biases else 0
 
-    def attention(self) -> tuple[ModelLayer, ...]:
+    def attention(self) -> tuple[Layer, ...]:
         """Return the layers from the norm to the residual sum."""
         wide = (self.h + 2 * self.key_value) / self.tensor
         return (
@@ -178,7 +178,7 @@ class _Shard:
             self._residual("attention residual"),
         )
 
-    def _core(self) -> tuple[ModelLayer, ...]:
+    def _core(self) -> tuple[Layer, ...]:
         """Return scores, softmax and context as kernels of their own."""
         s, heads, width = self.s, self.model.heads, self.h / self.model.heads
         batch = self.parallelism.micro_batch * heads / self.tensor
@@ -198,12 +198,12 @@ class _Shard:
             ),
         )
 
-    def _fused_core(self) -> tuple[ModelLayer, ...]:
+    def _fused_core(self) -> tuple[Layer, ...]:
         """Return one kernel that never writes the scores and in backward computes them again (FlashAttention)."""
         flops = 4 * self.pairs * self.h / self.model.heads
         traffic_bytes = 4 * self.tokens * (self.h + self.key_value) / self.tensor
         sums_bytes = 4 * self.tokens * self.model.heads / self.tensor
-        layer = ModelLayer(
+        layer = Layer(
             name="attention",
             forward=(Operation(flops, traffic_bytes),),
             input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes),),
@@ -212,7 +212,7 @@ class _Shard:
         )
         return (layer,)
 
-    def feed_forward(self) -> tuple[ModelLayer, ...]:
+    def feed_forward(self) -> tuple[Layer, ...]:
         """Return the layers from the second norm to the second residual sum."""
         model, tensor = self.model, self.tensor
         inner = model.inner / tensor
@@ -226,7 +226,7 @@ class _Shard:
             self._residual("feed-forward residual"),
         )
 
-    def embedding(self) -> tuple[ModelLayer, ...]:
+    def embedding(self) -> tuple[Layer, ...]:
         """Return the first layer."""
         h, positions = self.h, self.s * self.h * self.model.learned_positions
         elements = self.tokens * h
@@ -244,7 +244,7 @@ class _Shard:
         )
         return (layer,)
 
-    def head(self) -> tuple[ModelLayer, ...]:
+    def head(self) -> tuple[Layer, ...]:
         """Return the last norm, the output layer and the loss (in single precision)."""
         own = self.model.vocabulary / self.tensor
         shared = np.asarray(self.model.tied) & (np.asarray(self.parallelism.pipeline) == 1)
@@ -270,7 +270,7 @@ class _Shard:
         )
         return (self._norm("last norm"), logits, loss)
 
-    def _norm(self, name: str) -> ModelLayer:
+    def _norm(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
         return elementwise(
             name,
@@ -282,7 +282,7 @@ class _Shard:
             activation_bytes=2 * elements,
         )
 
-    def _softmax(self) -> tuple[ModelLayer, ...]:
+    def _softmax(self) -> tuple[Layer, ...]:
         softmax = elementwise(
             "softmax",
             self.pairs,
@@ -301,12 +301,12 @@ class _Shard:
         )
         return (softmax, dropout) if self.model.dropout else (softmax,)
 
-    def _residual(self, name: str) -> ModelLayer:
+    def _residual(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
         mask_bytes = elements * self.model.dropout
         return elementwise(name, elements, forward_passes=3.5, backward_passes=2.5, activation_bytes=mask_bytes)
 
-    def _activation(self, elements: Amount) -> ModelLayer:
+    def _activation(self, elements: Amount) -> Layer:
         gated = self.model.gated
         return elementwise(
             "activation",
@@ -316,7 +316,7 @@ class _Shard:
             activation_bytes=2 * elements * (2 if gated else 1),
         )
 
-    def _entry(self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0) -> ModelLayer:
+    def _entry(self, name: str, columns: Amount, bias: Amount, *, kept_too: Amount = 0) -> Layer:
         """Return a product whose matrix is split by columns: every GPU needs the whole input.
 
         Its input is kept for backward, and of its output ``kept_too`` columns (queries, keys and values).
@@ -333,7 +333,7 @@ class _Shard:
             backward_collectives=self._entering_backward(),
         )
 
-    def _exit(self, name: str, rows: Amount) -> ModelLayer:
+    def _exit(self, name: str, rows: Amount) -> Layer:
         """Return a product whose matrix is split by rows: every GPU has a part of each sum."""
         return matrix_product(
             name,
@@ -351,30 +351,30 @@ class _Shard:
         split = np.asarray(self.parallelism.sequence_parallel)
         return np.where(split, 0.0, whole), np.where(split, whole / self.tensor, 0.0), np.where(split, whole, 0.0)
 
-    def _entering(self) -> tuple[LayerCollective, ...]:
-        return (LayerCollective("all-gather", self._sharing()[1]),)
+    def _entering(self) -> tuple[Collective, ...]:
+        return (Collective("all-gather", self._sharing()[1]),)
 
-    def _entering_backward(self) -> tuple[LayerCollective, ...]:
+    def _entering_backward(self) -> tuple[Collective, ...]:
         reduced, gathered, scattered = self._sharing()
         # With sequence parallelism the input is gathered anew for the weight gradient.
         return (
-            LayerCollective("all-reduce", reduced),
-            LayerCollective("reduce-scatter", scattered),
-            LayerCollective("all-gather", gathered),
+            Collective("all-reduce", reduced),
+            Collective("reduce-scatter", scattered),
+            Collective("all-gather", gathered),
         )
 
-    def _leaving(self) -> tuple[LayerCollective, ...]:
+    def _leaving(self) -> tuple[Collective, ...]:
         reduced, _, scattered = self._sharing()
-        return (LayerCollective("all-reduce", reduced), LayerCollective("reduce-scatter", scattered))
+        return (Collective("all-reduce", reduced), Collective("reduce-scatter", scattered))
 
-    def _leaving_backward(self) -> tuple[LayerCollective, ...]:
-        return (LayerCollective("all-gather", self._sharing()[1]),)
+    def _leaving_backward(self) -> tuple[Collective, ...]:
+        return (Collective("all-gather", self._sharing()[1]),)
 
-    def _experts(self, inner: Amount) -> tuple[ModelLayer, ...]:
+    def _experts(self, inner: Amount) -> tuple[Layer, ...]:
         """Return a mixture of experts with balanced load: route, send tokens, compute, send them back."""
         model, held = self.model, self.model.experts / np.asarray(self.parallelism.expert)
         visits = self.tokens * model.active_experts
-        sent = (LayerCollective("all-to-all", 2 * visits * self.h / self.tensor, "expert"),)
+        sent = (Collective("all-to-all", 2 * visits * self.h / self.tensor, "expert"),)
         width = inner * (2 if model.gated else 1)
         router = matrix_product("router", self.tokens, self.h, model.experts)
         first = matrix_product(

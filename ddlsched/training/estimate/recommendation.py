@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ddlsched.training.estimate.layers import LayerCollective, Layers, ModelLayer, elementwise, matrix_product
+from ddlsched.training.estimate.layers import Collective, Layer, Layers, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 from ddlsched.training.estimate.small_models import data_parallel_only
 
@@ -69,11 +69,11 @@ class Dlrm:
         )
         return Layers((self._embedding(parallelism), *bottom, interaction, first, *rest), (), 0, ())
 
-    def _embedding(self, parallelism: Parallelism) -> ModelLayer:
+    def _embedding(self, parallelism: Parallelism) -> Layer:
         """Return the lookups of this GPU's share of the tables, for the samples of all GPUs."""
         batch, gpus = parallelism.micro_batch, np.asarray(parallelism.data)
         pooled = batch * self.tables * self.dimension
-        sent = (LayerCollective("all-to-all", 2 * pooled, "world"),)
+        sent = (Collective("all-to-all", 2 * pooled, "world"),)
         held = self.tables * self.rows * self.dimension / gpus
         layer = elementwise(
             "embedding",
@@ -89,7 +89,7 @@ class Dlrm:
         return dataclasses.replace(layer, table_parameters=held, awaited_before="interaction")
 
 
-def _mlp(name: str, batch: object, widths: tuple[int, ...]) -> list[ModelLayer]:
+def _mlp(name: str, batch: object, widths: tuple[int, ...]) -> list[Layer]:
     return [
         matrix_product(f"{name} {number}", batch, inputs, outputs, bias=outputs)
         for number, (inputs, outputs) in enumerate(pairwise(widths), start=1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.training.estimate.layers import Layers, ModelLayer, elementwise, matrix_product
+from ddlsched.training.estimate.layers import Layer, Layers, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 __all__ = ["INCEPTION_V3", "LSTM_PTB", "RESNET_50", "VGG_16", "Cnn", "Convolution", "Lstm", "data_parallel_only"]
@@ -57,7 +57,7 @@ class Cnn:
 
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return each convolution as a matrix product over its unrolled windows, then its norm and activation."""
-        parts: list[ModelLayer] = []
+        parts: list[Layer] = []
         for number, one in enumerate(self.convolutions, start=1):
             pixels = parallelism.micro_batch * one.out_size**2
             window = one.inputs * one.kernel[0] * one.kernel[1]
@@ -122,7 +122,7 @@ class Lstm:
         output = matrix_product("output", words, self.hidden, self.vocabulary, bias=self.vocabulary)
         return Layers((embedding, *stack, output), (), 0, ())
 
-    def _layer(self, number: int, parallelism: Parallelism) -> ModelLayer:
+    def _layer(self, number: int, parallelism: Parallelism) -> Layer:
         """Return an LSTM layer: per word, [input, state] times the four gates' matrices, and the gates' arithmetic."""
         words = parallelism.micro_batch * self.sequence
         product = matrix_product(f"lstm {number}", words, 2 * self.hidden, 4 * self.hidden, bias=8 * self.hidden)

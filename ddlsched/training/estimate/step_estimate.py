@@ -11,7 +11,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import closed_form
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.training.estimate.hardware import Machine, Precision
-from ddlsched.training.estimate.layers import LayerCollective, Layers, ModelLayer
+from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
@@ -233,7 +233,7 @@ def _by_layer(layers: Layers, costs: Costs) -> _Schedule:
     )
 
 
-def _layer_times(layer: ModelLayer, costs: Costs, *, reduce: bool) -> LayerTimes:
+def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
     gradient_bytes = GRADIENT_BYTES * (layer.parameters - layer.table_parameters)
     return LayerTimes(
         name=layer.name,
@@ -242,9 +242,7 @@ def _layer_times(layer: ModelLayer, costs: Costs, *, reduce: bool) -> LayerTimes
         weight_gradient_s=costs.launched_s(layer.weight_gradient),
         forward_collective_s=costs.collectives_s(layer.forward_collectives),
         input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
-        weight_gradient_collective_s=costs.collectives_s(
-            [LayerCollective("all-reduce", gradient_bytes, "data")] * reduce
-        ),
+        weight_gradient_collective_s=costs.collectives_s([Collective("all-reduce", gradient_bytes, "data")] * reduce),
         awaited_before=layer.awaited_before,
     )
 
@@ -285,8 +283,8 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = (
-        LayerCollective("all-reduce", copied_bytes, "data"),
-        LayerCollective("all-reduce", expert_bytes, "replicas"),
+        Collective("all-reduce", copied_bytes, "data"),
+        Collective("all-reduce", expert_bytes, "replicas"),
     )
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
     return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
+from ddlsched.training.estimate.measured import PROGRAMS
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
 
 __all__ = ["Plan", "parse_cluster"]
@@ -27,12 +28,17 @@ _NODES = {
     "a100-80": _Node(8, 1600),
     "h100": _Node(8, 3200),
     "h200": _Node(8, 3200),
+    "h100-96": _Node(8, 3200),
     "b200": _Node(8, 3200),
+    "b300": _Node(8, 6400),
+    "gb200": _Node(64, 25600),
+    "gb300": _Node(64, 51200),
     "a6000": _Node(8, 200),
     "tpu-v4": _Node(4, 9600),
 }
-"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200 and DGX B200; for a6000 an assumption. A tpu-v4 board's links go on to
-other boards at the same speed, so its "card" is that of its four chips."""
+"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200, DGX B200 and DGX B300; of GB200 and GB300 NVL72 the 64 GPUs of 16
+trays of a rack, which are one domain of NVLink, two trays being spares; for a6000 an assumption. A tpu-v4 board's links
+go on to other boards at the same speed, so its "card" is that of its four chips."""
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
@@ -88,8 +94,7 @@ class Plan:
         nodes = self.nodes or math.ceil(num_gpus / per_node)
         if self.nodes == 0 and num_gpus % per_node:
             raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}; expected a multiple, or nodes=N given")
-        efficiency: Efficiency = preset(EFFICIENCIES, self.efficiency, "efficiency")
-        gpu = dataclasses.replace(self.gpu, efficiency=efficiency)
+        gpu = dataclasses.replace(self.gpu, efficiency=self._reached()[0])
         expansion = None
         if self.expansion_gb > 0:
             expansion = MemoryExpansion(
@@ -105,8 +110,16 @@ class Plan:
             power_usage_effectiveness=_POWER_USAGE_EFFECTIVENESS,
         )
 
+    def _reached(self) -> tuple[Efficiency, tuple[float, float]]:
+        """Return how far the GPU stays below its data sheet, and the shares that its links reach."""
+        if self.efficiency not in PROGRAMS:
+            return preset(EFFICIENCIES | dict.fromkeys(PROGRAMS), self.efficiency, "efficiency"), _SHARES[self.efficiency]
+        program = PROGRAMS[self.efficiency]
+        known = program.known(self.gpu.name)
+        return program.efficiencies[known], program.links[known]
+
     def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
-        inside, between = _SHARES[self.efficiency]
+        inside, between = self._reached()[1]
         if self.topology is None:
             card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
             tiers: tuple[Tier, ...] = (

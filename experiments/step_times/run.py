@@ -18,9 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from scipy.optimize import least_squares
 
-from ddlsched.comparisons.charts.style import PALETTE, in_style, new_panels, save
+from ddlsched.comparisons.charts.style import PALETTE, in_style, save, shown_figure
 from ddlsched.training.estimate.fitting import Prior
 from ddlsched.training.estimate.hardware import Efficiency, Machine
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
@@ -42,7 +44,18 @@ _DENSE = {
 }
 PRIORS: Mapping[str, Mapping[str, Prior]] = {
     "fsdp": _DENSE | {"fp8": Prior(0.45, 0.3)},
-    "torchtitan": _DENSE | {"fp8": Prior(0.6, 0.3), "exposed": Prior(0.5, 0.4), "eager_gap_s": Prior(2e-5, 0.5)},
+    "torchtitan": {
+        "matrix": Prior(0.6, 0.1),
+        "attention": Prior(0.6, 0.15),
+        "memory": Prior(0.3, 0.2),
+        "gap_s": Prior(1e-5, 0.5),
+        "taken": Prior(0.5, 0.3),
+        "inside": Prior(0.7, 0.1),
+        "between": Prior(0.7, 0.2),
+        "fp8": Prior(0.65, 0.1),
+        "exposed": Prior(0.8, 0.3),
+        "eager_gap_s": Prior(3e-5, 0.5),
+    },
     "megatron-bridge": {
         "matrix hopper": Prior(0.7, 0.15),
         "matrix blackwell": Prior(0.7, 0.15),
@@ -73,6 +86,7 @@ Large products reach 0.6 to 0.8 of a data sheet, FlashAttention 0.35 (second ver
 causal half of the pairs and twice that over all, copies 0.5 to 0.9, links 0.7."""
 
 Values = Mapping[str, float]
+_COLUMNS = ["program", "split", "model", "gpu", "precision", "experts", "measured_step_s", "error"]
 
 
 def efficiency_of(program: str, run: PublishedRun, values: Values) -> Efficiency:
@@ -184,9 +198,10 @@ def held_out(name: str, runs: Sequence[PublishedRun], splits: int, say: Callable
         values = fitted(program, [run for run, kept in zip(runs, out, strict=True) if not kept])
         own = [run for run, kept in zip(runs, out, strict=True) if kept]
         for run, ratio in zip(own, log_ratios(program, own, values), strict=True):
-            rows.append((name, seed, run.row["model"], run.gpu, run.precision, _experts(run), float(np.expm1(ratio))))
+            told = (run.row["model"], run.gpu, run.precision, _experts(run), run.measured_step_s)
+            rows.append((name, seed, *told, float(np.expm1(ratio))))
         say(f"{name}: split {seed + 1} of {splits}, {100 * np.mean([abs(row[-1]) for row in rows]):.1f} % mean error")
-    return pd.DataFrame(rows, columns=["program", "split", "model", "gpu", "precision", "experts", "error"])
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _experts(run: PublishedRun) -> bool:
@@ -200,28 +215,27 @@ def errors(held: pd.DataFrame) -> pd.DataFrame:
     return by.agg(mean="mean", p95=lambda errors: errors.quantile(0.95), rows="size").reset_index()
 
 
-def draw(frames: Mapping[str, pd.DataFrame], stem: Path) -> None:
-    """Draw predicted against measured steps, a panel a program."""
+def draw(held: pd.DataFrame, stem: Path) -> None:
+    """Draw how far rows that were kept out are predicted too long, a panel a GPU, a point a row's mean over splits."""
+    points = held.groupby(["gpu", "model", "measured_step_s"], as_index=False)["error"].mean()
+    models = dict(zip(sorted(set(points["model"])), [*PALETTE.values()] * 2, strict=False))
     with in_style():
-        figure, panels = new_panels(2.6, len(frames), width_inches=3.0 * len(frames))
-        for axes, (name, frame) in zip(panels, frames.items(), strict=True):
-            for colour, (model, own) in zip(_cycle(), frame.groupby("model"), strict=False):
-                axes.plot(own["measured_step_s"], own["predicted_step_s"], ".", color=colour, label=model, markersize=4)
-            ends = [0.8 * frame["measured_step_s"].min(), 1.25 * frame["measured_step_s"].max()]
-            axes.plot(ends, ends, "-", color=PALETTE["grey"], linewidth=0.8, zorder=0)
-            axes.set(
-                xscale="log",
-                yscale="log",
-                xlabel="Measured step (s, log)",
-                ylabel="Predicted step (s, log)",
-                title=name,
-            )
-            axes.legend(fontsize=5, frameon=False, loc="upper left")
+        figure = shown_figure(7.2, 4.2)
+        for place, gpu in enumerate(_GPUS, 1):
+            axes = figure.add_subplot(2, 4, place)
+            for model, own in points[points["gpu"] == gpu].groupby("model"):
+                axes.plot(own["measured_step_s"], 100 * own["error"], ".", color=models[model])
+            axes.axhline(0, color=PALETTE["grey"], linewidth=0.8, zorder=0)
+            axes.set(xscale="log", ylim=(-50, 50), title=gpu, xlabel="Measured step (s, log scale)")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_ylabel("Predicted too long (%)" if place % 4 == 1 else "")
+        marks = [Line2D([], [], marker=".", linestyle="", color=colour) for colour in models.values()]
+        figure.legend(marks, list(models), loc="outside lower center", ncols=6, fontsize=6, frameon=False)
         save(figure, stem)
 
 
-def _cycle() -> list[str]:
-    return [*PALETTE.values()] * 2
+_GPUS = ("a100-40", "a100-80", "h100", "h100-96", "b200", "b300", "gb200", "gb300")
 
 
 def main() -> None:
@@ -234,26 +248,19 @@ def main() -> None:
     runs = [run for name in ("mpt", "torchtitan", "megatron_bridge") for run in read_published(DATA / f"{name}.csv")]
     told = [run for run in runs if not run.reason and np.isfinite(run.measured_step_s)]
     chosen = {name: own for name, own in groups(told).items() if options.only in name}
-    held, constants, frames = [], {}, {}
+    parts, constants = [], {}
     for name, own in chosen.items():
-        held.append(held_out(name, own, options.splits, lambda line: print(line, flush=True)))
+        parts.append(held_out(name, own, options.splits, lambda line: print(line, flush=True)))
         constants[name] = fitted(name.split()[0], own)
         ratios = log_ratios(name.split()[0], own, constants[name])
-        frames[name] = pd.DataFrame(
-            {
-                "model": [run.row["model"] for run in own],
-                "measured_step_s": [run.measured_step_s for run in own],
-                "predicted_step_s": [
-                    run.measured_step_s * float(np.exp(r)) for run, r in zip(own, ratios, strict=True)
-                ],
-            }
-        )
         print(f"{name}: {100 * np.abs(np.expm1(ratios)).mean():.2f} % on the rows that it was fitted to", flush=True)
-    table, values = errors(pd.concat(held)), pd.DataFrame(constants)
+    held, values = pd.concat(parts), pd.DataFrame(constants)
+    table = errors(held)
     options.out.mkdir(parents=True, exist_ok=True)
+    held.to_csv(options.out / "held_out.csv", index=False, float_format="%.5g")
     table.to_csv(options.out / "errors.csv", index=False, float_format="%.4f")
     values.to_csv(options.out / "constants.csv", index_label="constant", float_format="%.6g")
-    draw(frames, options.out / "predicted")
+    draw(held, options.out / "held_out")
     print(table.to_string(index=False))
     print(values.to_string())
 

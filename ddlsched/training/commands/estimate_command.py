@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,16 +86,31 @@ def estimate(
         bool, typer.Option("--overlap", help="Reduce gradients behind the last backward.", rich_help_panel=_PLAN)
     ] = False,
     precision: Annotated[
-        str, typer.Option(help="Of matrix products: half, single or fp8.", metavar="NAME", rich_help_panel=_PLAN)
+        str,
+        typer.Option(
+            help="Of matrix products: half, single, fp8, mxfp8 or nvfp4.", metavar="NAME", rich_help_panel=_PLAN
+        ),
     ] = "half",
     algorithm: Annotated[
         str,
         typer.Option(help="Of collectives: ring, halving-doubling or direct.", metavar="NAME", rich_help_panel=_PLAN),
     ] = "ring",
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--hf-config",
+            help="In place of MODEL: a language model's config.json of Hugging Face.",
+            metavar="FILE.json",
+            rich_help_panel=_PLAN,
+        ),
+    ] = None,
+    sequence: Annotated[
+        int, typer.Option(help="Tokens of a sequence.", metavar="N", parser=whole, show_default="the model's")
+    ] = 0,
     rows: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of MODEL: predict each row of a CSV file, on nodes of eight A100s as fitted to measurements.",
+            help="Instead of MODEL: predict each row of a CSV file, ours or a published table of step times.",
             metavar="FILE.csv",
             rich_help_panel=_RESULT,
         ),
@@ -102,7 +118,7 @@ def estimate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="With --rows: where to write the rows and predicted_ms.",
+            help="With --rows: where to write the rows, predicted steps and memory, and remarks.",
             metavar="FILE.csv",
             show_default="stdout",
             rich_help_panel=_RESULT,
@@ -131,8 +147,8 @@ def estimate(
 
     With --rows FILE.csv, predict the rows of a file instead; docs/training_time.md lists its columns.
     """
-    if (model is None) == (rows is None):
-        raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")
+    if [model, rows, hf_config].count(None) != 2:
+        raise InputError("expected one of MODEL, such as gpt3-175b, --hf-config FILE.json and --rows FILE.csv")
     if rows is not None:
         _refuse_others(context)
         _predict_rows(rows, out)
@@ -144,12 +160,11 @@ def estimate(
     if job_out is not None:
         _refuse_no_job_file(job_out)
     from ddlsched.training.estimate.clusters import parse_cluster
+    from ddlsched.training.estimate.measured import remark
     from ddlsched.training.estimate.parallel_layout import Parallelism
-    from ddlsched.training.estimate.presets import MODELS, preset
     from ddlsched.training.estimate.step_estimate import estimate_checked
 
-    assert model is not None
-    found_model = preset(MODELS, model, "model")
+    model, found_model = _model(model, hf_config, sequence)
     plan = Parallelism(
         tensor=tensor,
         pipeline=pipeline,
@@ -173,9 +188,28 @@ def estimate(
         job = job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model, groups=groups)
         _write_job(job, job_out)
     title = f"{model} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
-    emit(
-        json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
-    )
+    said = remark(cluster.efficiency, machine.gpu.name, precision, found_model)
+    if as_json:
+        emit(json.dumps(_numbers(found) | {"efficiency": cluster.efficiency, "remark": said}, indent=2) + "\n")
+    else:
+        emit(_table(title, found_model.samples_are, plan, found) + f"  {cluster.efficiency}: {said}\n")
+
+
+def _model(name: str | None, config: Path | None, sequence: int) -> tuple[str, Any]:
+    """Return a model and its name, from a preset or a configuration."""
+    from ddlsched.training.estimate.hugging_face_configs import read_configuration
+    from ddlsched.training.estimate.models import Transformer
+    from ddlsched.training.estimate.presets import MODELS, preset
+
+    if config is not None:
+        return config.parent.name or config.stem, read_configuration(config, sequence=sequence or 4096)
+    assert name is not None
+    model = preset(MODELS, name, "model")
+    if not sequence:
+        return name, model
+    if not isinstance(model, Transformer):
+        raise InputError(f"--sequence {sequence}: {name} has no sequences; expected a language model")
+    return name, dataclasses.replace(model, sequence=sequence)
 
 
 def _refuse_no_job_file(path: Path) -> None:
@@ -205,10 +239,9 @@ def _refuse_others(context: typer.Context) -> None:
 def _predict_rows(rows: Path, out: Path | None) -> None:
     if out is not None:
         refuse_unwritable(out, "--out")
-    from ddlsched.training.estimate.rows import predicted_ms, read_rows
+    from ddlsched.training.estimate.row_predictions import predicted_rows
 
-    frame = read_rows(rows)
-    frame["predicted_ms"] = predicted_ms(frame).round(6)
+    frame = predicted_rows(rows)
     if out is None:
         emit(frame.to_csv(index=False, lineterminator="\n"))
         return
@@ -218,11 +251,11 @@ def _predict_rows(rows: Path, out: Path | None) -> None:
 
 
 def _error(frame: Any) -> str:
-    """Return how far the predictions are off, if rows have measured times."""
-    if "iteration_ms" not in frame or frame["iteration_ms"].isna().all():
-        return ""
-    error = (frame["predicted_ms"] / frame["iteration_ms"] - 1).abs().mean()
-    return f"; {100 * error:.2f} % off the measured times on average"
+    """Return how far the predictions are off, if rows have measured times, and how many could not be said."""
+    errors = (frame["predicted_step_s"] / frame["measured_step_s"] - 1).abs().dropna()
+    left = int(frame["predicted_step_s"].isna().sum())
+    said = f"; {100 * errors.mean():.2f} % off the measured times on average" if len(errors) else ""
+    return said + (f"; {left} could not be said (column 'remark')" if left else "")
 
 
 _PARTS = {
@@ -237,8 +270,8 @@ _PARTS = {
 _MEMORY = ("weights", "gradients", "optimiser", "activations")
 
 
-def _numbers(found: Estimate) -> dict[str, float | bool]:
-    numbers: dict[str, float | bool] = {"step_s": float(found.step_s)}
+def _numbers(found: Estimate) -> dict[str, float | bool | str]:
+    numbers: dict[str, float | bool | str] = {"step_s": float(found.step_s)}
     numbers |= {part: float(getattr(found, part)) for part in _PARTS}
     numbers |= {f"{part}_gb": float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
     return numbers | {

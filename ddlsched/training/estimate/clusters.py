@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
-from ddlsched.training.estimate.measured import PROGRAMS
+from ddlsched.training.estimate.measured import PROGRAMS, usual_program
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
 
 __all__ = ["Plan", "parse_cluster"]
@@ -113,10 +113,11 @@ class Plan:
     def _reached(self) -> tuple[Efficiency, tuple[float, float]]:
         """Return how far the GPU stays below its data sheet, and the shares that its links reach."""
         if self.efficiency not in PROGRAMS:
-            return preset(EFFICIENCIES | dict.fromkeys(PROGRAMS), self.efficiency, "efficiency"), _SHARES[self.efficiency]
+            known: Any = EFFICIENCIES | dict.fromkeys(PROGRAMS)
+            return preset(known, self.efficiency, "efficiency"), _SHARES[self.efficiency]
         program = PROGRAMS[self.efficiency]
-        known = program.known(self.gpu.name)
-        return program.efficiencies[known], program.links[known]
+        like = program.known(self.gpu.name)
+        return program.efficiencies[like], program.links[like]
 
     def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
         inside, between = self._reached()[1]
@@ -150,11 +151,13 @@ _OF_GPU = {
 """Fields of a line that are the GPU's: by what name there, and in what unit."""
 
 
-def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "megatron") -> Plan:
+def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "") -> Plan:
     """Return the cluster of a line such as ``a100-80:nodes=16,nic_gbps=800,expansion_gb=256,expansion_gb_per_s=100``.
 
     A name of :data:`~.presets.GPUS`, then what differs from its usual server: any field of :class:`Plan` that is a
     number, or ``memory_gb``, ``memory_gb_per_s``, ``link_gb_per_s``, ``price_per_hour``, ``power_w`` of the GPU.
+
+    Without an ``efficiency`` it is that of :func:`~.measured.usual_program`.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
         if one in given and other not in given:
             raise InputError(f"cluster {text}: has {one} but no {other}; expected both, GB and GB/s")
     usual = {"gpus_per_node": _NODES[name].gpus, "nic_gbps": _NODES[name].nic_gbps}
-    return Plan(gpu=gpu, topology=topology, efficiency=efficiency, **(usual | given))
+    return Plan(gpu=gpu, topology=topology, efficiency=efficiency or usual_program(name), **(usual | given))
 
 
 def _field(text: str, part: str) -> tuple[str, float]:

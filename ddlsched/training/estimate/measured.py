@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.hardware import Efficiency
+from ddlsched.training.estimate.models import Model
 
-__all__ = ["PROGRAMS", "Program"]
+__all__ = ["PROGRAMS", "Program", "remark", "usual_program"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,4 +63,120 @@ class Program:
         return f"{100 * error:.0f} % typical error of {kind} in {precision} on {gpu}"
 
 
-PROGRAMS: Mapping[str, Program] = {}
+def _efficiency(matrix: float, attention: float, memory: float, gap_s: float, taken: float, **more: Any) -> Efficiency:
+    return Efficiency(matrix=matrix, attention=attention, memory=memory, gap_s=gap_s, taken=taken, **more)
+
+
+_FSDP = {
+    "a100-40": _efficiency(0.8101, 0.6333, 0.3711, 1.244e-05, 1.214),
+    "a100-80": _efficiency(0.9508, 0.6564, 0.1971, 1.091e-05, 0.9206),
+    "h100": _efficiency(0.6901, 0.3576, 0.4137, 0.000101, 0.5867, by_precision={"fp8": 0.575}),
+}
+_TITAN = _efficiency(0.5737, 0.5216, 0.2203, 9.939e-06, 0.4657, by_precision={"fp8": 0.6552}, exposed=1.023)
+_TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.131e-05)
+_BRIDGE = Efficiency(
+    memory=0.2409,
+    experts=0.6791,
+    expert_rows=328.7,
+    expert_s=0.0001424,
+    sorting=0.2005,
+    exposed=0.3324,
+    scattered=1.425,
+    gap_s=6.398e-06,
+    taken=0.3509,
+)
+_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.706, attention=1.011, by_precision={"fp8": 0.6087})
+_BLACKWELL = dataclasses.replace(
+    _BRIDGE,
+    matrix=0.5302,
+    attention=1.193,
+    by_precision={"fp8": 0.7236, "mxfp8": 0.6504, "nvfp4": 0.417},
+)
+_BRIDGES = {"h100": _HOPPER} | dict.fromkeys(("b200", "b300", "gb200", "gb300"), _BLACKWELL)
+_OLDER: dict[str, Any] = {"expert_s": 0.0007147, "sorting": 1.141}
+"""What layers of experts lost up to release 26.04."""
+_LINKS = (0.7716, 0.4527)
+_FSDP_ERRORS = {
+    ("a100-40", "half", False): 0.036,
+    ("a100-80", "half", False): 0.042,
+    ("h100", "fp8", False): 0.050,
+    ("h100", "half", False): 0.029,
+}
+_TITAN_ERRORS = {
+    ("h100-96", "fp8", False): 0.137,
+    ("h100-96", "half", False): 0.123,
+}
+_BRIDGE_ERRORS = {
+    ("b200", "half", True): 0.093,
+    ("b200", "mxfp8", True): 0.171,
+    ("b200", "nvfp4", True): 0.130,
+    ("b300", "half", True): 0.113,
+    ("b300", "mxfp8", True): 0.083,
+    ("b300", "nvfp4", True): 0.104,
+    ("gb200", "mxfp8", True): 0.083,
+    ("gb200", "nvfp4", True): 0.206,
+    ("gb300", "fp8", False): 0.066,
+    ("gb300", "half", True): 0.044,
+    ("gb300", "mxfp8", False): 0.065,
+    ("gb300", "mxfp8", True): 0.110,
+    ("gb300", "nvfp4", False): 0.045,
+    ("gb300", "nvfp4", True): 0.036,
+    ("h100", "fp8", False): 0.034,
+    ("h100", "fp8", True): 0.085,
+}
+_LIKE_H100 = {"h200": "h100", "h100-96": "h100"}
+_LIKE_H100_96 = {"h100": "h100-96", "h200": "h100-96"}
+_TITAN_LINKS = {"h100-96": (0.6853, 0.868)}
+
+PROGRAMS: Mapping[str, Program] = {
+    "fsdp": Program(
+        efficiencies=_FSDP,
+        links={"a100-40": (0.6184, 0.6535), "a100-80": (0.6832, 0.5493), "h100": (0.7166, 0.5412)},
+        errors=_FSDP_ERRORS,
+        stand_ins=_LIKE_H100,
+    ),
+    "torchtitan": Program(
+        efficiencies={"h100-96": _TITAN}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
+    ),
+    "torchtitan-eager": Program(
+        efficiencies={"h100-96": _TITAN_EAGER}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
+    ),
+    "megatron-bridge": Program(
+        efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_ins=_LIKE_H100
+    ),
+    "megatron-bridge-26.04": Program(
+        efficiencies={gpu: dataclasses.replace(one, **_OLDER) for gpu, one in _BRIDGES.items()},
+        links=dict.fromkeys(_BRIDGES, _LINKS),
+        errors=_BRIDGE_ERRORS,
+        stand_ins=_LIKE_H100,
+    ),
+}
+"""llm-foundry's FSDP, torchtitan, and Megatron-Bridge from release 26.06 on and up to 26.04.
+
+Constants are fitted to all published rows at hand. Errors are means over rows that 20 fits did not see, a third of all
+each time, whole pairs of model and GPU among them. ``python experiments/step_times/run.py`` prints both.
+"""
+
+
+def usual_program(gpu: str) -> str:
+    """Return the name of the efficiency that stands for a GPU if none is named."""
+    newest = PROGRAMS["megatron-bridge"]
+    return "megatron-bridge" if gpu in newest.efficiencies or gpu in newest.stand_ins else "megatron"
+
+
+def remark(efficiency: str, gpu: str, precision: str, model: Model) -> str:
+    """Return in a line how far an estimate is expected to be off, or that nothing was measured that tells."""
+    experts = bool(np.max(getattr(model, "experts", 1)) > 1)
+    if not hasattr(model, "experts"):
+        return "no measured steps of such a model, error unknown"
+    if efficiency in PROGRAMS:
+        return PROGRAMS[efficiency].remark(gpu, precision, experts)
+    error = _A100_ERRORS.get(efficiency)
+    if error is None or not gpu.startswith("a100") or precision != "half" or experts:
+        kind = "mixtures of experts" if experts else "dense models"
+        return f"no measured steps of {kind} in {precision} on {gpu} under {efficiency}, error unknown"
+    return f"{100 * error:.0f} % typical error of GPT models on {gpu}"
+
+
+_A100_ERRORS = {"megatron": 0.03, "eager": 0.05}
+"""Of the published times of Megatron-LM, to which it was fitted, and of measured steps that were kept out."""

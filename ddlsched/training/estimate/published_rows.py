@@ -172,7 +172,7 @@ def _bridge(row: Row) -> PublishedRun:
     if name not in _BRIDGE_MODELS:
         raise InputError(f"model {name!r}: its configuration is not known; expected one of {', '.join(_BRIDGE_MODELS)}")
     sequence, batch, gpus = (_whole(row, column) for column in ("sequence", "global_batch", "gpus"))
-    degrees = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
+    degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
     copies = gpus // math.prod(degrees.values())
     expert, sharded = _whole(row, "expert"), _whole(row, "fsdp", 0) > 1
     plan = Parallelism(
@@ -203,7 +203,7 @@ def _bridge(row: Row) -> PublishedRun:
 def _titan(row: Row) -> PublishedRun:
     """Return a row of torchtitan."""
     sequence, batch = _whole(row, "sequence"), _whole(row, "global_batch")
-    degrees = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
+    degrees: dict[str, Any] = {key: _whole(row, key) for key in ("tensor", "pipeline", "context")}
     shards, gpus = _whole(row, "fsdp"), _whole(row, "gpus")
     copies = gpus // math.prod(degrees.values())
     whole = degrees["pipeline"] > 1

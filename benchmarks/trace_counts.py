@@ -18,6 +18,7 @@ FILES = {
     "pollux": ["pollux-osdi21/workloads/*.csv"],
     "sia": ["sia-sosp23/saturn/*.csv", "sia-sosp23/newtrace/*.csv"],
     "gavel": ["gavel-osdi20/msr-seed0/*.gz", "gavel-osdi20/physical_cluster/*.trace"],
+    "alibaba-dlrm": ["alibaba-clusterdata/disaggregated_DLRM_trace.csv"],
     "alibaba-openb": ["alibaba-clusterdata/openb_pod_list_default.csv"],
     "batsim": ["batsim/*.json"],
     "swf": ["swf/*.swf"],

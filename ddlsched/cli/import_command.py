@@ -18,6 +18,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.plugins.defaults import IMPORT_CONTENTION
+from ddlsched.workload.traces.columns import TOLD
 from ddlsched.workload.traces.trace_formats import FORMATS
 from ddlsched.workload.traces.trace_selection import Selection
 
@@ -38,10 +39,20 @@ def import_command(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="Files of the trace: plain, .gz, or tar archives; several are merged on one clock."
+            metavar="FILE...",
+            help="Files of the trace: plain, .gz, .tar or .zip; several are merged on one clock.",
         ),
     ],
     *,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For the format csv: which column tells what, such as arrival_s=SubmitTime; repeat it for "
+            f"{', '.join(TOLD)}.",
+            metavar="WHAT=COLUMN",
+            show_default="the column of that name",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -76,7 +87,7 @@ def import_command(
     else drawn by seed from the four of the 64-GPU experiment; iterations = duration / time of one iteration.
     Rows that are no job are counted and listed (docs/traces.md).
     """
-    from ddlsched.workload.traces.trace_output import refuse_table_suffix, write_jobs, write_refused
+    from ddlsched.workload.traces.trace_import import refuse_table_suffix, write_jobs, write_refused
 
     if as_json and out is None:
         raise InputError("--json prints the report to stdout, where the jobs go; expected --out FILE with it")
@@ -93,6 +104,7 @@ def import_command(
         trace = import_trace(
             format_name,
             files,
+            columns=_columns(column or []),
             selection=selection.made(),
             contention=contention,
             gpus_per_server=gpus_per_server,
@@ -112,6 +124,16 @@ def import_command(
     notice(f"wrote {len(trace.jobs):,} jobs to {out}")
     if as_json:
         emit(json.dumps(trace.report, indent=1) + "\n")
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for text in given:
+        what, equals, column = (part.strip() for part in text.partition("="))
+        if not (what and equals and column) or what in columns:
+            raise InputError(f"--column {text}: names no column, or one again; expected such as arrival_s=SubmitTime")
+        columns[what] = column
+    return columns
 
 
 @contextmanager

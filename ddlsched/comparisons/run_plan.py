@@ -17,15 +17,16 @@ import numpy as np
 import yaml
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import DdlschedError, InputError, guarded
 from ddlsched.io.tables import located
 from ddlsched.network.card_remark import card_remark
 from ddlsched.network.topology import Network
+from ddlsched.options import declared
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
@@ -35,9 +36,6 @@ from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
 
 __all__ = ["Place", "Plan"]
-
-_WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "steady", "until_s", "warmup_s"}
-"""Arguments of ``simulate`` that draw no random numbers; any other is taken to, but for disturbances, which say so."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,8 @@ class Plan:
         """Return of each policy whether its runs on a workload differ from seed to seed."""
         given = self.settings.given_options
         disturbances = given.get("disturbances") or Disturbances()
-        drawn = disturbances.draws or bool(given.keys() - _WITHOUT_CHANCE - {"disturbances"})
+        may_draw = {name for name, option in declared(RunOptions).items() if option.draws}
+        drawn = disturbances.draws or bool(given.keys() & may_draw - {"disturbances"})
         jobs_differ = drawn or draws_from_seed(self.workloads[workload])
         return {policy: jobs_differ or draws for policy, draws in self._draws.items()}
 

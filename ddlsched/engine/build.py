@@ -12,9 +12,9 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, jitter_factors
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
 from ddlsched.engine.build_tasks import build_tasks, count_parts
-from ddlsched.engine.loop.codes import KEY_WORDS, NEVER, JobState
-from ddlsched.engine.loop.layout import Records, State, make_records
 from ddlsched.engine.loop.room import count_room
+from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, JobState
+from ddlsched.engine.records.layout import Records, State, make_records
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network

@@ -10,14 +10,14 @@ from itertools import chain
 
 import numpy as np
 
-from ddlsched.engine.loop.layout import Records, State
+from ddlsched.engine.records.layout import Records, State
 from ddlsched.errors import InputError
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Departure", "Finished", "Residency", "Span", "Window"]
+__all__ = ["CountedSpan", "Departure", "Finished", "Residency", "Window"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Span:
+class CountedSpan:
     """Which part of a run counts and when it is cut off, nanoseconds."""
 
     warmup_ns: int = 0

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import SliceKind
-from ddlsched.engine.loop.layout import Records, make_records
 from ddlsched.engine.outcome import Residency
+from ddlsched.engine.records.field_values import SliceKind
+from ddlsched.engine.records.layout import Records, make_records
 
 __all__ = ["KeptSlices", "gpus_of_workers", "ragged", "touching"]
 

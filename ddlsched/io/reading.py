@@ -93,9 +93,12 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
     return file
 
 
-def bounded(raw: Any, name: str, most_bytes: int) -> io.BufferedReader:
-    """Return a stream of the bytes of ``raw`` that raises InputError beyond ``most_bytes``; ``name`` is the file's."""
-    return io.BufferedReader(_Bounded(raw, name, most_bytes), 1 << 16)
+def bounded(raw: Any, name: str, most_bytes: int, damage: tuple[type[Exception], ...] = ()) -> io.BufferedReader:
+    """Return a stream of the bytes of ``raw`` that raises InputError beyond ``most_bytes``; ``name`` is the file's.
+
+    ``damage`` is what ``raw`` raises if the file is damaged, which becomes an InputError, too.
+    """
+    return io.BufferedReader(_Bounded(raw, name, most_bytes, damage), 1 << 16)
 
 
 def _refuse(path: Path, status: os.stat_result, most_bytes: int) -> None:
@@ -114,14 +117,17 @@ def _too_large(name: str, most_bytes: int) -> InputError:
 class _Bounded(io.RawIOBase):
     """Passes bytes on and counts them."""
 
-    def __init__(self, raw: Any, name: str, most_bytes: int) -> None:
-        self._raw, self._name, self._most_bytes, self._seen = raw, name, most_bytes, 0
+    def __init__(self, raw: Any, name: str, most_bytes: int, damage: tuple[type[Exception], ...]) -> None:
+        self._raw, self._name, self._most_bytes, self._damage, self._seen = raw, name, most_bytes, damage, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count: int = self._raw.readinto(buffer)
+        try:
+            count: int = self._raw.readinto(buffer)
+        except self._damage as error:
+            raise InputError(f"{self._name}: cannot be read ({error}); expected a whole, readable file") from None
         self._seen += count
         if self._seen > self._most_bytes:
             raise _too_large(self._name, self._most_bytes)

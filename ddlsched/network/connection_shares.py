@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
-from ddlsched.network.rates import weighted_max_min
+from ddlsched.network.rates import crossings, slowest_link_bytes_per_s, weighted_max_min
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.topology import Link
 
@@ -64,9 +64,10 @@ class ConnectionShares(SizeShares):
         bounded = []
         for transfer in active:
             bound = bounds.setdefault((transfer.job.number, transfer.links), -1 - len(bounds))
-            slowest = min((alone[link] for link in transfer.links), default=0.0)
+            slowest = slowest_link_bytes_per_s(transfer, alone)
             free[bound] = slowest / (1.0 + self.wait * (len(transfer.servers) - 1))
-            bounded.append(_Bounded(transfer.servers, (*transfer.links, bound)))
+            parts = (*(part for _, part in crossings(transfer)), 1.0)
+            bounded.append(_Bounded(transfer.servers, (*transfer.links, bound), parts))
         return weighted_max_min(bounded, weights, free)
 
 
@@ -75,3 +76,4 @@ class _Bounded(NamedTuple):
 
     servers: Sequence[int]
     links: tuple[int, ...]
+    shares: tuple[float, ...]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin
+from ddlsched.network.rates import slowest_link_bytes_per_s
 from ddlsched.network.topology import Link, Network, flows_of_ring
 
 __all__ = ["PacketRings"]
 
 _LEAST_PACKET_BYTES = 1448.0
+_LEAST_BYTES = 1.0
+"""What sends less has no packet that others wait for, nor one that waits."""
 _SEGMENT_BYTES = 1 << 20
 """gloo's largest segment."""
 
@@ -56,6 +59,7 @@ class PacketRings(MaxMin):
         A parameter is out of range, or a transfer of a run is no ring over its job's servers on the own routes.
     """
 
+    only_rings: ClassVar[bool] = True
     step_s: float = 0.0
     react_s: float = 1.5e-3
     wait: float = 0.0
@@ -141,7 +145,7 @@ class _OnNetwork:
         self.model, self._network = model, network
         self.latency_s, self.alone_per_byte_s = model.latency_s, model.alone_per_byte_s
         self.penalty_per_byte_s, self.conserves_bytes = model.penalty_per_byte_s, model.conserves_bytes
-        self.wire_bytes = model.wire_bytes
+        self.wire_bytes, self.only_rings = model.wire_bytes, model.only_rings
         self._ways: dict[tuple[int, int], list[int]] = {}
         self._kept_s: dict[_Jobs, list[float]] = {}
 
@@ -155,7 +159,9 @@ class _OnNetwork:
     def rates(self, active: Sequence[Any], waiting: Sequence[Any], links: Sequence[Link]) -> list[float]:
         """Return the rate of each active transfer, bytes per second, at most what it is alone."""
         rates = [self._alone_bytes_per_s(own, links) for own in active]
-        for together in _connected([own.links for own in active]):
+        sending = [place for place, own in enumerate(active) if own.message_bytes >= _LEAST_BYTES]
+        for own_places in _connected([active[place].links for place in sending]):
+            together = [sending[place] for place in own_places]
             if len(together) > 1:
                 transfers = [active[place] for place in together]
                 for place, seconds in zip(together, self._durations_s(transfers), strict=True):
@@ -163,8 +169,8 @@ class _OnNetwork:
         return rates
 
     def _alone_bytes_per_s(self, transfer: Any, links: Sequence[Link]) -> float:
-        slowest: float = min(links[link].relative_bandwidth for link in transfer.links) / self.alone_per_byte_s
-        return slowest / (1.0 + self.model.wait * (len(set(transfer.servers)) - 1))
+        alone = {link: links[link].relative_bandwidth / self.alone_per_byte_s for link in transfer.links}
+        return slowest_link_bytes_per_s(transfer, alone) / (1.0 + self.model.wait * (len(set(transfer.servers)) - 1))
 
     def _durations_s(self, transfers: Sequence[Any]) -> list[float]:
         """Return how long transfers take that go on and on beside each other, seconds."""

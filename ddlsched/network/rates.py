@@ -5,7 +5,8 @@ The event loop computes the same for the transfers that a change can reach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from ddlsched.errors import InputError
@@ -17,10 +18,12 @@ __all__ = [
     "LEVELS",
     "contention_form",
     "counted_weight",
+    "crossings",
     "message_parts",
     "rates_of",
     "refuse_bad_parts",
     "shared_links",
+    "slowest_link_bytes_per_s",
     "weighted_max_min",
 ]
 
@@ -89,22 +92,44 @@ def rates_of(model: Any, active: Sequence[Any], waiting: Sequence[Any], links: S
         return list(model.rates(active, waiting, links))
     if form == "link_rate":
         shared = shared_links(active, links)
-        return [min(model.link_rate(flow, shared[link]) for link in flow.links) for flow in active]
+        return [min(model.link_rate(flow, shared[link]) / part for link, part in crossings(flow)) for flow in active]
     return _shares(model, active, links)
 
 
+def crossings(flow: Any) -> Iterator[tuple[int, float]]:
+    """Return each link that a transfer crosses, with the part of its bytes that it moves over it: all, if untold."""
+    return zip(flow.links, getattr(flow, "shares", None) or (1.0,) * len(flow.links), strict=True)
+
+
+def slowest_link_bytes_per_s(flow: Any, bytes_per_s: Mapping[int, float]) -> float:
+    """Return how fast a transfer goes if each of its links carries so much, all of it for this transfer."""
+    parts: dict[int, float] = {}
+    for link, part in crossings(flow):
+        parts[link] = parts.get(link, 0.0) + part
+    return min(bytes_per_s[link] / part for link, part in parts.items())
+
+
 def _shares(model: Any, active: Sequence[Any], links: Sequence[Link]) -> list[float]:
-    """Fill the links level by level; in each, the link of the least share a unit of weight first, ties by number."""
+    """Fill the links level by level."""
     alone_bytes_per_s = 1.0 / model.alone_per_byte_s
     free = {link: alone_bytes_per_s * links[link].relative_bandwidth for link in count_per_link(active)}
     result = [0.0] * len(active)
     levels = [model.level(flow) for flow in active]
     weights = [counted_weight(model.weight(flow)) for flow in active]
+    units = [
+        [(link, weight if part == 1.0 else _whole_units(weight * part)) for link, part in crossings(flow)]
+        for flow, weight in zip(active, weights, strict=True)
+    ]
     for level in sorted(set(levels)):
         if level > 0:
             free = {link: _left(free[link], alone_bytes_per_s * links[link].relative_bandwidth) for link in free}
-        _fill([i for i, own in enumerate(levels) if own == level], active, weights, free, result)
+        _fill([i for i, own in enumerate(levels) if own == level], active, weights, units, free, result)
     return result
+
+
+def _whole_units(weight: float) -> float:
+    """Return a weight in whole units, rounded up."""
+    return math.ceil(weight / WEIGHT_UNIT) * WEIGHT_UNIT
 
 
 def weighted_max_min(active: Sequence[Flow], weights: Sequence[float], free: Mapping[int, float]) -> list[float]:
@@ -113,7 +138,8 @@ def weighted_max_min(active: Sequence[Flow], weights: Sequence[float], free: Map
     The link of the least share a unit of weight is filled first, ties by number. For models that have ``rates``.
     """
     result = [0.0] * len(active)
-    _fill(list(range(len(active))), active, weights, dict(free), result)
+    units = [[(link, w * part) for link, part in crossings(flow)] for flow, w in zip(active, weights, strict=True)]
+    _fill(list(range(len(active))), active, weights, units, dict(free), result)
     return result
 
 
@@ -122,18 +148,24 @@ def _left(free: float, bandwidth: float) -> float:
 
 
 def _fill(
-    members: list[int], active: Sequence[Flow], weights: Sequence[float], free: dict[int, float], result: list[float]
+    members: list[int],
+    active: Sequence[Flow],
+    weights: Sequence[float],
+    units: Sequence[Sequence[tuple[int, float]]],
+    free: dict[int, float],
+    result: list[float],
 ) -> None:
+    """Fill the links for some transfers; ``units`` are the weights with which each counts at its crossings."""
     left = set(members)
     while left:
-        units: dict[int, float] = {}
+        sums: dict[int, float] = {}
         for i in sorted(left):
-            for link in active[i].links:
-                units[link] = units.get(link, 0.0) + weights[i]
-        tightest = min(units, key=lambda link: (free[link] / units[link], link))
-        share = free[tightest] / units[tightest]
+            for link, own in units[i]:
+                sums[link] = sums.get(link, 0.0) + own
+        tightest = min(sums, key=lambda link: (free[link] / sums[link], link))
+        share = free[tightest] / sums[tightest]
         for i in [i for i in members if i in left and tightest in active[i].links]:
             result[i] = weights[i] * share
             left.remove(i)
-            for link in active[i].links:
-                free[link] = max(free[link] - result[i], 0.0)
+            for link, part in crossings(active[i]):
+                free[link] = max(free[link] - result[i] * part, 0.0)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import SliceKind
 from ddlsched.engine.recording import gpus_of_workers, ragged
+from ddlsched.engine.records.field_values import SliceKind
 from ddlsched.results.slices import crossed, repeated
 
 if TYPE_CHECKING:
-    from ddlsched.engine.loop.layout import Records
     from ddlsched.engine.outcome import Residency
+    from ddlsched.engine.records.layout import Records
     from ddlsched.results.result import Result
 
 __all__ = ["Blocker", "placed_waits"]

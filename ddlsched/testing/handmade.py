@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.layout import Columns, make_records
+from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView

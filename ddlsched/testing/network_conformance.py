@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import SliceKind
+from ddlsched.engine.records.field_values import SliceKind
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Network, Topology

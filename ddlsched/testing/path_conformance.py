@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.codes import TransferState
+from ddlsched.engine.records.field_values import TransferState
 from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import SEEDS, assert_frozen_dataclass, begun, finishes_of
 from ddlsched.testing.examples import example_workload, python_form

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+import ddlsched
+from ddlsched.engine.native.stamp import stamped_sources
+
+ENGINE = Path(ddlsched.__file__).parent / "engine"
 
 POLICIES = """
 from dataclasses import dataclass
@@ -72,3 +80,25 @@ def test_what_other_processes_compiled_stays_apart(tmp_path: Path) -> None:
     assert finishes(tmp_path, "Always") == {"Always": expected["Always"]}
     assert finishes(tmp_path, "One", "Always") == expected
     assert finishes(tmp_path, "Always", "One") == expected
+
+
+@pytest.mark.parametrize("of_policies", [False, True])
+def test_the_stamp_covers_all_that_is_compiled_and_what_that_takes_from_elsewhere(of_policies: bool) -> None:
+    stamped = {*stamped_sources(of_policies)}
+    compiled = [*(ENGINE / "loop").rglob("*.py"), ENGINE / "native" / "state.py"]
+    if of_policies:
+        compiled += [*(ENGINE / "compiled").rglob("*.py"), ENGINE / "native" / "entries.py"]
+    assert len(compiled) > 40
+    for path in compiled:
+        assert {path, *imported_files(path)} <= stamped, path
+
+
+def imported_files(path: Path) -> set[Path]:
+    """Return the files of the package that a file imports something from."""
+    imported: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddlsched."):
+            place = ENGINE.parents[1] / (node.module or "").replace(".", "/")
+            modules = {place / f"{alias.name}.py" for alias in node.names}
+            imported |= {module for module in modules if module.is_file()} or {place.with_suffix(".py")}
+    return imported

@@ -14,7 +14,7 @@ import ddlsched
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.sglb import Sglb
-from ddlsched.engine.loop.sharing_small import MOST_LINKS
+from ddlsched.engine.loop.sharing.small_components import MOST_LINKS
 from ddlsched.network.contention import Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
 from ddlsched.network.strict_levels import StrictLevels

@@ -13,14 +13,14 @@ from tiers import tried
 
 import ddlsched
 from ddlsched.engine.build import make_covers, make_steps
-from ddlsched.engine.loop.codes import Contention, TransferState
-from ddlsched.engine.loop.jit import ENGINE_OPTIONS
-from ddlsched.engine.loop.layout import Columns, example_state, make_records
-from ddlsched.engine.loop.sharing_binding import settle_binding
-from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed, settle_covers
-from ddlsched.engine.loop.sharing_forecast import NEGLIGIBLE
-from ddlsched.engine.loop.sharing_small import MOST_LINKS, fill_component
-from ddlsched.engine.loop.sharing_solver import fill, leave_filling
+from ddlsched.engine.loop.sharing.binding import settle_binding
+from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settle_covers
+from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
+from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
+from ddlsched.engine.loop.sharing.solver import fill, leave_filling
+from ddlsched.engine.native.machine_code import ENGINE_OPTIONS
+from ddlsched.engine.records.field_values import Contention, TransferState
+from ddlsched.engine.records.layout import Columns, example_state, make_records
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import counted_weight, rates_of
 from ddlsched.network.topology import Link

@@ -10,9 +10,9 @@ import numba
 import numpy as np
 import pytest
 
-from ddlsched.engine.loop.jit import ENGINE_OPTIONS, CalledFromPython
-from ddlsched.engine.loop.layout import State, example_state, make_records
-from ddlsched.engine.loop.state import STATE
+from ddlsched.engine.native.machine_code import ENGINE_OPTIONS, CalledFromPython
+from ddlsched.engine.native.state import STATE
+from ddlsched.engine.records.layout import State, example_state, make_records
 
 
 @numba.njit(**ENGINE_OPTIONS)

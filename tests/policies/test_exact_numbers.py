@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba.core import types
 
-from ddlsched.engine.compiled.entries import _called
-from ddlsched.policies.compiling.arithmetic import NAMESPACE
-from ddlsched.policies.compiling.careful import CAREFUL
+from ddlsched.engine.native.arithmetic import NAMESPACE
+from ddlsched.engine.native.careful import CAREFUL
+from ddlsched.engine.native.entries import _called
 
 WHOLE = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
-from ddlsched.engine.loop.jit import compiling, sources_stamp
+from ddlsched.engine.native.jit import compiling
+from ddlsched.engine.native.stamp import sources_stamp
 from ddlsched.policies.compiling.fields import Fields
 from ddlsched.policies.compiling.known_programs import program_of
 from ddlsched.policies.compiling.program import Constant, Program
@@ -26,7 +24,7 @@ class CompiledMethod:
     Attributes
     ----------
     address
-        Of its entry (:mod:`ddlsched.engine.compiled.entries`).
+        Of its entry (:mod:`ddlsched.engine.native.entries`).
     fields
         The policy's: the entry is called with the address of their record.
     words
@@ -86,9 +84,7 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
     try:
         program = program_of(policy, method)
         if program.changes_itself and method not in ("key", "admit"):
-            raise CannotCompileError(
-                _first_line(program), method, "changes its object, so that it matters who is first"
-            )
+            raise CannotCompileError(program.first_line, method, "changes its object, so that it matters who is first")
         name = f"{method}-{_digest(program)}{'-predicted' if predicted else ''}"
         with _lock:
             if name not in _compiled:
@@ -107,67 +103,17 @@ def compile_method(policy: Any, method: str, predicted: bool = False) -> Compile
 
 
 def _digest(program: Program) -> str:
-    return hashlib.sha256(f"{program.digest}{sources_stamp()}{_compiler_stamp()}".encode()).hexdigest()[:32]
-
-
-@functools.cache
-def _compiler_stamp() -> str:
-    """Return the hash of the sources that turn a method into compiled code."""
-    compiling = Path(sys.modules[Program.__module__].__file__ or "").parent
-    paths = [path for folder in (compiling, Path(__file__).parent) for path in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    return hashlib.sha256(f"{program.digest}{sources_stamp(of_policies=True)}".encode()).hexdigest()[:32]
 
 
 def _entry(program: Program, method: str, name: str, predicted: bool) -> tuple[Any, int, bool]:
     """Return the compiled entry, the words of its key, and whether the first is whole."""
-    from ddlsched.engine.compiled.cache import kept_entry
+    from ddlsched.engine.native.cache import kept_entry
 
-    return kept_entry(name, lambda: _typed(program, method, predicted))
+    def make() -> tuple[Any, int, bool]:
+        import ddlsched.engine.compiled.path_views  # noqa: F401 (tells numba what views offer, as do those it imports)
+        from ddlsched.engine.native.entries import typed_entry
 
+        return typed_entry(program, method, predicted)
 
-def _typed(program: Program, method: str, predicted: bool) -> tuple[Any, int, bool]:
-    """Compile a method and return its entry's Python function, the words of its key, and whether the first is whole."""
-    from numba.core import types
-    from numba.core.errors import NumbaError
-
-    from ddlsched.engine.compiled.entries import METHODS, entry_function, key_types
-    from ddlsched.engine.compiled.view_types import FLOW, JOB, LINK, LOADS, NETWORK, TRANSFER
-    from ddlsched.engine.loop.codes import KEY_WORDS
-    from ddlsched.policies.compiling.compiler import compiled_function, reason_of
-
-    job, transfer, link, network = (view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK))
-    flow, loads = FLOW.flavoured(predicted), LOADS.flavoured(predicted)
-    given = {
-        "key": (job, types.float64),
-        "transfer_key": (transfer, network),
-        "admit": (transfer, network),
-        "link_rate": (transfer, link),
-        "weight": (transfer,),
-        "level": (transfer,),
-        "path": (flow, loads),
-    }[method]
-    from numba import from_dtype
-
-    try:
-        function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
-        (answered,) = (overload.signature.return_type for overload in function.overloads.values())
-        _, expected = METHODS[method]
-        kinds = key_types(answered) if expected is None else [answered]
-        # With arrays a truth value may be numpy's, which is no number.
-        numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))
-        allowed = numbers if expected is None else (expected,)
-        if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
-            what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
-            raise CannotCompileError(_first_line(program), method, f"answers {answered}; {what} can be compiled")
-        entry = entry_function(method, function, program.fields.dtype, program.reads, predicted)
-    except NumbaError as error:
-        raise reason_of(error, program) from None
-    words = len(kinds) if expected is None else 0
-    return entry, words, words > 0 and isinstance(kinds[0], types.Integer | types.Boolean)
-
-
-def _first_line(program: Program) -> str:
-    from ddlsched.policies.compiling.source import short_path
-
-    last = program.functions[-1]
-    return f"{short_path(last.file)}, line {last.node.lineno}"
+    return kept_entry(name, make)

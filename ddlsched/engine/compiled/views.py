@@ -7,14 +7,17 @@ from typing import Any
 
 from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
-from ddlsched.engine.compiled.view_lists import (
+from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
+from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.operators import divide_wholes
+from ddlsched.engine.native.view_lists import (
     make_crossed,
     make_links,
     make_numbers,
     make_transfers,
     take_scratch,
 )
-from ddlsched.engine.compiled.view_types import (
+from ddlsched.engine.native.view_types import (
     CABLE,
     JOB,
     LINK,
@@ -26,9 +29,6 @@ from ddlsched.engine.compiled.view_types import (
     number_of,
     state_of,
 )
-from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
-from ddlsched.policies.compiling.kinds import typed
-from ddlsched.policies.compiling.operators import divide_wholes
 from ddlsched.policies.transfer_states import TransferState
 
 __all__ = ["attribute", "method", "names_of", "refuse_link"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import JobState, TransferState
-from ddlsched.engine.loop.dormancy import wake_all
 from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.gpu_groups import part_groups_of
-from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import book, expand
+from ddlsched.engine.loop.skipping.dormancy import wake_all
 from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulated_for
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
+from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.field_values import JobState, TransferState
 
 
 @called_from_python

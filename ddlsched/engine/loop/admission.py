@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO, Communication, Door, TransferState
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items, write_key
 from ddlsched.engine.loop.policy_calls import call_policy, refuses
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, wait_on_fullest
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ZERO, Communication, Door, TransferState
 
 
 @njit

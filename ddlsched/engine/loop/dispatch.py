@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import KEY_WORDS
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import copy_key, key_before, write_key
 from ddlsched.engine.loop.tasks import take_ready, uneven_ns
 from ddlsched.engine.loop.time_accounts import start_computing
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import KEY_WORDS
 
 
 @njit

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import OFFLINE_BYTES, ONE, ZERO, JobState, SliceKind, TransferState
-from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
-from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.placement import expand, remove_job
 from ddlsched.engine.loop.room import change_free_bytes
+from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import leave_ready, predecessors_on, touch_gpu
 from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_computing
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
+from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.field_values import OFFLINE_BYTES, ONE, ZERO, JobState, SliceKind, TransferState
 
 
 @njit

@@ -6,8 +6,9 @@ only a call from Python needs.
 
 from __future__ import annotations
 
-from ddlsched.engine.loop import admission, advance, dormancy, failures, order, rivals, samples, sharing, transfers
-from ddlsched.engine.loop.jit import called_from_python
+from ddlsched.engine.loop import admission, advance, failures, order, rates, rivals, samples, transfers
+from ddlsched.engine.loop.skipping import dormancy
+from ddlsched.engine.native.jit import called_from_python
 
 
 @called_from_python
@@ -42,17 +43,17 @@ def sort_queue(s):
 
 @called_from_python
 def list_component(s):
-    return sharing.list_component(s)
+    return rates.list_component(s)
 
 
 @called_from_python
 def change_share(s, number, weight, level):
-    sharing.change_share(s, number, weight, level)
+    rates.change_share(s, number, weight, level)
 
 
 @called_from_python
 def rerate_max_min(s):
-    sharing.rerate_max_min(s)
+    rates.rerate_max_min(s)
 
 
 @called_from_python

@@ -10,8 +10,8 @@ others have no tasks, and hold in ``busy_ns`` by how much they have computed lon
 from __future__ import annotations
 
 from ddlsched.engine.loop.heap import schedule, unschedule
-from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.tasks import join_ready, leave_ready, touch_gpu
+from ddlsched.engine.native.jit import called_by_address, njit
 
 MOST_COMPARED = 16
 """A GPU is compared with so many others of its job at most."""

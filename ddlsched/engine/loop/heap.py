@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ZERO
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ZERO
 
 
 @njit

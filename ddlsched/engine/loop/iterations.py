@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import JobState
-from ddlsched.engine.loop.dormancy import fall_dormant
 from ddlsched.engine.loop.gpu_groups import group_gpus, part_groups_of
 from ddlsched.engine.loop.heap import schedule
-from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.profile import may_skip, profile_iteration
+from ddlsched.engine.loop.skipping.dormancy import fall_dormant
 from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_reduce, should_be_lockstep
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
+from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.field_values import JobState
 
 
 @njit

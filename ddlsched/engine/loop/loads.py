@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.dormant_progress import dormant_done_ns, dormant_sent_ns
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.loop.skipping.dormant_progress import dormant_done_ns, dormant_sent_ns
 from ddlsched.engine.loop.time_accounts import simulated_for
+from ddlsched.engine.native.jit import called_from_python, njit
 
 
 @njit

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import KEY_WORDS, Door
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import KEY_WORDS, Door
 
 FEW = 12
 """So many are sorted by insertion."""

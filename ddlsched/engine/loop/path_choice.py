@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import ZERO, Door
-from ddlsched.engine.loop.jit import called_by_address, njit
 from ddlsched.engine.loop.placement import begin_rerouting, cross, end_rerouting
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.native.jit import called_by_address, njit
+from ddlsched.engine.records.field_values import ZERO, Door
 
 
 @called_by_address("choosing_address")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import JobState, TransferState
-from ddlsched.engine.loop.dormancy import wake
 from ddlsched.engine.loop.gpu_groups import compare_again, part_group
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
-from ddlsched.engine.loop.jit import called_from_python, njit
 from ddlsched.engine.loop.room import change_free_bytes
-from ddlsched.engine.loop.sharing_covers import join_placed, leave_placed
-from ddlsched.engine.loop.sharing_forecast import count_units
+from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed
+from ddlsched.engine.loop.sharing.forecast import count_units
+from ddlsched.engine.loop.skipping.dormancy import wake
 from ddlsched.engine.loop.tasks import join_ready, mix, slowness, touch_gpu
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now, leave_waiting_lists, link_waiting
+from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.field_values import JobState, TransferState
 
 
 @njit

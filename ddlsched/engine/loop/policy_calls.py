@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import FAILED, ZERO
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.state import call_address
+from ddlsched.engine.native.jit import call_address, njit
+from ddlsched.engine.records.field_values import FAILED, ZERO
 
 __all__ = ["call_policy", "refuses"]
 

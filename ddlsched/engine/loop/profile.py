@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import NEVER
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing import alone_rate
+from ddlsched.engine.loop.rates import alone_rate
 from ddlsched.engine.loop.tasks import begin_sources, predecessor_ended, predecessors_ended, take_ready, uneven_ns
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import NEVER
 
 
 @njit

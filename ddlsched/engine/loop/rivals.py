@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ONE, ZERO, Door
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.order import sort_items
 from ddlsched.engine.loop.policy_calls import call_policy
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ONE, ZERO, Door
 
 
 @njit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.codes import ONE, ZERO
-from ddlsched.engine.loop.jit import called_from_python, njit
+from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.field_values import ONE, ZERO
 
 
 @njit

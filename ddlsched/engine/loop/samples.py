@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import NEVER
-from ddlsched.engine.loop.dormant_progress import dormant_busy_ns, dormant_sending
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import NEVER
 
 
 @njit

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.loop.dormancy import wake_all
-from ddlsched.engine.loop.jit import called_from_python
-from ddlsched.engine.loop.sharing_covers import join_placed
+from ddlsched.engine.loop.sharing.covers import join_placed
+from ddlsched.engine.loop.skipping.dormancy import wake_all
 from ddlsched.engine.loop.transfers import join_waiting
+from ddlsched.engine.native.jit import called_from_python
 
 
 @called_from_python

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import ONE, ZERO, SliceKind
-from ddlsched.engine.loop.jit import njit
 from ddlsched.engine.loop.time_accounts import record_slice, stop_computing
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ONE, ZERO, SliceKind
 
 
 @njit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.jit import njit
+from ddlsched.engine.native.jit import njit
 
 
 @njit

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.codes import ZERO, SliceKind, TransferState
 from ddlsched.engine.loop.heap import schedule, unschedule
-from ddlsched.engine.loop.jit import njit
-from ddlsched.engine.loop.sharing_solver import leave_filling
+from ddlsched.engine.loop.sharing.solver import leave_filling
+from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.loop.tasks import end_all_reduce, push_work
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import ZERO, SliceKind, TransferState
 
 
 @njit
@@ -88,15 +89,6 @@ def leave_list(transfers, members, count, position):
     members[position] = last
     transfers[last].position = position
     return count - 1
-
-
-@njit
-def touch_link(s, link):
-    if s.links[link].touched == 0:
-        s.links[link].touched = 1
-        run = s.run[0]
-        s.touched_links[run.num_touched_links] = link
-        run.num_touched_links += 1
 
 
 @njit

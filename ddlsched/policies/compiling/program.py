@@ -1,7 +1,7 @@
 """A plug-in's method and all that it calls, rewritten so that compiled code computes exactly what Python would.
 
 Every operation that could differ (whole numbers that overflow, comparisons of whole numbers with floats, divisions)
-becomes a call of a function of :mod:`ddlsched.policies.compiling.arithmetic`; generators in ``any``, ``all``, ``sum``,
+becomes a call of a function of :mod:`ddlsched.engine.native.arithmetic`; generators in ``any``, ``all``, ``sum``,
 ``min``, ``max`` and ``len`` become loops; text fields of the plug-in become constants; loops hear Ctrl-C.
 """
 
@@ -66,6 +66,12 @@ class Program:
     constants: tuple[Constant, ...]
     sources: tuple[types.FunctionType, ...]
     digest: str
+
+    @property
+    def first_line(self) -> str:
+        """The file and the line where the method begins."""
+        last = self.functions[-1]
+        return where_is(last.file, last.node)
 
 
 def build_program(plugin: Any, method: str) -> Program:

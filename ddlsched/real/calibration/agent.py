@@ -6,26 +6,20 @@ import contextlib
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.protocol import (
-    Address,
-    ConnectionEndedError,
-    answer_handshake,
-    connect,
-    receive,
-    send,
-)
+import msgspec
+
+from ddlsched.errors import MeasurementError
 from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S, timed_all_reduce
-from ddlsched.real.calibration.unproven import Unproven
+from ddlsched.real.wire.channel import Channel, ChannelEndedError, WireError
+from ddlsched.real.wire.handshake import Address, connect
+from ddlsched.real.wire.listener import Caller, TokenListener
 from ddlsched.units import is_whole
 
-__all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "Agent", "Request"]
+__all__ = ["MAX_HOSTS", "MAX_JOBS", "MAX_REPEATS", "RingAgent", "RingRequest"]
 
 MAX_HOSTS = 64
 MAX_JOBS = 64
@@ -34,13 +28,12 @@ _IDLE_S = 2 * STALL_S
 """So long a measuring host may say nothing between requests; its other agents end a ring within :data:`STALL_S`."""
 _CONNECT_S = 20.0
 """So long an agent waits for the rings' connections from the rank before."""
-_PAUSE_S = 0.1
+_TURN_S = 1.0
 _COPIES = 2
 """Of a message in memory, at most: the message and what arrives."""
 
 
-@dataclass(frozen=True)
-class Request:
+class RingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One measurement, as the measuring host asks each agent for it; what came over the network is checked here.
 
     Parameters
@@ -59,15 +52,15 @@ class Request:
         All-reduces of each ring, after one that is not counted.
     """
 
-    run: str
-    hosts: tuple[Address, ...]
-    rank: int
-    jobs: int
-    message_bytes: int
-    repeats: int
+    run: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    hosts: Annotated[tuple[Address, ...], msgspec.Meta(min_length=2, max_length=MAX_HOSTS)]
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+    jobs: Annotated[int, msgspec.Meta(ge=1, le=MAX_JOBS)]
+    message_bytes: Annotated[int, msgspec.Meta(ge=ITEM_BYTES, multiple_of=ITEM_BYTES)]
+    repeats: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPEATS)]
 
     @classmethod
-    def parsed(cls, message: dict[str, Any], most_bytes: int) -> Request:
+    def parsed(cls, message: dict[str, Any], most_bytes: int) -> RingRequest:
         """Return the request in a message.
 
         Raises
@@ -75,43 +68,23 @@ class Request:
         MeasurementError
             A field is missing, unknown or out of bounds, or it would take more memory than ``most_bytes``.
         """
-        names = set(cls.__dataclass_fields__)
-        if set(message) != names:
-            raise MeasurementError(f"a request with the fields {sorted(message)[:10]} came; expected {sorted(names)}")
-        hosts, count = message["hosts"], 0
-        if isinstance(hosts, list) and 2 <= len(hosts) <= MAX_HOSTS and all(map(_is_address, hosts)):
-            count = len(hosts)
-        checks = {
-            "hosts": count > 0,
-            "run": isinstance(message["run"], str) and len(message["run"]) == 32 and message["run"].isalnum(),
-            "rank": is_whole(message["rank"], 0, count - 1),
-            "jobs": is_whole(message["jobs"], 1, MAX_JOBS),
-            "repeats": is_whole(message["repeats"], 1, MAX_REPEATS),
-            "message_bytes": is_whole(message["message_bytes"], ITEM_BYTES * max(count, 1), most_bytes),
-        }
-        for name, good in checks.items():
-            if not good:
-                raise MeasurementError(f"a request came in which {name} is {str(message[name])[:80]}, out of bounds")
-        taken = _COPIES * message["jobs"] * message["message_bytes"]
-        if message["message_bytes"] % ITEM_BYTES or taken > most_bytes:
+        try:
+            request = msgspec.convert(message, cls)
+        except msgspec.ValidationError as error:
+            raise MeasurementError(f"a request came that is none: {error}") from None
+        size = len(request.hosts)
+        if request.rank >= size or request.message_bytes < ITEM_BYTES * size:
+            raise MeasurementError(f"rank {request.rank} of {size}, {request.message_bytes} B came, out of bounds")
+        if _COPIES * request.jobs * request.message_bytes > most_bytes:
             raise MeasurementError(
-                f"{message['jobs']} all-reduces of {message['message_bytes']} B would take {taken / 1e6:.0f} MB; "
-                f"expected at most {most_bytes / 1e6:.0f} MB (--memory-mb) and a multiple of {ITEM_BYTES} B"
+                f"{request.jobs} all-reduces of {request.message_bytes} B would take "
+                f"{_COPIES * request.jobs * request.message_bytes / 1e6:.0f} MB; "
+                f"expected at most {most_bytes / 1e6:.0f} MB (--memory-mb)"
             )
-        return cls(**{**message, "hosts": tuple(Address(*host) for host in hosts)})
+        return request
 
 
-def _is_address(host: object) -> bool:
-    return (
-        isinstance(host, list)
-        and len(host) == 2
-        and isinstance(host[0], str)
-        and len(host[0]) <= 255
-        and is_whole(host[1], 1, 65_535)
-    )
-
-
-class Agent:
+class RingAgent:
     """Listens on one address until it is closed.
 
     Parameters
@@ -130,20 +103,15 @@ class Agent:
         self, address: Address, token: bytes, *, most_bytes: int = 2**31, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         self._token, self._most_bytes, self._tell = token, most_bytes, tell
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        try:
-            self._listener = socket.create_server(address, family=family, backlog=256)
-        except OSError as error:
-            raise InputError(f"{address}: cannot listen there ({error.strerror or error})") from None
-        self.address = Address(*self._listener.getsockname()[:2])
+        self._listener = TokenListener(address, token, tell)
+        self.address = self._listener.address
         """Where it listens."""
-        self._unproven = Unproven()
         self._busy = threading.Lock()
         self._run: str | None = None
         self._arrived: queue.Queue[tuple[int, socket.socket]] = queue.Queue()
         self._closed = False
 
-    def __enter__(self) -> Agent:
+    def __enter__(self) -> RingAgent:
         """Return itself; it is closed at the end."""
         return self
 
@@ -154,80 +122,60 @@ class Agent:
     def close(self) -> None:
         """Stop listening; :meth:`serve` returns."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._listener.stop()
 
     def serve(self) -> None:
-        """Answer everybody who connects, each in a thread, until the agent is closed."""
-        while not self._closed:
-            try:
-                connection, peer = self._listener.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                self._tell(f"a connection failed ({error.strerror or error})")
-                time.sleep(_PAUSE_S)  # there may be no file descriptors left for a while
-                continue
-            self._unproven.add(connection, str(peer[0]))
-            threading.Thread(target=self._answer, args=(connection, str(peer[0])), daemon=True).start()
+        """Answer everybody who knows the token until the agent is closed: a measuring host in a thread of its own."""
+        with contextlib.closing(self._listener):
+            while not self._closed:
+                for caller in self._listener.callers(_TURN_S):
+                    if caller.role == {"kind": "control"}:
+                        threading.Thread(target=self._control, args=(caller,), daemon=True).start()
+                    else:
+                        self._take_ring(caller)
 
-    def _answer(self, connection: socket.socket, peer: str) -> None:
-        """Find out who it is; a ring's connection is handed to the run that waits for it, control is kept."""
-        keep = False
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            role = answer_handshake(connection, self._token)
-            if not self._unproven.remove(connection):
-                return  # It was ended, as the oldest of too many, when its proof came.
-            connection.settimeout(None)
-            if role == {"kind": "control"}:
-                self._control(connection)
-                return
-            run, ring = role.get("run"), role.get("ring")
-            if role.get("kind") != "ring" or run != self._run or not is_whole(ring, 0, MAX_JOBS - 1):
-                raise MeasurementError("a connection for no ring of this measurement came")
-            self._arrived.put((int(str(ring)), connection))
-            keep = True
-        except (MeasurementError, OSError, ValueError, RecursionError) as error:
-            self._tell(f"refused {peer}: {error}")
-        finally:
-            self._unproven.remove(connection)
-            if not keep:
-                connection.close()
+    def _take_ring(self, caller: Caller) -> None:
+        """Hand a ring's connection to the run that waits for it."""
+        run, ring = caller.role.get("run"), caller.role.get("ring")
+        if caller.role.get("kind") == "ring" and run == self._run and is_whole(ring, 0, MAX_JOBS - 1):
+            self._arrived.put((int(str(ring)), caller.channel.taken()))
+        else:
+            self._tell(f"refused {caller.peer}: a connection for no ring of this measurement came")
+            caller.channel.close()
 
-    def _control(self, connection: socket.socket) -> None:
+    def _control(self, caller: Caller) -> None:
         """Carry out the measuring host's requests until it leaves or falls silent; one host at a time."""
-        if not self._busy.acquire(blocking=False):
-            send(connection, {"kind": "error", "message": "the agent is busy with another measurement"})
-            return
-        try:
-            while True:
-                try:
-                    message = receive(connection, within_s=_IDLE_S)
-                except ConnectionEndedError:
-                    return
-                self._carry_out(connection, message)
-        finally:
-            self._run = None
-            self._busy.release()
+        with caller.channel as channel:
+            if not self._busy.acquire(blocking=False):
+                channel.send({"kind": "error", "message": "the agent is busy with another measurement"})
+                return
+            try:
+                while True:
+                    self._carry_out(channel, channel.next(_IDLE_S))
+            except ChannelEndedError:
+                return
+            except WireError as error:
+                self._tell(f"refused {caller.peer}: {error}")
+            finally:
+                self._run = None
+                self._busy.release()
 
-    def _carry_out(self, connection: socket.socket, message: dict[str, Any]) -> None:
+    def _carry_out(self, channel: Channel, message: dict[str, Any]) -> None:
         """Take part in one measurement and say how long rank 0's all-reduces took; or say what went wrong."""
         rings: list[socket.socket] = []
         try:
-            request = Request.parsed(message, self._most_bytes)
-            after, before = self._connected(connection, request, rings)
+            request = RingRequest.parsed(message, self._most_bytes)
+            after, before = self._connected(channel, request, rings)
             seconds = _measured(request, after, before)
-            send(connection, {"kind": "done", "seconds": seconds})
+            channel.send({"kind": "done", "seconds": seconds})
         except (MeasurementError, OSError) as error:
-            send(connection, {"kind": "error", "message": str(error)[:500]})
+            channel.send({"kind": "error", "message": str(error)[:500]})
         finally:
             for ring in rings:
                 ring.close()
 
     def _connected(
-        self, connection: socket.socket, request: Request, rings: list[socket.socket]
+        self, channel: Channel, request: RingRequest, rings: list[socket.socket]
     ) -> tuple[list[socket.socket], list[socket.socket]]:
         """Return each ring's connections to the next rank and from the one before, once everybody is ready.
 
@@ -235,11 +183,11 @@ class Agent:
         """
         self._forget_arrived()
         self._run = request.run
-        _step(connection, "known", "connect")
+        _step(channel, "known", "connect")
         address = request.hosts[(request.rank + 1) % len(request.hosts)]
         after = []
         for ring in range(request.jobs):
-            after.append(connect(address, self._token, {"kind": "ring", "run": request.run, "ring": ring}))
+            after.append(connect(address, self._token, {"kind": "ring", "run": request.run, "ring": ring}).taken())
             rings.append(after[-1])
         before: dict[int, socket.socket] = {}
         while len(before) < request.jobs:
@@ -249,7 +197,7 @@ class Agent:
                 raise MeasurementError("the rank before did not connect") from None
             rings.append(arrived)
             before[ring] = arrived
-        _step(connection, "ready", "start")
+        _step(channel, "ready", "start")
         return after, [before[ring] for ring in sorted(before)]
 
     def _forget_arrived(self) -> None:
@@ -258,15 +206,15 @@ class Agent:
                 self._arrived.get_nowait()[1].close()
 
 
-def _step(connection: socket.socket, own: str, expected: str) -> None:
+def _step(channel: Channel, own: str, expected: str) -> None:
     """Say how far this agent is, and wait until the measuring host says that all are."""
-    send(connection, {"kind": own})
-    answer = receive(connection, within_s=3 * STALL_S)
+    channel.send({"kind": own})
+    answer = channel.next(3 * STALL_S)
     if answer != {"kind": expected}:
         raise MeasurementError(f"{str(answer)[:80]} came; expected {expected!r}")
 
 
-def _measured(request: Request, after: list[socket.socket], before: list[socket.socket]) -> list[float]:
+def _measured(request: RingRequest, after: list[socket.socket], before: list[socket.socket]) -> list[float]:
     """Return the mean time over the rings of each repeated all-reduce, as this rank saw it, seconds.
 
     Rank 0 starts all rings of a repeat together; the first repeat only opens the TCP windows.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import secrets
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +16,12 @@ import numpy as np
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.protocol import Address, connect, receive, send
 from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S
+from ddlsched.real.wire.channel import Channel
+from ddlsched.real.wire.handshake import Address, connect
 from ddlsched.units import is_whole
 
-__all__ = ["Measured", "Settings", "measure", "write_measurements"]
+__all__ = ["MeasurePlan", "Measured", "measure", "write_measurements"]
 
 
 class Measured(NamedTuple):
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MeasurePlan:
     """What to measure.
 
     Parameters
@@ -84,7 +84,7 @@ class Settings:
         return Measurements(jobs, sizes, seconds, servers)
 
 
-def measure(settings: Settings, token: bytes) -> Iterator[list[Measured]]:
+def measure(settings: MeasurePlan, token: bytes) -> Iterator[list[Measured]]:
     """Yield the rows of each measurement, one after the other.
 
     Raises
@@ -119,20 +119,20 @@ def write_measurements(rows: Sequence[Measured], path: Path) -> None:
             writer.writerow([*row[:2], f"{row.transfer_s:.9g}", *row[3:]])
 
 
-def _tell(host: Address, agent: socket.socket, message: dict[str, Any]) -> None:
+def _tell(host: Address, agent: Channel, message: dict[str, Any]) -> None:
     try:
-        send(agent, message)
-    except OSError as error:
-        raise MeasurementError(f"{host}: broke off ({error.strerror or error})") from None
+        agent.send(message)
+    except MeasurementError as error:
+        raise MeasurementError(f"{host}: broke off ({error})") from None
 
 
-def _collect(settings: Settings, agents: Sequence[socket.socket], kind: str) -> list[dict[str, Any]]:
+def _collect(settings: MeasurePlan, agents: Sequence[Channel], kind: str) -> list[dict[str, Any]]:
     """Return every agent's answer, which is to be of this kind."""
     answers = []
     for host, agent in zip(settings.hosts, agents, strict=True):
         try:
-            answers.append(receive(agent, within_s=(settings.repeats + 3) * STALL_S))
-        except (OSError, MeasurementError) as error:
+            answers.append(agent.next((settings.repeats + 3) * STALL_S))
+        except MeasurementError as error:
             raise MeasurementError(f"{host}: broke off ({error})") from None
         if answers[-1].get("kind") != kind:
             raise MeasurementError(f"{host}: {str(answers[-1].get('message', answers[-1]))[:300]}")

@@ -9,7 +9,6 @@ import time
 import numpy as np
 
 from ddlsched.errors import MeasurementError
-from ddlsched.real.calibration.protocol import exactly
 
 __all__ = ["ITEM_BYTES", "all_reduce", "timed_all_reduce"]
 
@@ -54,7 +53,9 @@ def timed_all_reduce(count: int, rank: int, size: int, after: socket.socket, bef
     """
     values = np.full(count, rank + 1, np.float32)
     if rank != 0:
-        exactly(before, len(_START), time.monotonic() + STALL_S)
+        before.settimeout(STALL_S)
+        if before.recv(len(_START)) != _START:
+            raise MeasurementError("the rank before ended its connection")
     begin = time.perf_counter()
     if rank != size - 1:
         after.settimeout(STALL_S)

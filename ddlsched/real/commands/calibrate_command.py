@@ -136,10 +136,10 @@ def calibrate_agent(
     ] = 2048.0,
 ) -> None:
     """Wait for `ddlsched calibrate --measure` of another host and take part in its all-reduces, until Ctrl-C."""
-    from ddlsched.real.calibration.agent import Agent
-    from ddlsched.real.calibration.protocol import parse_address, read_token
+    from ddlsched.real.calibration.agent import RingAgent
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
-    agent = Agent(
+    agent = RingAgent(
         parse_address(address, any_port=True), read_token(token_file), most_bytes=round(memory_mb * 1e6), tell=notice
     )
     with agent:
@@ -162,7 +162,7 @@ def _read_shares(path: Path | None) -> ShareRows | None:
 
 def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
     """Return what the jobs of a workload reduce."""
-    from ddlsched.workload.all_reduces import messages_and_workers
+    from ddlsched.workload.elastic_job import messages_and_workers
     from ddlsched.workload.workload_files import read_workload
 
     return None if path is None else messages_and_workers(read_workload(path))
@@ -175,14 +175,14 @@ def _measured(
     from rich.console import Console
     from rich.progress import track
 
-    from ddlsched.real.calibration.measure import Settings, measure, write_measurements
-    from ddlsched.real.calibration.protocol import parse_address, read_token
+    from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     if token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")
     if out is not None:
         refuse_unwritable(out, "--out")
-    settings = Settings(
+    settings = MeasurePlan(
         hosts=tuple(parse_address(host) for host in hosts),
         jobs=tuple(_list(jobs, "--jobs", whole)),
         message_bytes=tuple(round(size * 1e6) for size in _list(sizes_mb, "--sizes-mb", real)),

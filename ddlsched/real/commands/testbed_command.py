@@ -10,8 +10,8 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.output import emit, notice
-from ddlsched.cli.run_options import PolicyOptions
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.real.commands.testbed_compare import compare
 from ddlsched.real.commands.testbed_options import Access, GateOptions, NetworkOfNamespaces, Place
@@ -79,7 +79,7 @@ def run(
         Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
     ],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=_POLICIES)],
+    policies: Annotated[Given[RunOptions], Panel("Policies", only=_POLICIES)],
     gate: Annotated[Given[GateOptions], Panel("Gate")],
     place: Annotated[Given[Place], Panel("Where, and what comes out")],
 ) -> None:
@@ -130,13 +130,13 @@ def agent(
     token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
-    from ddlsched.real.calibration.protocol import parse_address, read_token
     from ddlsched.real.testbed.crews import refuse_missing_torch
-    from ddlsched.real.testbed.hosts import Agent
+    from ddlsched.real.testbed.hosts import WorkerAgent
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     token = read_token(token_file)
     refuse_missing_torch()
-    listening = Agent(parse_address(address, any_port=True), token, tell=notice)
+    listening = WorkerAgent(parse_address(address, any_port=True), token, tell=notice)
     notice(f"listening on {listening.address}")
     listening.serve()
 
@@ -146,7 +146,7 @@ def agent(
 def gate(
     address: Annotated[str, typer.Argument(metavar="ADDRESS:PORT", help="Where to listen; nowhere else.")],
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology"))],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
+    policies: Annotated[Given[RunOptions], Panel("Policies", only=("scheduler", "order", "communication"))],
     gate: Annotated[Given[GateOptions], Panel("Gate", only=("contention", "seed", "chunk_bytes", "window"))],
     access: Annotated[Given[Access], Panel("Who may join")],
 ) -> None:
@@ -154,10 +154,10 @@ def gate(
 
     Prints each all-reduce as a line of JSON when it has ended.
     """
-    from ddlsched.real.calibration.protocol import parse_address, read_token
     from ddlsched.real.gate.membership import Membership
     from ddlsched.real.gate.service import GateService
     from ddlsched.real.testbed.settings import gate_settings
+    from ddlsched.real.wire.handshake import parse_address, read_token
 
     token_file = access.made().token_file
     if token_file is None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 import selectors
-import socket
-import threading
 from collections.abc import Callable
-from typing import Any
 
-from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.protocol import Address, answer_handshake
-from ddlsched.real.calibration.unproven import Unproven
-from ddlsched.real.gate.channel import Channel, ChannelEndedError
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.gate.membership import Membership
+from ddlsched.real.wire.channel import ChannelEndedError
+from ddlsched.real.wire.handshake import Address
+from ddlsched.real.wire.listener import Caller, TokenListener
 from ddlsched.units import NS_PER_S
 
 __all__ = ["GateService"]
@@ -40,17 +35,10 @@ class GateService:
     def __init__(
         self, address: Address, token: bytes, members: Membership, *, tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._token, self._members, self._tell = token, members, tell
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        try:
-            self._listener = socket.create_server(address, family=family, backlog=256)
-        except OSError as error:
-            raise InputError(f"{address}: cannot listen there ({error.strerror or error})") from None
-        self.address = Address(*self._listener.getsockname()[:2])
+        self._members, self._tell = members, tell
+        self._listener = TokenListener(address, token, tell)
+        self.address = self._listener.address
         """Where it listens."""
-        self._unproven = Unproven()
-        self._proven: queue.SimpleQueue[tuple[socket.socket, dict[str, Any], str]] = queue.SimpleQueue()
-        self._wakes, self._wake = socket.socketpair()
         self._servers: dict[str, int] = {}
         self._closed = False
         self._look_ns = 0
@@ -58,13 +46,12 @@ class GateService:
     def close(self) -> None:
         """Stop listening; :meth:`serve` returns, and every rank is told by the end of its connection."""
         self._closed = True
-        self._wake.send(b"\0")
+        self._listener.stop()
 
     def serve(self) -> None:
         """Let ranks join, and decide, until closed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._wakes, selectors.EVENT_READ)
             try:
                 while not self._closed:
                     self._turn(selector)
@@ -78,46 +65,23 @@ class GateService:
         wake_ns = self._members.wake_ns
         until_s = _TURN_S if wake_ns is None else max(wake_ns - self._members.now_ns(), 0) / NS_PER_S
         for key, _ in selector.select(min(until_s, _TURN_S)):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj is self._wakes:
-                self._wakes.recv(4096)
-                self._take_in(selector)
-            else:
+            if key.fileobj is not self._listener:
                 self._read(selector, key.data)
+        for caller in self._listener.callers(0.0):
+            self._take_in(selector, caller)
         if self._members.now_ns() >= self._look_ns:
             self._look_ns = self._members.now_ns() + int(_TURN_S * NS_PER_S)
             self._members.look_after()
         self._members.decide()
 
-    def _accept(self) -> None:
-        try:
-            connection, peer = self._listener.accept()
-        except OSError as error:
-            self._tell(f"a connection failed ({error.strerror or error})")
+    def _take_in(self, selector: selectors.BaseSelector, caller: Caller) -> None:
+        if caller.role.get("kind") != "gate":
+            self._tell(f"refused {caller.peer}: a connection for no rank of a job came")
+            caller.channel.close()
             return
-        self._unproven.add(connection, str(peer[0]))
-        threading.Thread(target=self._prove, args=(connection, str(peer[0])), daemon=True).start()
-
-    def _prove(self, connection: socket.socket, peer: str) -> None:
-        try:
-            role = answer_handshake(connection, self._token)
-            if not self._unproven.remove(connection) or role.get("kind") != "gate":
-                raise MeasurementError("a connection for no rank of a job came")
-            self._proven.put((connection, role, peer))
-            self._wake.send(b"\0")
-        except (MeasurementError, OSError, ValueError, RecursionError) as error:
-            self._unproven.remove(connection)
-            self._tell(f"refused {peer}: {error}")
-            connection.close()
-
-    def _take_in(self, selector: selectors.BaseSelector) -> None:
-        while not self._proven.empty():
-            connection, role, peer = self._proven.get()
-            given = role.get("server")
-            server = given if isinstance(given, int) else self._servers.setdefault(peer, len(self._servers))
-            rank = ChannelRank(Channel(connection), server, peer)
-            selector.register(rank.channel, selectors.EVENT_READ, rank)
+        given = caller.role.get("server")
+        server = given if isinstance(given, int) else self._servers.setdefault(caller.peer, len(self._servers))
+        selector.register(caller.channel, selectors.EVENT_READ, ChannelRank(caller.channel, server, caller.peer))
 
     def _read(self, selector: selectors.BaseSelector, rank: ChannelRank) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -14,13 +13,12 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.gate.channel import Channel
-from ddlsched.real.gate.live_jobs import Rank
+from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.wire.channel import Channel
 
 __all__ = ["NamespaceCrew", "WorkerCrew", "refuse_missing_torch"]
 
@@ -47,8 +45,8 @@ class WorkerCrew(ABC):
     """Whether all workers take their memory from this machine."""
 
     @abstractmethod
-    def _connected(self, server: int) -> tuple[socket.socket, str]:
-        """Return a connection to a new worker on a server, and the server's address."""
+    def _connected(self, server: int) -> tuple[Channel, str]:
+        """Return a channel to a new worker on a server, and the server's address."""
 
     def take(self, server: int) -> ChannelRank:
         """Return a worker that has nothing to do."""
@@ -59,12 +57,12 @@ class WorkerCrew(ABC):
     def prepare(self, server: int, count: int) -> None:
         """Let at least so many workers stand ready on a server."""
         while len(self._idle[server]) < count:
-            connection, address = self._connected(server)
-            rank = ChannelRank(Channel(connection), server, address)
+            channel, address = self._connected(server)
+            rank = ChannelRank(channel, server, address)
             self._all.append(rank)
             self._idle[server].append(rank)
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Let a worker stand ready again."""
         assert isinstance(rank, ChannelRank)
         self._idle[rank.server].append(rank)
@@ -120,17 +118,17 @@ class NamespaceCrew(WorkerCrew):
             self.close()
             raise
 
-    def _connected(self, server: int) -> tuple[socket.socket, str]:
+    def _connected(self, server: int) -> tuple[Channel, str]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        wanted: dict[str, Any] = {"namespace": server_name(server), "realtime": self._realtime}
         try:
             connection.settimeout(_START_S)
             connection.connect(str(self._folder / "workers"))
-            connection.sendall(json.dumps(wanted).encode() + b"\n")
         except OSError as error:
             connection.close()
             raise TestbedError(f"no worker for server {server} ({error.strerror or error})") from None
-        return connection, address_of(server)
+        channel = Channel(connection)
+        channel.send({"namespace": server_name(server), "realtime": self._realtime})
+        return channel, address_of(server)
 
     def close(self) -> None:
         """Let all workers end, and their launcher, with which the last of them dies."""

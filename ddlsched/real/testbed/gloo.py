@@ -1,19 +1,19 @@
-"""Real all-reduces over TCP with PyTorch's gloo."""
+"""What moves bytes between the ranks of a job: real all-reduces over TCP with PyTorch's gloo."""
 
 from __future__ import annotations
 
 import fcntl
 import socket
 import struct
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.testbed.machine import behind_this_thread
-from ddlsched.real.testbed.reducer import Ended
 
-__all__ = ["ITEM_BYTES", "GlooReducer"]
+__all__ = ["ITEM_BYTES", "Ended", "GlooReducer", "Reducer"]
 
 ITEM_BYTES = 4
 """Of a float32, of which messages consist."""
@@ -23,6 +23,41 @@ _TRANSFER_S = 3600.0
 _SIOCGIFFLAGS = 0x8913
 _IFF_RUNNING = 0x40
 _COUNTERS = Path("/proc/thread-self/net/dev")
+
+
+Ended = Callable[[str | None], None]
+"""Called once a chunk has been reduced, perhaps from another thread; with what went wrong, if it did."""
+
+
+class Reducer(Protocol):
+    """All-reduces over a group of ranks, several at a time.
+
+    All ranks start the same chunks in the same order.
+    """
+
+    def listen(self, address: str) -> int:
+        """Return the port at which the other ranks are to join; rank 0's."""
+        ...
+
+    def join(self, host: str, port: int, address: str, rank: int, size: int, threads: int) -> None:
+        """Form the group; waits for all its ranks."""
+        ...
+
+    def start(self, task: int, message_bytes: float, chunk: int, chunks: int, ended: Ended) -> None:
+        """Begin to reduce one chunk of a message."""
+        ...
+
+    def received_bytes(self) -> int:
+        """Return how many bytes this server has received by now, whoever sent them."""
+        ...
+
+    def cards_down(self) -> list[str]:
+        """Return the names of this server's network cards that are down."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the group."""
+        ...
 
 
 class GlooReducer:

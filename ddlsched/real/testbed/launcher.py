@@ -7,7 +7,6 @@ channel to the gate, and is the worker's life: with it the worker ends. Workers 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import socket
@@ -16,17 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ddlsched.real.gate.channel import Channel
 from ddlsched.real.testbed.gloo import GlooReducer
 from ddlsched.real.testbed.machine import ahead_of_others
 from ddlsched.real.testbed.namespaces import CARD, NAMESPACES
 from ddlsched.real.testbed.worker import Worker
+from ddlsched.real.wire.channel import Channel
 
 __all__ = ["become_worker", "fork_worker", "main", "prepare"]
 
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWNET = 0x40000000
-_FIRST_LINE = 4096
+_FIRST_S = 10.0
 
 
 def prepare() -> None:
@@ -55,15 +54,15 @@ def fork_worker(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def become_worker(connection: socket.socket, *, namespace: str | None, realtime: bool) -> None:
-    """Serve the gate at the other end of a connection, within a namespace, ahead of other processes if allowed to."""
+def become_worker(channel: Channel, *, namespace: str | None, realtime: bool) -> None:
+    """Serve the gate at the other end of a channel, within a namespace, ahead of other processes if allowed to."""
     if namespace is not None:
         with (NAMESPACES / namespace).open("rb") as file:
             os.environ["GLOO_SOCKET_IFNAME"] = CARD  # for groups that PyTorch makes itself
             if _libc().setns(file.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"the namespace {namespace} cannot be entered")
     with ahead_of_others(realtime):
-        Worker(Channel(connection), GlooReducer).serve()
+        Worker(channel, GlooReducer).serve()
 
 
 def _libc() -> Any:
@@ -91,11 +90,9 @@ def main(path: str) -> None:
 
 def _serve(listener: socket.socket, connection: socket.socket) -> None:
     listener.close()
-    line = b""
-    while not line.endswith(b"\n") and len(line) < _FIRST_LINE:
-        line += connection.recv(1) or b"\n"
-    wanted = json.loads(line)
-    become_worker(connection, namespace=wanted["namespace"], realtime=bool(wanted["realtime"]))
+    channel = Channel(connection)
+    wanted = channel.next(_FIRST_S)
+    become_worker(channel, namespace=wanted["namespace"], realtime=bool(wanted["realtime"]))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from pathlib import Path
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.io.tables import read_text, readable
-from ddlsched.real.calibration.protocol import Address, parse_address, read_token
 from ddlsched.real.testbed.crews import NamespaceCrew, WorkerCrew, refuse_missing_torch
 from ddlsched.real.testbed.hosts import HostCrew
 from ddlsched.real.testbed.namespaces import refuse_unable
 from ddlsched.real.testbed.registry import Registry
 from ddlsched.real.testbed.signals import sigterm_as_ctrl_c
+from ddlsched.real.wire.handshake import Address, parse_address, read_token
 
 __all__ = ["crew_of", "namespace_crew", "read_hosts"]
 

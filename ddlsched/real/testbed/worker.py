@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ddlsched.real.gate.channel import Channel, ChannelEndedError
+from ddlsched.real.testbed.gloo import Reducer
 from ddlsched.real.testbed.iteration import Compute, Iterated, Progress, Reduce
 from ddlsched.real.testbed.machine import behind_this_thread
-from ddlsched.real.testbed.reducer import Reducer
 from ddlsched.real.torch.training_job import TrainingJob
+from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
 __all__ = ["Worker"]

@@ -15,8 +15,8 @@ from ddlsched.workload.traces.traced import (
     BadRowError,
     Cells,
     Refusal,
-    Source,
     TracedJob,
+    TraceSource,
     gpus_of,
     number_of,
     positive_s,
@@ -26,7 +26,7 @@ from ddlsched.workload.traces.traced import (
 __all__ = ["batsim"]
 
 
-def batsim(source: Source) -> Iterator[TracedJob | Refusal]:
+def batsim(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read jobs whose profile is a delay; a resource counts as a GPU, and a walltime cuts a job off.
 
     The number of a refused job is its place in ``jobs``, from 1.
@@ -54,7 +54,7 @@ def batsim(source: Source) -> Iterator[TracedJob | Refusal]:
     return read_rows(enumerate(jobs, start=1), job_of)
 
 
-def _whole(source: Source) -> str:
+def _whole(source: TraceSource) -> str:
     text = source.text.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         raise InputError(f"{source.name}: has more than {MOST_BYTES:,} characters; expected at most that many")

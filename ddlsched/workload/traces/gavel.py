@@ -9,8 +9,8 @@ from ddlsched.workload.traces.trace_files import numbered_lines, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
     Refusal,
-    Source,
     TracedJob,
+    TraceSource,
     gpus_of,
     number_of,
     text_of,
@@ -54,7 +54,7 @@ _COLUMNS = {7: {"steps": 4, "arrival": 5, "gpus": 6}, 10: {"steps": 5, "gpus": 6
 _BATCH_SIZE = re.compile(r" \(batch size \d+\)$")
 
 
-def gavel(source: Source) -> Iterator[TracedJob | Refusal]:
+def gavel(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read lines without a header; a job's id is its line.
 
     Seven columns: job type, command, argument of the steps, whether it needs data, steps, arrival in seconds, GPUs.

@@ -1,28 +1,25 @@
-"""The Philly trace of Microsoft: the public log of jobs (JSON), and the subset in CSV that Pollux's authors made."""
+"""The Philly trace of Microsoft: the public log of jobs (JSON)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ddlsched.workload.traces.trace_files import json_elements, read_csv, read_rows
+from ddlsched.workload.traces.trace_files import json_elements, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
-    Cells,
     Refusal,
-    Source,
     TracedJob,
-    gpus_of,
+    TraceSource,
     moment_s,
     optional_text,
-    positive_s,
     text_of,
 )
 
-__all__ = ["philly", "philly_csv"]
+__all__ = ["philly"]
 
 
-def philly(source: Source) -> Iterator[TracedJob | Refusal]:
+def philly(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read ``cluster_job_log``: a job's duration is the sum over its attempts, its GPUs the most of any attempt.
 
     References
@@ -30,21 +27,6 @@ def philly(source: Source) -> Iterator[TracedJob | Refusal]:
     Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019.
     """
     return read_rows(json_elements(source), _job_of_log)
-
-
-def philly_csv(source: Source) -> Iterator[TracedJob | Refusal]:
-    """Read the columns timestamp, duration, num_gpus, cluster; a job's id is its line."""
-    return read_csv(source, ("timestamp", "duration", "num_gpus"), _job_of_row)
-
-
-def _job_of_row(cells: Cells) -> TracedJob:
-    return TracedJob(
-        job_id="",
-        arrival_s=moment_s(cells, "timestamp"),
-        num_gpus=gpus_of(cells, "num_gpus"),
-        duration_s=positive_s(cells, "duration"),
-        user=optional_text(cells, "cluster"),
-    )
 
 
 def _job_of_log(entry: Any) -> TracedJob:

@@ -10,8 +10,8 @@ from ddlsched.workload.traces.traced import (
     BadRowError,
     Cells,
     Refusal,
-    Source,
     TracedJob,
+    TraceSource,
     gpus_of,
     number_of,
     text_of,
@@ -19,6 +19,9 @@ from ddlsched.workload.traces.traced import (
 )
 
 __all__ = ["APPLICATIONS", "Application", "pollux"]
+
+
+_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
 class Application(NamedTuple):
@@ -44,7 +47,7 @@ what the validation files of petuum/adaptdl (branch osdi21-artifact) count an ep
 least squares, through the latter's measurements on one GPU (simulator/traces/*/placements.csv, placement 1)."""
 
 
-def pollux(source: Source) -> Iterator[TracedJob | Refusal]:
+def pollux(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read the columns name, time, application, num_replicas, batch_size.
 
     Iterations are epochs x samples / batch size; the compute time of one is that measured on one GPU for the
@@ -55,7 +58,7 @@ def pollux(source: Source) -> Iterator[TracedJob | Refusal]:
     Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021.
     Subramanya et al., "Sia: Heterogeneity-aware, Goodput-optimized ML-cluster Scheduling", SOSP 2023.
     """
-    return read_csv(source, ("name", "time", "application", "num_replicas", "batch_size"), _job_of_row)
+    return read_csv(source, lambda _header: (_COLUMNS, _job_of_row))
 
 
 def _job_of_row(cells: Cells) -> TracedJob:

@@ -9,8 +9,8 @@ from ddlsched.workload.traces.trace_files import numbered_lines, read_rows
 from ddlsched.workload.traces.traced import (
     BadRowError,
     Refusal,
-    Source,
     TracedJob,
+    TraceSource,
     gpus_of,
     number_of,
     optional_text,
@@ -35,7 +35,7 @@ _STATES = {"0": "failed", "1": "completed", "5": "cancelled", "-1": "unknown"}
 _PARTS = {"2", "3", "4"}
 
 
-def swf(source: Source) -> Iterator[TracedJob | Refusal]:
+def swf(source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read the 18 fields of a line; a processor counts as a GPU, lines that begin with ``;`` are comments.
 
     Processors are those allocated, or those requested where the log does not tell; the time requested is the job's

@@ -1,4 +1,4 @@
-"""The files that traces come in: plain text, gzip, tar archives; tables by lines, JSON arrays by elements."""
+"""The files that traces come in: plain text, gzip, tar and zip archives; tables by lines, JSON arrays by elements."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ import csv
 import gzip
 import io
 import itertools
+import lzma
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
 
 from ddlsched.errors import InputError
 from ddlsched.io.json_values import JsonScanner
 from ddlsched.io.reading import bounded, opened, refuse_irregular
 from ddlsched.io.tables import abbreviated, first_line
-from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, Source, TracedJob
+from ddlsched.workload.traces.traced import NO_TEXT, BadRowError, Cells, Refusal, TracedJob, TraceSource
 
-__all__ = ["json_elements", "numbered_lines", "read_csv", "read_rows", "sources"]
+__all__ = ["Layout", "json_elements", "numbered_lines", "read_csv", "read_rows", "sources"]
 
 _MOST_BYTES = 1 << 32
 """Of a trace, decompressed."""
 _LONGEST_LINE = 1 << 20
+_DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, RuntimeError)
+"""What a damaged file raises; a RuntimeError (of which NotImplementedError is one) is a zip archive's, if it is
+encrypted or packed in a way that Python does not know."""
+Layout: TypeAlias = tuple[Sequence[str], Callable[[Cells], TracedJob]]
+"""The columns that a table must have, and what makes a job of a row's cells."""
 
 
-def sources(path: Path, members: str) -> Iterator[Source]:
-    """Yield the texts of a file: itself (``.gz`` is decompressed), or the members of a tar archive that match.
+def sources(path: Path, members: str) -> Iterator[TraceSource]:
+    """Yield the texts of a file: itself (``.gz`` is decompressed), or the members that match of a tar or zip archive.
 
     Raises
     ------
@@ -39,54 +47,64 @@ def sources(path: Path, members: str) -> Iterator[Source]:
             raise InputError(f"{path}: is a folder; expected a trace file")
         if path.is_file():
             refuse_irregular(path, _MOST_BYTES)
-            if tarfile.is_tarfile(path):
-                yield from _members(path, members)
+            archive = _zipped if zipfile.is_zipfile(path) else _tarred if tarfile.is_tarfile(path) else None
+            if archive is not None:
+                yield from _members(path, archive(path), members)
                 return
         with opened(path, _MOST_BYTES) as file:
             zipped = file.peek(2)[:2] == b"\x1f\x8b"
-            yield _source(str(path), path.name, gzip.GzipFile(fileobj=file) if zipped else file)
+            yield _source(str(path), path.resolve(), gzip.GzipFile(fileobj=file) if zipped else file)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a trace file") from None
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except _DAMAGED as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
 
 
-def _members(path: Path, pattern: str) -> Iterator[Source]:
+def _members(path: Path, files: Iterator[tuple[str, Callable[[], Any]]], pattern: str) -> Iterator[TraceSource]:
     found = False
-    with tarfile.open(path) as archive:
-        for member in archive:
-            name = Path(member.name).name
-            file = archive.extractfile(member) if member.isfile() and fnmatch(name, pattern) else None
-            if file is not None:
-                found = True
-                yield _source(f"{path}:{member.name}", name, file)
+    for member, opened_member in files:
+        if fnmatch(PurePath(member).name, pattern):
+            found = True
+            yield _source(f"{path}:{member}", path.resolve().with_suffix("") / member, opened_member())
     if not found:
         raise InputError(f"{path}: holds no file named like {pattern}; expected an archive of the trace's files")
 
 
-def _source(name: str, file_name: str, file: Any) -> Source:
+def _tarred(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the name of each file in an archive, and what opens it; those of a tar archive before the next."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.isfile():
+                yield member.name, partial(archive.extractfile, member)
+
+
+def _zipped(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if not member.is_dir():
+                yield member.filename, partial(archive.open, member)
+
+
+def _source(name: str, path: PurePath, file: Any) -> TraceSource:
     # A byte that is no text spoils its row, not the file.
-    text = io.TextIOWrapper(bounded(file, name, _MOST_BYTES), encoding="utf-8-sig", errors="replace")
-    return Source(name, NO_TEXT.sub("?", file_name.split(".")[0]).strip() or "trace", text)
+    text = io.TextIOWrapper(bounded(file, name, _MOST_BYTES, _DAMAGED), encoding="utf-8-sig", errors="replace")
+    stem, folder = (NO_TEXT.sub("?", part).strip() for part in (path.name.split(".")[0], path.parent.name))
+    return TraceSource(name, stem or "trace", folder, text)
 
 
-def read_csv(
-    source: Source,
-    required: Sequence[str],
-    job_of: Callable[[Cells], TracedJob],
-    lines: Iterator[tuple[int, str]] | None = None,
-) -> Iterator[TracedJob | Refusal]:
+def read_csv(source: TraceSource, layout: Callable[[list[str]], Layout]) -> Iterator[TracedJob | Refusal]:
     """Read a table with a header; a line is a row, a blank line is none, columns not asked for are passed over.
 
-    ``lines`` are those of the source from the header on, if the caller has begun to read it.
+    ``layout`` says for the header's names which of them are required, and makes jobs of rows.
 
     Raises
     ------
     InputError
         A required column is not in the header.
     """
-    lines = numbered_lines(source) if lines is None else lines
+    lines = numbered_lines(source)
     header = [name.strip() for name in next(lines, (1, ""))[1].rstrip("\n").split(",")]
+    required, job_of = layout(header)
     for name in required:
         if name not in header:
             there = abbreviated(",".join(header))
@@ -107,17 +125,13 @@ def read_rows(rows: Iterator[tuple[int, Any]], job_of: Callable[[Any], TracedJob
     """Turn each numbered row into a job or a refusal."""
     for number, row in rows:
         try:
-            job: TracedJob | Refusal = _numbered(job_of(row), number)
+            job = job_of(row)
+            yield job._replace(line=number, job_id=job.job_id or str(number))
         except BadRowError as bad:
-            job = Refusal(number, bad.reason, bad.detail)
-        yield job
+            yield Refusal(number, bad.reason, bad.detail)
 
 
-def _numbered(job: TracedJob, line: int) -> TracedJob:
-    return job._replace(line=line, job_id=job.job_id or str(line))
-
-
-def numbered_lines(source: Source) -> Iterator[tuple[int, str]]:
+def numbered_lines(source: TraceSource) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text with their numbers from 1, but for those that are blank.
 
     Raises
@@ -146,7 +160,7 @@ def _split(line: str) -> list[str]:
         raise BadRowError("not CSV", f"is no CSV ({error})") from None
 
 
-def json_elements(source: Source) -> Iterator[tuple[int, Any]]:
+def json_elements(source: TraceSource) -> Iterator[tuple[int, Any]]:
     """Yield the elements of a JSON array with the lines on which they begin, without holding the array.
 
     Raises

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +21,18 @@ from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_models import JobRule
 from ddlsched.workload.traces.trace_selection import Selection
-from ddlsched.workload.traces.traced import Reader, Refusal, Source, TracedJob
+from ddlsched.workload.traces.traced import Reader, Refusal, TracedJob, TraceSource
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ddlsched.network.contention import ContentionModel
 
-__all__ = ["ImportedTrace", "Selection", "import_trace"]
+__all__ = ["ImportedTrace", "Selection", "import_trace", "refuse_table_suffix", "write_jobs", "write_refused"]
 
 _WATCH_EVERY = 50_000
+_SUFFIXES = (".csv", ".parquet")
+_BATCH = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,7 @@ def import_trace(
     format_name: str,
     files: Sequence[str | Path],
     *,
+    columns: Mapping[str, str] | None = None,
     selection: Selection | None = None,
     contention: ContentionModel | str = IMPORT_CONTENTION,
     gpus_per_server: int = 4,
@@ -107,7 +111,10 @@ def import_trace(
     format_name
         One of :data:`~ddlsched.workload.traces.trace_formats.FORMATS`.
     files
-        Plain, ``.gz``, or tar archives; several are merged on one clock, and their ids carry the file's name.
+        Plain, ``.gz``, tar or zip archives; several are merged on one clock, and their ids carry the file's name (and
+        its folder's, if an earlier file has the same name).
+    columns
+        For the format ``csv``, the names of a table's columns by what they tell, ``{"arrival_s": "SubmitTime"}``.
     selection
         Which jobs are wanted; all by default.
     contention, gpus_per_server, seed
@@ -124,7 +131,7 @@ def import_trace(
     rule = JobRule(contention=resolve("contention", contention), gpus_per_server=gpus_per_server, seed=seed)
     log = _Log(watch)
     opened = (source for file in files for source in sources(Path(file), FORMATS[format_name].members))
-    log.read(reader_of(format_name), opened)
+    log.read(reader_of(format_name, columns), opened)
     traced, left_out = selection.apply(log.frame())
     made = rule.apply(traced)
     too_large = traced.loc[made["refused"].to_numpy(), ["source", "line"]]
@@ -180,19 +187,20 @@ class _Log:
         self.texts: dict[str, list[str | None]] = {"model": [], "user": []}
         self.interned: dict[str | None, str | None] = {}
 
-    def read(self, reader: Reader, opened: Iterable[Source]) -> None:
+    def read(self, reader: Reader, opened: Iterable[TraceSource]) -> None:
         for source in opened:
-            if source.stem in self.stems:
-                taken = self.names[self.stems.index(source.stem)]
+            stem = f"{source.folder}/{source.stem}" if source.stem in self.stems else source.stem
+            if stem in self.stems or source.name in self.names:
                 raise InputError(
-                    f"{source.name}: is called like {taken}; expected files of different names, to tell jobs apart"
+                    f"{source.name}: is called like a file before it, and so is its folder; expected files that differ "
+                    "in one of the names, to tell jobs apart"
                 )
             self.names.append(source.name)
-            self.stems.append(source.stem)
+            self.stems.append(stem)
             self.rows.append(0)
-            self._read_one(reader, source)
+            self._read_one(reader, source._replace(stem=stem))
 
-    def _read_one(self, reader: Reader, source: Source) -> None:
+    def _read_one(self, reader: Reader, source: TraceSource) -> None:
         number, seen = len(self.names) - 1, set[str]()
         for line, row in enumerate(reader(source), start=1):
             self.rows[number] += 1
@@ -262,3 +270,47 @@ class _Log:
 
         rows = [(self.names[source], *refusal) for source, refusal in self.refused]
         return pd.DataFrame(rows, columns=["file", "line", "reason", "found"])
+
+
+def refuse_table_suffix(path: Path) -> None:
+    """Raise InputError if a file's suffix is of no table that can be written in batches."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{path}: the suffix is {path.suffix!r}; expected one of {', '.join(_SUFFIXES)}")
+
+
+def write_jobs(trace: ImportedTrace, path: Path) -> None:
+    """Write a workload file, CSV or Parquet by the suffix; Parquet also keeps the report, under the key ``ddlsched``.
+
+    Raises
+    ------
+    InputError
+        The suffix is another, or no job is left.
+    OSError
+        The file cannot be written.
+    """
+    refuse_table_suffix(path)
+    trace.refuse_empty()
+    if path.suffix.lower() == ".csv":
+        trace.jobs.to_csv(path, index=False, lineterminator="\n", chunksize=_BATCH)
+    else:
+        _write_parquet(trace, path)
+
+
+def _write_parquet(trace: ImportedTrace, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = {"job_id", "model", "user"}
+    whole = {"gpus", "iterations"}
+    kinds = [pa.string() if name in texts else pa.int64() if name in whole else pa.float64() for name in trace.jobs]
+    report = json.dumps(trace.report).encode()
+    schema = pa.schema(list(zip(trace.jobs.columns, kinds, strict=True)), metadata={"ddlsched": report})
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, len(trace.jobs), _BATCH):
+            batch = trace.jobs.iloc[start : start + _BATCH]
+            writer.write_table(pa.Table.from_pandas(batch, schema=schema, preserve_index=False))
+
+
+def write_refused(trace: ImportedTrace, path: Path) -> None:
+    """Write the refused rows as CSV: file, line, reason, found; the header alone if there are none."""
+    trace.refused.to_csv(path, index=False, lineterminator="\n")

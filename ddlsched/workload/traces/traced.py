@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NamedTuple, TextIO, TypeAlias
 
 __all__ = [
@@ -18,11 +18,13 @@ __all__ = [
     "Cells",
     "Reader",
     "Refusal",
-    "Source",
+    "TraceSource",
     "TracedJob",
     "gpus_of",
+    "instant_s",
     "moment_s",
     "number_of",
+    "optional_s",
     "optional_text",
     "positive_s",
     "text_of",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 _MAX_WHOLE = 2**53
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffd]")
 """Control characters, and what stands for a byte that is no text."""
 _SHOWN = 60
@@ -84,15 +86,16 @@ class Refusal(NamedTuple):
     detail: str
 
 
-class Source(NamedTuple):
-    """An open text: the name for messages, the name that tells its jobs from those of other files, the text."""
+class TraceSource(NamedTuple):
+    """An open text: the name for messages, the name and folder that tell its jobs from those of others, the text."""
 
     name: str
     stem: str
+    folder: str
     text: TextIO
 
 
-Reader: TypeAlias = Callable[[Source], Iterator["TracedJob | Refusal"]]
+Reader: TypeAlias = Callable[[TraceSource], Iterator["TracedJob | Refusal"]]
 """A function that reads one file of a format."""
 Cells: TypeAlias = Mapping[str, str]
 """The cells of a row by column."""
@@ -162,19 +165,34 @@ def optional_text(cells: Cells, column: str) -> str | None:
     return text_of(cells, column) if cells.get(column, "").strip() else None
 
 
-def moment_s(cells: Cells, column: str, missing: str | None = None) -> float:
-    """Return a date and time such as ``2017-10-09 07:01:55`` as seconds since 1970, without regard to time zones.
+def optional_s(cells: Cells, column: str) -> float:
+    """Return a time in seconds greater than 0, or NaN if the cell is empty."""
+    return positive_s(cells, column) if cells.get(column, "").strip() else math.nan
 
-    ``missing`` is the reason to refuse an empty cell by, if it has a meaning.
+
+def instant_s(cells: Cells, column: str, missing: str | None = None) -> float:
+    """Return a number of seconds >= 0, or a date and time as :func:`moment_s`."""
+    try:
+        float(cells.get(column, ""))
+    except ValueError:
+        return moment_s(cells, column, missing)
+    return number_of(cells, column)
+
+
+def moment_s(cells: Cells, column: str, missing: str | None = None) -> float:
+    """Return a date and time such as ``2017-10-09 07:01:55`` or ``2023-03-01 00:18:22+08:00`` as seconds since 1970.
+
+    One without a time zone is taken for UTC. ``missing`` is the reason to refuse an empty cell by, if it has a meaning.
     """
     text = cells.get(column, "").strip()
     if text in ("", "None"):
         raise BadRowError(missing or f"{column} is missing", f"{column} is {_shown(text)}; expected a date and time")
     try:
-        return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
-    except (ValueError, TypeError):  # A TypeError, if it has a time zone.
+        moment = datetime.fromisoformat(text)
+    except ValueError:
         expected = "expected a date and time such as 2017-10-09 07:01:55"
         raise BadRowError(f"{column} is no date and time", f"{column} is {_shown(text)}; {expected}") from None
+    return (moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)).total_seconds()
 
 
 def _shown(text: str) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -19,29 +18,30 @@ from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration import agent as agent_module
-from ddlsched.real.calibration import protocol
-from ddlsched.real.calibration.agent import Agent, Request
+from ddlsched.real.calibration.agent import RingAgent, RingRequest
 from ddlsched.real.calibration.fit import FORMS, fit_constants
-from ddlsched.real.calibration.measure import Settings, measure, write_measurements
+from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
 from ddlsched.real.calibration.measurements import Measurements, read_measurements
-from ddlsched.real.calibration.protocol import Address, _proof, connect, parse_address, read_token, receive, send
 from ddlsched.real.calibration.ring import all_reduce
-from ddlsched.real.calibration.unproven import MOST_OF_A_PEER, Unproven
+from ddlsched.real.wire import handshake
+from ddlsched.real.wire.channel import Channel
+from ddlsched.real.wire.handshake import Address, connect, parse_address, proof, read_token
+from ddlsched.real.wire.listener import MOST_OF_A_PEER, LineListener
 
 TOKEN = b"a token for tests only"
 
 
 @pytest.fixture
-def agents() -> Iterator[list[Agent]]:
+def agents() -> Iterator[list[RingAgent]]:
     """Three agents on loopback."""
     with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(Agent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)) for _ in range(3)]
+        found = [stack.enter_context(RingAgent(Address("127.0.0.1", 0), TOKEN, most_bytes=10**8)) for _ in range(3)]
         for agent in found:
             threading.Thread(target=agent.serve, daemon=True).start()
         yield found
 
 
-def addresses(agents: list[Agent]) -> tuple[Address, ...]:
+def addresses(agents: list[RingAgent]) -> tuple[Address, ...]:
     return tuple(agent.address for agent in agents)
 
 
@@ -74,7 +74,7 @@ def test_every_rank_ends_with_the_sum(size, count):
 
 
 def test_measurements_on_loopback_have_a_row_a_repeat(agents, tmp_path):
-    settings = Settings(hosts=addresses(agents), jobs=(1, 3), message_bytes=(10_001, 400_000), repeats=2)
+    settings = MeasurePlan(hosts=addresses(agents), jobs=(1, 3), message_bytes=(10_001, 400_000), repeats=2)
     rows = [row for rows in measure(settings, TOKEN) for row in rows]
     keys = sorted((row.concurrent_jobs, row.message_bytes, row.repeat) for row in rows)
     assert keys == [(jobs, size, repeat) for jobs in (1, 3) for size in (10_000, 400_000) for repeat in (1, 2)]
@@ -97,37 +97,41 @@ def test_the_command_measures_and_fits(agents, tmp_path):
 
 
 def test_an_agent_is_free_again_after_a_measurement(agents):
-    settings = Settings(hosts=addresses(agents), jobs=(2,), message_bytes=(1000,), repeats=1)
-    deadline_s, measured = time.monotonic() + 30, 0
-    while measured < 3:
+    settings = MeasurePlan(hosts=addresses(agents), jobs=(2,), message_bytes=(1000,), repeats=1)
+    deadline_s, measured = time.monotonic() + 30, []
+    while len(measured) < 3:
         try:
-            measured += len(list(measure(settings, TOKEN)))
+            measured += list(measure(settings, TOKEN))
         except MeasurementError as error:  # the agents have yet to notice that the host has left
             if "busy" not in str(error) or time.monotonic() > deadline_s:
                 raise
+    assert [[(row.concurrent_jobs, row.message_bytes, row.servers) for row in rows] for rows in measured] == [
+        [(2, 1000, 3)]
+    ] * 3
+    assert all(row.transfer_s > 0 for rows in measured for row in rows)
 
 
 # ---- What goes wrong
 
 
 def test_a_wrong_token_is_refused(agents):
-    settings = Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,))
+    settings = MeasurePlan(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,))
     with pytest.raises(MeasurementError, match="does not know the token"):
         list(measure(settings, b"another token of length"))
 
 
 def test_a_second_host_is_told_that_the_agent_is_busy(agents):
     with connect(agents[0].address, TOKEN, {"kind": "control"}) as first:
-        send(first, {})  # answered, so the agent has begun to serve it
-        assert receive(first, within_s=10)["kind"] == "error"
+        first.send({})  # answered, so the agent has begun to serve it
+        assert first.next(10)["kind"] == "error"
         with connect(agents[0].address, TOKEN, {"kind": "control"}) as second:
-            assert "busy" in receive(second, within_s=10)["message"]
+            assert "busy" in second.next(10)["message"]
 
 
 def test_an_agent_that_is_not_there_is_named(agents):
     with socket.create_server(("127.0.0.1", 0)) as free:
         gone = Address(*free.getsockname())
-    settings = Settings(hosts=(*addresses(agents)[:1], gone), jobs=(1,), message_bytes=(1000,))
+    settings = MeasurePlan(hosts=(*addresses(agents)[:1], gone), jobs=(1,), message_bytes=(1000,))
     with pytest.raises(MeasurementError, match=str(gone.port)):
         list(measure(settings, TOKEN))
 
@@ -135,59 +139,60 @@ def test_an_agent_that_is_not_there_is_named(agents):
 @pytest.mark.parametrize(
     "data",
     [
-        struct.pack(">I", 2**32 - 1) + b"x" * 1000,
-        struct.pack(">I", 5) + b"{[}]\xff",
-        struct.pack(">I", 2) + b"[]",
-        struct.pack(">I", 2) + b"{}",
+        b"x" * 1000,
+        b"{[}]\xff\n",
+        b"[]\n",
+        b"{}\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">I", 400) + b"[" * 400,
+        b"[" * 400 + b"\n",
+        b'{"nonce": "\\ud800", "role": "{}", "proof": "\\ud800"}\n',
         b"",
     ],
 )
 def test_what_is_no_handshake_ends_the_connection_and_nothing_else(agents, data):
     with socket.create_connection(agents[0].address, timeout=10) as stranger:
-        greeting = receive(stranger, within_s=10)
+        greeting = Channel(stranger).next(10)
         assert set(greeting) == {"version", "nonce"}
         with contextlib.suppress(OSError):  # The agent may have closed before all was sent.
             stranger.sendall(data)
             stranger.shutdown(socket.SHUT_WR)
             assert stranger.recv(100) == b""
-    assert len(list(measure(Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,)), TOKEN))) == 1
+    assert len(list(measure(MeasurePlan(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,)), TOKEN))) == 1
 
 
 def test_a_proof_cannot_be_used_twice(agents):
-    with socket.create_connection(agents[0].address, timeout=10) as first:
-        nonces, role = receive(first, within_s=10)["nonce"] + "0" * 64, '{"kind": "control"}'
-        answer = {"nonce": "0" * 64, "role": role, "proof": _proof(TOKEN, "asks", nonces, role)}
-        send(first, answer)
-        assert receive(first, within_s=10) == {"proof": _proof(TOKEN, "answers", nonces, role)}
-    with socket.create_connection(agents[0].address, timeout=10) as second:
-        receive(second, within_s=10)
-        send(second, answer)
+    with Channel(socket.create_connection(agents[0].address, timeout=10)) as first:
+        said = first.next(10)["nonce"], "0" * 64, '{"kind": "control"}'
+        answer = {"nonce": said[1], "role": said[2], "proof": proof(TOKEN, "asks", *said).hex()}
+        first.send(answer)
+        assert first.next(10) == {"proof": proof(TOKEN, "answers", *said).hex()}
+    with Channel(socket.create_connection(agents[0].address, timeout=10)) as second:
+        second.next(10)
+        second.send(answer)
         with contextlib.suppress(ConnectionResetError):
-            assert second.recv(100) == b""
+            assert second.taken().recv(100) == b""
 
 
-def measures(agents: list[Agent]) -> bool:
-    settings = Settings(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,), repeats=1)
+def measures(agents: list[RingAgent]) -> bool:
+    settings = MeasurePlan(hosts=addresses(agents), jobs=(1,), message_bytes=(1000,), repeats=1)
     return len(list(measure(settings, TOKEN))) == 1
 
 
 def test_two_hundred_slow_connections_lock_nobody_out(agents):
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection(agents[0].address, timeout=10)) for _ in range(200)]
-        assert set(receive(slow[-1], within_s=10)) == {"version", "nonce"}
+        assert set(Channel(slow[-1]).next(10)) == {"version", "nonce"}
         assert measures(agents)
         for ended in slow[:-MOST_OF_A_PEER]:
             while ended.recv(1000):
                 pass
 
 
-def test_one_who_sends_a_byte_now_and_then_is_ended_with_the_handshake(agents, monkeypatch):
-    monkeypatch.setattr(protocol, "HANDSHAKE_S", 0.3)
+def test_one_who_sends_a_byte_now_and_then_is_ended_with_the_handshake(agents):
+    agents[0]._listener._within_s = 0.3
     with socket.create_connection(agents[0].address, timeout=10) as slow:
-        receive(slow, within_s=10)
-        assert drips_until_the_end(slow, struct.pack(">I", 400) + b"x" * 400) < 200
+        Channel(slow).next(10)
+        assert drips_until_the_end(slow, b"x" * 400) < 200
 
 
 def drips_until_the_end(connection: socket.socket, data: bytes) -> int:
@@ -210,23 +215,24 @@ def test_a_silent_measuring_host_makes_way_for_the_next(agents, monkeypatch, dri
     monkeypatch.setattr(agent_module, "_IDLE_S", 0.3)
     with connect(agents[0].address, TOKEN, {"kind": "control"}) as silent:
         if drips:
-            assert drips_until_the_end(silent, struct.pack(">I", 400) + b"x" * 400) < 200
+            assert drips_until_the_end(silent.taken(), b"x" * 400) < 200
         else:
-            silent.settimeout(10)
-            assert silent.recv(1) == b""
+            silent.taken().settimeout(10)
+            assert silent.taken().recv(1) == b""
         assert measures(agents)
 
 
 def test_the_oldest_of_too_many_is_ended_a_peer_and_in_all():
     with contextlib.ExitStack() as stack:
-        unproven, others = Unproven(), {}
+        server = socket.create_server(("127.0.0.1", 0))
+        listener = stack.enter_context(contextlib.closing(LineListener(server, 512, most_of_a_peer=MOST_OF_A_PEER)))
+        others = {}
 
         def comes(address: str) -> socket.socket:
             ours, other = socket.socketpair()
-            stack.callback(ours.close)
             stack.callback(other.close)
             other.setblocking(False)
-            unproven.add(ours, address)
+            listener.admit(ours, address)
             others[ours] = other
             return ours
 
@@ -242,9 +248,8 @@ def test_the_oldest_of_too_many_is_ended_a_peer_and_in_all():
         assert not any(map(is_ended, [first, *found]))
         comes("fe80::ffff%eth0")
         assert [is_ended(ours) for ours in [first, *found]] == [False, True] + [False] * (MOST_OF_A_PEER - 1)
-        assert unproven.remove(found[1])
-        assert not unproven.remove(found[0])
-        many = [comes(f"10.0.1.{number}") for number in range(128 - MOST_OF_A_PEER)]
+        assert listener.refused == 1
+        many = [comes(f"10.0.1.{number}") for number in range(128 - 1 - MOST_OF_A_PEER)]
         assert not any(map(is_ended, [first, *many]))
         comes("10.0.2.1")
         assert is_ended(first)
@@ -257,7 +262,7 @@ def test_a_server_that_greets_with_no_text_is_no_agent(agents):
         def greet() -> None:
             connection, _ = server.accept()
             with connection:
-                send(connection, {"version": protocol._VERSION, "nonce": "\ud800"})
+                Channel(connection).send({"version": handshake._VERSION, "nonce": "\ud800"})
 
         threading.Thread(target=greet, daemon=True).start()
         with pytest.raises(MeasurementError, match="does not know the token, or is no agent"):
@@ -277,7 +282,7 @@ def test_a_token_that_others_can_read_or_change_is_refused(tmp_path, mode):
 
 def test_a_token_comes_through_a_pipe_of_the_shell(tmp_path):
     (tmp_path / "token").write_bytes(TOKEN)
-    read = "import sys, pathlib; from ddlsched.real.calibration.protocol import read_token as read; "
+    read = "import sys, pathlib; from ddlsched.real.wire.handshake import read_token as read; "
     script = f"{sys.executable} -c '{read} print(read(pathlib.Path(sys.argv[1])))' <(cat token)"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{TOKEN!r}\n"
@@ -290,7 +295,7 @@ def good() -> dict[str, object]:
 
 
 def test_a_good_request_is_taken():
-    assert Request.parsed(good(), 10**6).hosts[1] == Address("127.0.0.1", 7412)
+    assert RingRequest.parsed(good(), 10**6).hosts[1] == Address("127.0.0.1", 7412)
 
 
 @pytest.mark.parametrize(
@@ -319,11 +324,11 @@ def test_a_good_request_is_taken():
 )
 def test_a_request_out_of_bounds_is_refused(field, value):
     with pytest.raises(MeasurementError):
-        Request.parsed({**good(), field: value}, 10**6)
+        RingRequest.parsed({**good(), field: value}, 10**6)
 
 
 def test_the_measuring_host_is_told_what_an_agent_refuses(agents):
-    settings = Settings(hosts=addresses(agents), jobs=(8,), message_bytes=(10**8,))
+    settings = MeasurePlan(hosts=addresses(agents), jobs=(8,), message_bytes=(10**8,))
     with pytest.raises(MeasurementError, match="--memory-mb"):
         list(measure(settings, TOKEN))
 

@@ -14,15 +14,15 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, MeasurementError, TestbedError
-from ddlsched.real.calibration.protocol import parse_address
 from ddlsched.real.gate import client as client_module
 from ddlsched.real.gate import membership
 from ddlsched.real.gate.client import GateClient
-from ddlsched.real.gate.client import Membership as Member
+from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.membership import Membership
 from ddlsched.real.gate.service import GateService
 from ddlsched.real.testbed.settings import gate_settings
+from ddlsched.real.wire.handshake import parse_address
 
 TOKEN = "0123456789abcdef"
 

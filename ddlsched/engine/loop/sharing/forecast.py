@@ -1,0 +1,250 @@
+"""What a link goes through in the filling, as far as it is known, and when its own next step is due."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.sharing.due_heap import drop_due, put_due
+from ddlsched.engine.native.jit import njit
+
+NEGLIGIBLE = 1e-9
+"""A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
+
+
+WEIGHT_UNIT = 2.0**-20
+"""Weights count in whole multiples of this, so that their sums are exact."""
+
+
+@njit
+def count_units(s, transfer):
+    """Note the weight with which a transfer counts on each link: in proportion to what it sends there, rounded up."""
+    for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
+        entry = s.entries[e]
+        entry.units = np.ceil(transfer.weight * entry.share / WEIGHT_UNIT) * WEIGHT_UNIT
+
+
+@njit
+def rate_on(transfer, entry):
+    """What a transfer that is filled takes of a link, bytes per second."""
+    return transfer.new_rate * entry.share
+
+
+@njit
+def is_past(s, number):
+    """Whether a step comes at or before where the filling stands."""
+    now, step = s.filling[0], s.steps[number]
+    if step.level != now.level:
+        return step.level < now.level
+    if step.lead_share != now.lead_share:
+        return step.lead_share < now.lead_share
+    if step.lead != now.lead:
+        return step.lead < now.lead
+    return step.index <= now.index
+
+
+@njit
+def is_pending(s, number):
+    """Whether the last filling had a step that this one has not come to yet."""
+    return s.steps[number].chosen == 1 and not is_past(s, number)
+
+
+@njit
+def join(s, number):
+    """Let a link take part in this filling, if it does not yet."""
+    now, link = s.filling[0], s.links[number]
+    if link.fill_stamp != now.stamp:
+        link.fill_stamp = now.stamp
+        link.cursor = link.last_step = link.fill_level = link.due_place = -1
+        link.num_unfilled = 0
+        link.free = 1.0 / s.run[0].per_byte_s * link.relative_bandwidth
+
+
+@njit
+def wake(s, number):
+    """Let a link take part in this filling, and note that its forecast is stale."""
+    join(s, number)
+    now, link = s.filling[0], s.links[number]
+    if link.stale == 0 and link.asleep == 0 and link.covered == 0:
+        link.stale = 1
+        s.stale_links[now.num_stale] = number
+        now.num_stale += 1
+
+
+@njit
+def gather(s, number, count, mixed):
+    """List a transfer in ``scratch``; return how many there are, and whether they take unequal rates from links."""
+    s.scratch[count] = number
+    transfer = s.transfers[number]
+    return count + 1, mixed or transfer.uneven == 1 or s.transfers[s.scratch[0]].weight != transfer.weight
+
+
+@njit
+def sort_gathered(s, count):
+    """Sort by number: what rounding does to unequal rates must not depend on who came first."""
+    for place in range(1, count):
+        number, hole = s.scratch[place], place
+        while hole > 0 and s.scratch[hole - 1] > number:
+            s.scratch[hole] = s.scratch[hole - 1]
+            hole -= 1
+        s.scratch[hole] = number
+
+
+@njit
+def entry_after_cursor(s, link):
+    return s.entries[link.cursor].next_filled if link.cursor >= 0 else link.first_filled
+
+
+@njit
+def enter_level(s, link, level):
+    """Count what a link has to fill at a level."""
+    link.fill_level, link.last_step = level, -1
+    link.unfilled, link.num_unfilled = 0.0, 0
+    if level > 0 and link.free < NEGLIGIBLE / s.run[0].per_byte_s * link.relative_bandwidth:
+        link.free = 0.0
+    e = link.head
+    while e >= 0:
+        transfer = s.transfers[s.entries[e].transfer]
+        if transfer.level == level:
+            link.unfilled += s.entries[e].units
+            link.num_unfilled += 1
+        e = s.entries[e].next
+
+
+@njit
+def catch_up(s, link):
+    """Subtract from a link what has been filled up to where the filling stands."""
+    e = entry_after_cursor(s, link)
+    while e >= 0:
+        transfer = s.transfers[s.entries[e].transfer]
+        if not is_past(s, transfer.step):
+            return
+        if transfer.level != link.fill_level:
+            enter_level(s, link, transfer.level)
+        subtract(link, e, s.entries[e], transfer)
+        e = s.entries[e].next_filled
+
+
+@njit
+def subtract(link, e, entry, transfer):
+    link.free = max(link.free - rate_on(transfer, entry), 0.0)
+    link.unfilled -= entry.units
+    link.num_unfilled -= 1
+    link.cursor, link.last_step = e, transfer.step
+
+
+@njit
+def next_level(s, number, level):
+    """The next level at which a link has transfers or a step to be withdrawn, or -1."""
+    num_levels = s.filling[0].num_levels
+    if num_levels == 1:
+        return 0 if level < 0 else -1
+    least = num_levels
+    e = s.links[number].head
+    while e >= 0:
+        other = s.transfers[s.entries[e].transfer].level
+        if level < other < least:
+            least = other
+        e = s.entries[e].next
+    for other in range(level + 1, least):
+        if is_pending(s, other * len(s.links) + number):
+            return other
+    return least if least < num_levels else -1
+
+
+@njit
+def set_due(link, level, lead_share, lead, follower, own_share):
+    link.due_level, link.due_share, link.due_lead = level, lead_share, lead
+    link.due_follower, link.own_share = follower, own_share
+
+
+@njit
+def set_due_pending(link, step):
+    """Due is the step of the last filling, which no longer is one; -1 is no share that a link can have."""
+    set_due(link, step.level, step.lead_share, step.lead, 0 if step.index == 0 else 1, -1.0)
+
+
+@njit
+def leads_before(share, number, step):
+    """Whether a batch that a link would begin comes before that of a step."""
+    return share < step.lead_share or (share == step.lead_share and number < step.lead)
+
+
+@njit
+def precedes(step, other):
+    if step.lead_share != other.lead_share:
+        return step.lead_share < other.lead_share
+    if step.lead != other.lead:
+        return step.lead < other.lead
+    return step.index <= other.index
+
+
+@njit
+def look_ahead(s, number):
+    """Find when the link's next step is due if the steps of other links stay as they are; return whether it has one."""
+    link = s.links[number]
+    level, last = link.fill_level, link.last_step
+    free, unfilled, count = link.free, link.unfilled, link.num_unfilled
+    own = level * len(s.links) + number
+    pending = is_pending(s, own)
+    e = entry_after_cursor(s, link)
+    while True:
+        following = s.transfers[s.entries[e].transfer].step if e >= 0 else -1
+        if following >= 0 and s.steps[following].level != level:
+            following = -1
+        share = -1.0
+        if count > 0:
+            share = free / unfilled
+            if last >= 0 and leads_before(share, number, s.steps[last]):
+                set_due(link, level, s.steps[last].lead_share, s.steps[last].lead, 1, share)
+                return True
+            if following < 0 or leads_before(share, number, s.steps[following]):
+                if pending and not leads_before(share, number, s.steps[own]) and share != s.steps[own].lead_share:
+                    set_due_pending(link, s.steps[own])
+                else:
+                    set_due(link, level, share, number, 0, share)
+                return True
+        if pending and (following < 0 or precedes(s.steps[own], s.steps[following])):
+            if s.steps[own].index == 0 and share == s.steps[own].lead_share:
+                set_due(link, level, share, number, 0, share)
+            else:
+                set_due_pending(link, s.steps[own])
+            return True
+        if following < 0:
+            above = next_level(s, number, level)
+            set_due(link, above, -1.0, -1, 0, -1.0)
+            return above >= 0
+        last = following
+        while e >= 0 and s.transfers[s.entries[e].transfer].step == following:
+            transfer = s.transfers[s.entries[e].transfer]
+            free = max(free - rate_on(transfer, s.entries[e]), 0.0)
+            unfilled -= s.entries[e].units
+            count -= 1
+            e = s.entries[e].next_filled
+
+
+@njit
+def forecast(s, number):
+    link = s.links[number]
+    catch_up(s, link)
+    while link.fill_level < 0 or (
+        link.num_unfilled == 0 and not is_pending(s, link.fill_level * len(s.links) + number)
+    ):
+        level = next_level(s, number, link.fill_level)
+        if level < 0:
+            drop_due(s, number)
+            return
+        enter_level(s, link, level)
+    if look_ahead(s, number):
+        put_due(s, number)
+    else:
+        drop_due(s, number)
+
+
+@njit
+def forecast_stale(s):
+    now = s.filling[0]
+    for place in range(now.num_stale):
+        number = s.stale_links[place]
+        s.links[number].stale = 0
+        forecast(s, number)
+    now.num_stale = 0

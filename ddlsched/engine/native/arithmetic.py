@@ -1,0 +1,141 @@
+"""Numbers in compiled code, as in Python: overflow, division and comparison are exact or raise.
+
+Whole numbers have 64 bits. What would not fit raises, as does what Python raises for; the plug-in is then asked in
+Python. A name here is what :mod:`ddlsched.policies.compiling.program` writes in place of an operator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.typing import signature
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from ddlsched.engine.native.careful import sum_step
+from ddlsched.engine.native.comparisons import (
+    contains,
+    equal,
+    equal_wholes,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    not_equal,
+    same_object,
+    whole_index,
+)
+from ddlsched.engine.native.number_functions import (
+    absolute,
+    any_number,
+    ceiling,
+    does_not_overflow,
+    floor,
+    greater_than_0,
+    mathematics,
+    max_of_two,
+    min_of_two,
+    negative,
+    not_negative,
+    of_one,
+    positive,
+    round_to_whole,
+    same,
+    to_float,
+    truncate,
+    truth,
+)
+from ddlsched.engine.native.operators import add, divide, floor_divide, multiply, remainder, subtract
+
+__all__ = ["NAMESPACE"]
+
+
+@intrinsic
+def hear_signals(typing_context: Any, ticks: Any) -> Any:  # noqa: ARG001
+    """Count a turn of a loop; once in 4096 turns, raise if Ctrl-C was pressed."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        (count,) = arguments
+        following = builder.add(count, ir.Constant(i64, 1))
+        low = builder.and_(following, ir.Constant(i64, (1 << 12) - 1))
+        with builder.if_then(builder.icmp_unsigned("==", low, ir.Constant(i64, 0)), likely=False):
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            check = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i32, []), "PyErr_CheckSignals")
+            heard = builder.call(check, [])
+            with builder.if_then(builder.icmp_signed("!=", heard, ir.Constant(i32, 0)), likely=False):
+                # Python hears it again as soon as it runs: nothing here may leave an exception set.
+                for name in ("PyErr_Clear", "PyErr_SetInterrupt"):
+                    builder.call(cgutils.get_or_insert_function(builder.module, nothing, name), [])
+                context.call_conv.return_user_exc(builder, RuntimeError, ("interrupted",))
+        return following
+
+    return signature(types.int64, types.int64), generate
+
+
+def _array(element: Any) -> Any:
+    """Return the function that makes an array of numbers from its address and shape."""
+
+    @intrinsic
+    def make(typing_context: Any, address: Any, shape: Any) -> Any:  # noqa: ARG001
+        kind = types.Array(element, len(shape), "C")
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            array = arrayobj.make_array(kind)(context, builder)
+            data = builder.inttoptr(arguments[0], context.get_data_type(element).as_pointer())
+            lengths = cgutils.unpack_tuple(builder, arguments[1])
+            itemsize = context.get_constant(types.intp, 8)
+            strides = [itemsize]
+            for length in lengths[:0:-1]:
+                strides.insert(0, builder.mul(strides[0], length))
+            arrayobj.populate_array(array, data, lengths, strides, itemsize, None)
+            return array._getvalue()
+
+        return signature(kind, types.int64, shape), generate
+
+    return make
+
+
+NAMESPACE: dict[str, Any] = {
+    "absolute": absolute,
+    "add": add,
+    "contains": contains,
+    "divide": divide,
+    "equal": equal,
+    "equal_wholes": equal_wholes,
+    "float64_array": _array(types.float64),
+    "floor_divide": floor_divide,
+    "greater": greater,
+    "greater_equal": greater_equal,
+    "hear_signals": hear_signals,
+    "int64_array": _array(types.int64),
+    "less": less,
+    "less_equal": less_equal,
+    "math_ceil": of_one("math.ceil", same, ceiling),
+    "math_exp": mathematics("math.exp", math.exp, does_not_overflow),
+    "math_fabs": mathematics("math.fabs", math.fabs, any_number),
+    "math_floor": of_one("math.floor", same, floor),
+    "math_isinf": mathematics("math.isinf", math.isinf, any_number),
+    "math_isnan": mathematics("math.isnan", math.isnan, any_number),
+    "math_log": mathematics("math.log", math.log, greater_than_0),
+    "math_sqrt": mathematics("math.sqrt", math.sqrt, not_negative),
+    "max_of_two": max_of_two,
+    "min_of_two": min_of_two,
+    "multiply": multiply,
+    "negative": negative,
+    "not_equal": not_equal,
+    "positive": positive,
+    "remainder": remainder,
+    "round_to_whole": round_to_whole,
+    "same_object": same_object,
+    "subtract": subtract,
+    "sum_step": sum_step,
+    "to_float": to_float,
+    "truncate": truncate,
+    "truth": truth,
+    "whole_index": whole_index,
+}
+"""What the code of a program may call."""

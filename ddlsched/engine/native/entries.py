@@ -1,0 +1,315 @@
+"""What the loop calls: one C function for each method of a policy, all of one signature.
+
+``entry(state, number, place, fields) -> int64``: addresses of the state and of the record of the policy's fields, the
+number of a job, transfer or hop, and where the answer goes. It returns 0 or 1, which is the answer where that is a
+truth value, the place of a path, or ``FAILED``: the method raised, or answered what cannot be. The Python form then
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import from_dtype
+from numba.core import cgutils, types
+from numba.core.errors import NumbaError, TypingError
+from numba.core.typing import signature
+from numba.extending import intrinsic, overload, register_jitable
+
+from ddlsched.engine.native.compiler import compiled_function, reason_of
+from ddlsched.engine.native.number_kinds import typed
+from ddlsched.engine.native.operators import divide_wholes
+from ddlsched.engine.native.state import state_at
+from ddlsched.engine.native.view_types import (
+    FLOW,
+    JOB,
+    LINK,
+    LOADS,
+    NETWORK,
+    TRANSFER,
+    flow_at,
+    job_at,
+    link_at,
+    loads_at,
+    root_view,
+    transfer_at,
+)
+from ddlsched.engine.records.field_values import FAILED, KEY_WORDS
+from ddlsched.network.rates import LEVELS, WEIGHT_UNIT
+from ddlsched.policies.compiling.program import Program
+from ddlsched.policies.compiling.source import CannotCompileError
+
+__all__ = ["typed_entry"]
+
+
+@intrinsic
+def _called(typing_context: Any, function: Any, arguments: Any) -> Any:
+    """Call a compiled function; return whether it did not raise, and what it returned."""
+    if not isinstance(function, types.Dispatcher):
+        raise TypingError("expected a compiled function")
+    call = function.get_call_type(typing_context, tuple(arguments), {})
+    result = types.Tuple([types.boolean, call.return_type])
+
+    def generate(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+        compiled = function.dispatcher.get_compile_result(call)
+        context.active_code_library.add_linking_library(compiled.library)
+        parts = cgutils.unpack_tuple(builder, values[1], len(arguments))
+        cast = [
+            context.cast(builder, part, given, taken)
+            for part, given, taken in zip(parts, tuple(arguments), call.args, strict=True)
+        ]
+        status, answer = context.call_internal_no_propagate(builder, compiled.fndesc, call, cast)
+        zero = ir.Constant(context.get_value_type(call.return_type), ir.Undefined)
+        answer = builder.select(status.is_error, zero, answer)
+        return context.make_tuple(builder, sig.return_type, (builder.not_(status.is_error), answer))
+
+    return signature(result, function, arguments), generate
+
+
+def _record_at(dtype: np.dtype[Any]) -> Any:
+    record = from_dtype(dtype)
+
+    @intrinsic
+    def at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            return builder.inttoptr(arguments[0], context.get_value_type(record))
+
+        return signature(record, types.int64), generate
+
+    return at
+
+
+# --- keys: a number or a tuple of numbers, as whole numbers that are ordered alike
+
+
+def _key_types(key: Any) -> list[Any]:
+    """Return the types of the numbers that a key holds, in their order."""
+    if isinstance(key, types.BaseTuple):
+        return [kind for part in key for kind in _key_types(part)]
+    return [key]
+
+
+@register_jitable
+def _ordered(number: float) -> int:
+    """Return a whole number; they are ordered as the floats are. -0.0 is 0.0."""
+    bits = np.float64(number + 0.0).view(np.int64)
+    return bits if bits >= 0 else bits ^ np.int64(2**63 - 1)
+
+
+def _store(s: Any, place: int, part: Any) -> int:
+    """Write a key's numbers into the state's words and return the place behind them, or -1 for what is no number."""
+    raise NotImplementedError
+
+
+@overload(_store)
+@typed
+def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
+    if isinstance(part, types.Integer | types.Boolean):
+
+        @typed
+        def whole(s: Any, place: Any, part: Any) -> Any:
+            s.keys[place] = part
+            return place + 1
+
+        return whole
+    if isinstance(part, types.Float):
+
+        @typed
+        def real(s: Any, place: Any, part: Any) -> Any:
+            if math.isnan(part):
+                return -1
+            s.keys[place] = _ordered(part)
+            return place + 1
+
+        return real
+    if isinstance(part, types.BaseTuple) and len(part) > 0:
+        if len(part) == 1:
+            return lambda s, place, part: _store(s, place, part[0])
+
+        @typed
+        def several(s: Any, place: Any, part: Any) -> Any:
+            following = _store(s, place, part[0])
+            if following < 0:
+                return -1
+            return _store(s, following, part[1:])
+
+        return several
+    raise TypingError(f"a key of {part} is not compiled")
+
+
+# --- the entries of each method
+
+
+@register_jitable
+def _now_s(s: Any) -> float:
+    return divide_wholes(s.run[0].now_ns, 1_000_000_000)
+
+
+@register_jitable
+def _no_time(s: Any) -> float:  # noqa: ARG001
+    return 0.0
+
+
+def _order_key(function: Any, fields_at: Any, network_of: Any, clock: Any = _now_s) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, key = _called(function, (fields_at(fields), job_at(network_of(s), number), clock(s)))
+        if not returned or _store(s, place * KEY_WORDS, key) < 0:
+            return FAILED
+        return 0
+
+    return entry
+
+
+def _transfer_key(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, key = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
+        if not returned or _store(s, place * KEY_WORDS, key) < 0:
+            return FAILED
+        return 0
+
+    return entry
+
+
+def _admit(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, admitted = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
+        if not returned:
+            return FAILED
+        return 1 if admitted else 0
+
+    return entry
+
+
+def _link_rate(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, rate = _called(
+            function, (fields_at(fields), transfer_at(network_of(s), number), link_at(network_of(s), place))
+        )
+        if not returned or not 0.0 < rate < np.inf:
+            return FAILED
+        s.run[0].answer = rate
+        return 0
+
+    return entry
+
+
+def _weight(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, weight = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
+        if not returned or not 0.0 < weight < np.inf:
+            return FAILED
+        s.run[0].answer = min(max(np.rint(weight / WEIGHT_UNIT), 1.0), 2.0**40) * WEIGHT_UNIT
+        return 0
+
+    return entry
+
+
+def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, level = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
+        if not returned or level < 0 or level >= LEVELS:
+            return FAILED
+        s.run[0].answer = level
+        return 0
+
+    return entry
+
+
+def _path(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
+    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        s = state_at(state)
+        s.run[0].scratch_used = 0
+        returned, chosen = _called(
+            function, (fields_at(fields), flow_at(network_of(s), number), loads_at(network_of(s), 0))
+        )
+        if not returned or chosen < 0 or chosen >= s.hops[number].num_paths:
+            return FAILED
+        return chosen
+
+    return entry
+
+
+_METHODS: dict[str, tuple[Callable[..., Any], type[types.Type] | None]] = {
+    "key": (_order_key, None),
+    "transfer_key": (_transfer_key, None),
+    "admit": (_admit, types.Boolean),
+    "link_rate": (_link_rate, types.Float),
+    "weight": (_weight, types.Float),
+    "level": (_level, types.Integer),
+    "path": (_path, types.Integer),
+}
+"""For each method of a door: what makes its entry, and the type that it must answer (None: a key)."""
+
+
+def _entry_function(
+    method: str, function: Any, dtype: np.dtype[Any], reads: frozenset[str], predicted: bool
+) -> Callable[..., Any]:
+    """Return the entry of a compiled method, to be compiled with :data:`ENTRY_SIGNATURE`.
+
+    A key that does not read the time is not given it: the division is a twentieth of a run. ``predicted`` is the
+    flavour of the views that it is given.
+    """
+    make, _ = _METHODS[method]
+    network_of = root_view(predicted)
+    if method == "key" and "now_s" not in reads:
+        return _order_key(function, _record_at(dtype), network_of, _no_time)
+    return make(function, _record_at(dtype), network_of)
+
+
+def typed_entry(program: Program, method: str, predicted: bool) -> tuple[Any, int, bool]:
+    """Compile a method and return its entry's Python function, the words of its key, and whether the first is whole.
+
+    Parameters
+    ----------
+    predicted
+        Whether its views are of the flavour with predicted lengths of jobs.
+
+    Raises
+    ------
+    CannotCompileError
+        With file, line, construct and why.
+    """
+    job, transfer, link, network, flow, loads = (
+        view.flavoured(predicted) for view in (JOB, TRANSFER, LINK, NETWORK, FLOW, LOADS)
+    )
+    given = {
+        "key": (job, types.float64),
+        "transfer_key": (transfer, network),
+        "admit": (transfer, network),
+        "link_rate": (transfer, link),
+        "weight": (transfer,),
+        "level": (transfer,),
+        "path": (flow, loads),
+    }[method]
+    try:
+        function = compiled_function(program, (from_dtype(program.fields.dtype), *given))
+        (answered,) = (overload.signature.return_type for overload in function.overloads.values())
+        _, expected = _METHODS[method]
+        kinds = _key_types(answered) if expected is None else [answered]
+        # With arrays a truth value may be numpy's, which is no number.
+        numbers: tuple[Any, ...] = (types.Integer, types.Float, *(() if program.fields.arrays else (types.Boolean,)))
+        allowed = numbers if expected is None else (expected,)
+        if not kinds or len(kinds) > KEY_WORDS or not all(isinstance(kind, allowed) for kind in kinds):
+            what = f"at most {KEY_WORDS} numbers" if expected is None else f"{expected.__name__.lower()} only"
+            raise CannotCompileError(program.first_line, method, f"answers {answered}; {what} can be compiled")
+        entry = _entry_function(method, function, program.fields.dtype, program.reads, predicted)
+    except NumbaError as error:
+        raise reason_of(error, program) from None
+    words = len(kinds) if expected is None else 0
+    return entry, words, words > 0 and isinstance(kinds[0], types.Integer | types.Boolean)

@@ -1,0 +1,166 @@
+"""``+``, ``-``, ``*``, ``/``, ``//`` and ``%`` in compiled code, exact or raising."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic, overload, register_jitable
+
+from ddlsched.engine.native.number_kinds import kind_of, raise_if, refusal, typed
+
+__all__ = ["MOST_EXACT", "add", "divide", "divide_wholes", "floor_divide", "multiply", "remainder", "subtract"]
+
+
+MOST_EXACT = 2**53
+
+
+def _checked(instruction: str, float_instruction: str) -> Any:
+    """Return the intrinsic of +, - or *."""
+
+    @intrinsic
+    def operation(typing_context: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+        kinds = kind_of(a), kind_of(b)
+        if None in kinds:
+            raise refusal(instruction, a, b)
+        kind = types.int64 if kinds == (types.int64, types.int64) else types.float64
+
+        def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
+            if kind is types.float64:
+                return getattr(builder, float_instruction)(*arguments)
+            pair = getattr(builder, f"s{instruction}_with_overflow")(*arguments)
+            raise_if(context, builder, builder.extract_value(pair, 1), OverflowError, "more than 64 bits")
+            return builder.extract_value(pair, 0)
+
+        return signature(kind, kind, kind), generate
+
+    return operation
+
+
+add = _checked("add", "fadd")
+
+
+subtract = _checked("sub", "fsub")
+
+
+multiply = _checked("mul", "fmul")
+
+
+@register_jitable
+def _long_division(a: int, b: int) -> float:
+    """Return a / b to the nearest float, of whole numbers that may not be floats: long division, then one rounding."""
+    negative = (a < 0) != (b < 0)
+    dividend = np.uint64(-a) if a < 0 else np.uint64(a)
+    divisor = np.uint64(-b) if b < 0 else np.uint64(b)
+    quotient, rest = dividend // divisor, dividend % divisor
+    exponent = 0
+    while quotient < np.uint64(1 << 60):
+        exponent -= 1
+        quotient = quotient << np.uint64(1)
+        # rest < divisor <= 2^63, so that twice the rest fits
+        rest = rest << np.uint64(1)
+        if rest >= divisor:
+            rest -= divisor
+            quotient |= np.uint64(1)
+        if exponent < -126 and rest == np.uint64(0):
+            break
+    if rest != np.uint64(0):
+        quotient |= np.uint64(1)  # a bit that no float holds, so that halves are no ties
+    result = math.ldexp(np.float64(np.int64(quotient)), exponent)
+    return -result if negative else result
+
+
+@register_jitable
+def divide_wholes(a: int, b: int) -> float:
+    """Return a / b of whole numbers, correctly rounded, as Python does."""
+    if b == 0:
+        raise ZeroDivisionError("division by zero")
+    if -MOST_EXACT <= a <= MOST_EXACT and -MOST_EXACT <= b <= MOST_EXACT:
+        return np.float64(a) / np.float64(b)
+    if a == 0:
+        return -0.0 if b < 0 else 0.0
+    if a == -(2**63) or b == -(2**63):
+        raise OverflowError("more than 64 bits")
+    return _long_division(a, b)
+
+
+@register_jitable
+def _divide_floats(a: float, b: float) -> float:
+    if b == 0.0:
+        raise ZeroDivisionError("division by zero")
+    return a / b
+
+
+def divide(a: Any, b: Any) -> float:
+    """``/``."""
+    raise NotImplementedError
+
+
+@overload(divide)
+@typed
+def _divide(a: Any, b: Any) -> Any:
+    kinds = kind_of(a), kind_of(b)
+    if None in kinds:
+        raise refusal("/", a, b)
+    if kinds == (types.int64, types.int64):
+        return lambda a, b: divide_wholes(np.int64(a), np.int64(b))
+    return lambda a, b: _divide_floats(np.float64(a), np.float64(b))
+
+
+def _whole_division(name: str, of_wholes: Callable[..., Any], of_floats: Callable[..., Any]) -> Callable[..., Any]:
+    def operation(a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+    @overload(operation)
+    @typed
+    def _operation(a: Any, b: Any) -> Any:
+        kinds = kind_of(a), kind_of(b)
+        if None in kinds:
+            raise refusal(name, a, b)
+        if kinds == (types.int64, types.int64):
+            return lambda a, b: of_wholes(np.int64(a), np.int64(b))
+        return lambda a, b: of_floats(np.float64(a), np.float64(b))
+
+    return operation
+
+
+@register_jitable
+def _floor_wholes(a: int, b: int) -> int:
+    if b == 0:
+        raise ZeroDivisionError("division by zero")
+    if b == -1:
+        if a == -(2**63):
+            raise OverflowError("more than 64 bits")
+        return -a
+    return a // b
+
+
+@register_jitable
+def _rest_of_wholes(a: int, b: int) -> int:
+    if b == 0:
+        raise ZeroDivisionError("division by zero")
+    return 0 if b == -1 else a % b
+
+
+@register_jitable
+def _floor_floats(a: float, b: float) -> float:
+    if b == 0.0:
+        raise ZeroDivisionError("division by zero")
+    return a // b
+
+
+@register_jitable
+def _rest_of_floats(a: float, b: float) -> float:
+    if b == 0.0:
+        raise ZeroDivisionError("division by zero")
+    return a % b
+
+
+floor_divide = _whole_division("//", _floor_wholes, _floor_floats)
+
+
+remainder = _whole_division("%", _rest_of_wholes, _rest_of_floats)

@@ -1,0 +1,205 @@
+"""The state as compiled code gets it: the address of its arrays' headers.
+
+An array of the state is read without what arrays in general need: its address does not change while a call runs, which
+the compiler is told, and its indices are never negative.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from llvmlite import ir
+from numba import typeof
+from numba.core import cgutils, types
+from numba.core.imputils import lower_builtin
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    intrinsic,
+    lower_getattr_generic,
+    models,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+
+from ddlsched.engine.records import layout
+
+__all__ = ["ENTRY_SIGNATURE", "STATE", "RowsType", "StateType", "call_address", "state_at", "width_of"]
+
+_HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64)])
+"""What a state holds of each of its arrays, in the order of its fields: address, length, width."""
+
+
+class RowsType(types.Type):
+    """One array of the state: records, or numbers in one or two dimensions."""
+
+    def __init__(self, item, dimensions):
+        self.item, self.dimensions = item, dimensions
+        super().__init__(f"rows of {item} in {dimensions}")
+
+
+@register_model(RowsType)
+class _RowsModel(models.StructModel):
+    def __init__(self, manager, rows):
+        super().__init__(manager, rows, [("data", types.voidptr), ("length", types.intp), ("width", types.intp)])
+
+
+class StateType(types.Type):
+    """The type of :class:`~ddlsched.engine.records.layout.State` in compiled code."""
+
+    def __init__(self, arrays):
+        self.rows = [RowsType(array.dtype, array.ndim) for array in arrays]
+        super().__init__("State")
+
+
+@typeof_impl.register(layout.State)
+def _type_of_state(state, context):
+    return StateType(tuple(typeof_impl(array, context) for array in state))
+
+
+register_model(StateType)(models.OpaqueModel)
+
+
+@unbox(StateType)
+def _unbox_state(state_type, state, c):
+    """Take the address, which stays that of the same arrays as long as the state is there."""
+    held = c.pyapi.object_getattr_string(state, "address")
+    address = c.pyapi.long_as_longlong(held)
+    c.pyapi.decref(held)
+    pointer = c.builder.inttoptr(address, c.context.get_value_type(state_type))
+    return NativeValue(pointer, is_error=cgutils.is_null(c.builder, held))
+
+
+@infer_getattr
+class _RowsOfState(AttributeTemplate):
+    key = StateType
+
+    def generic_resolve(self, state_type, name):  # type: ignore[override]
+        return state_type.rows[layout.State._fields.index(name)]
+
+
+@lower_getattr_generic(StateType)
+def _rows_of_state(context, builder, state_type, address, name):
+    place = layout.State._fields.index(name)
+    kind = state_type.rows[place]
+    rows = cgutils.create_struct_proxy(kind)(context, builder)
+    headers = builder.bitcast(address, _HEADER.as_pointer())
+    rows.data, rows.length, rows.width = (_unchanging(builder, headers, place, field) for field in range(3))
+    return rows._getvalue()
+
+
+def _unchanging(builder, headers, *path):
+    """Read what stays the same while a call runs."""
+    load = builder.load(cgutils.gep_inbounds(builder, headers, *path))
+    load.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return load
+
+
+# --- items of an array
+
+
+def _indices(kind, index):
+    """Return the types of the indices that an array takes, or None if it does not take this."""
+    if not isinstance(kind, RowsType):
+        return None
+    if kind.dimensions == 1:
+        return types.intp if isinstance(index, types.Integer) else None
+    return types.UniTuple(types.intp, 2) if isinstance(index, types.BaseTuple) and len(index) == 2 else None
+
+
+@infer_global(operator.getitem)
+class _GetItem(AbstractTemplate):
+    def generic(self, arguments, keywords):
+        indices = _indices(*arguments)
+        return None if indices is None else signature(arguments[0].item, arguments[0], indices)
+
+
+@infer_global(operator.setitem)
+class _SetItem(AbstractTemplate):
+    def generic(self, arguments, keywords):
+        kind, index, _ = arguments
+        indices = _indices(kind, index)
+        return None if indices is None else signature(types.none, kind, indices, kind.item)
+
+
+@infer_global(len)
+class _Length(AbstractTemplate):
+    def generic(self, arguments, keywords):
+        (kind,) = arguments
+        return signature(types.intp, kind) if isinstance(kind, RowsType) else None
+
+
+def _address(context, builder, kind, rows, index):
+    """Return the address of an item."""
+    rows = cgutils.create_struct_proxy(kind)(context, builder, rows)
+    if kind.dimensions == 2:
+        row, column = cgutils.unpack_tuple(builder, index, 2)
+        index = builder.add(builder.mul(row, rows.width), column)
+    data_type = context.get_data_type(kind.item)
+    return builder.gep(builder.bitcast(rows.data, data_type.as_pointer()), [index], inbounds=True)
+
+
+@lower_builtin(operator.getitem, RowsType, types.Any)
+def _get_item(context, builder, sig, arguments):
+    kind = sig.args[0]
+    return context.unpack_value(builder, kind.item, _address(context, builder, kind, *arguments))
+
+
+@lower_builtin(operator.setitem, RowsType, types.Any, types.Any)
+def _set_item(context, builder, sig, arguments):
+    kind, rows, index, value = sig.args[0], *arguments
+    address = _address(context, builder, kind, rows, index)
+    if isinstance(kind.item, types.Record):
+        size = ir.Constant(ir.IntType(64), kind.item.size)
+        cgutils.raw_memcpy(builder, address, value, size, 1)
+    else:
+        context.pack_value(builder, kind.item, value, address)
+    return context.get_dummy_value()
+
+
+@lower_builtin(len, RowsType)
+def _length(context, builder, sig, arguments):
+    return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).length
+
+
+@intrinsic
+def width_of(typing_context, rows):  # noqa: ARG001 (numba's signature)
+    """Return the length of a row of a two-dimensional array."""
+
+    def generate(context, builder, sig, arguments):
+        return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).width
+
+    return signature(types.intp, rows), generate
+
+
+STATE: StateType = typeof(layout.example_state())
+
+
+@intrinsic
+def state_at(typing_context, address):  # noqa: ARG001 (numba's signature)
+    """Return the state at an address."""
+
+    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
+        return builder.inttoptr(arguments[0], context.get_value_type(STATE))
+
+    return signature(STATE, types.int64), generate
+
+
+@intrinsic
+def call_address(typing_context, address, state, number, place, fields):  # noqa: ARG001 (numba's signature)
+    """Call what is at an address: ``int64(state, number, place, fields)``, all of them 64-bit whole numbers."""
+
+    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
+        i64 = ir.IntType(64)
+        address, state, number, place, fields = arguments
+        entry = builder.inttoptr(address, ir.FunctionType(i64, [i64] * 4).as_pointer())
+        return builder.call(entry, [builder.ptrtoint(state, i64), number, place, fields])
+
+    return signature(types.int64, types.int64, state, types.int64, types.int64, types.int64), generate
+
+
+ENTRY_SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+"""Of what is called by address."""

@@ -1,0 +1,150 @@
+"""Traces that are a table with a header and a row a job: which column tells what."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from math import nan
+
+from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.workload.traces import traced
+from ddlsched.workload.traces.trace_files import Layout, read_csv
+from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal, TracedJob, TraceSource
+
+__all__ = ["TOLD", "TraceColumns", "own_table", "table"]
+
+_WHOLE_GPU_MILLI = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceColumns:
+    """The names of a table's columns by what they tell of a job; None where none does.
+
+    Parameters
+    ----------
+    job_id
+        By default the number of the line.
+    arrival_s
+        When it was submitted: a number of seconds, or a date and time.
+    gpus
+        How many GPUs it has, or each of its workers, if there is a column of workers.
+    duration_s
+        For how long it held them, seconds; by default from ``start_s`` to ``end_s``.
+    start_s, end_s
+        When it got its GPUs and gave them back; a job without one of them is refused.
+    iterations, model, user, state
+        As in :class:`~ddlsched.workload.traces.traced.TracedJob`; the state is counted.
+    time_limit_s
+        How long its user said that it runs at most, seconds.
+    workers
+        By how many the GPUs are multiplied.
+    gpu_milli
+        The share of a GPU that it has, in thousandths; it counts as a whole one.
+    unit_s
+        Seconds of one unit of the arrival and the duration; no column.
+    user_is_file
+        Whether the file's name stands for the user; no column.
+    """
+
+    job_id: str | None = None
+    arrival_s: str
+    gpus: str
+    duration_s: str | None = None
+    start_s: str | None = None
+    end_s: str | None = None
+    iterations: str | None = None
+    model: str | None = None
+    user: str | None = None
+    state: str | None = None
+    time_limit_s: str | None = None
+    workers: str | None = None
+    gpu_milli: str | None = None
+    unit_s: float = 1.0
+    user_is_file: bool = False
+
+    def layout(self, source: TraceSource, optional: Collection[str] = ("model", "user")) -> Layout:
+        """Return the columns that a file must have, which are all but those of some names, and what makes a job."""
+        told = (getattr(self, field.name) for field in fields(self) if field.name not in optional)
+        return [column for column in told if isinstance(column, str)], partial(self._job, source.stem)
+
+    def _job(self, file: str, cells: Cells) -> TracedJob:
+        gpus = traced.gpus_of(cells, self.gpus) * (traced.gpus_of(cells, self.workers) if self.workers else 1)
+        held_s = self._held_s(cells)
+        note = None if self.state is None else f"state {traced.text_of(cells, self.state)}"
+        if self.gpu_milli and traced.whole_of(cells, self.gpu_milli) < _WHOLE_GPU_MILLI:
+            note = f"{note}, share of a GPU counted as a whole one"
+        return TracedJob(
+            job_id=traced.text_of(cells, self.job_id) if self.job_id else "",
+            arrival_s=traced.instant_s(cells, self.arrival_s) * self.unit_s,
+            num_gpus=gpus,
+            duration_s=traced.positive_s(cells, self.duration_s) * self.unit_s if self.duration_s else held_s,
+            iterations=traced.whole_of(cells, self.iterations) if self.iterations else 0,
+            time_limit_s=traced.optional_s(cells, self.time_limit_s) if self.time_limit_s else nan,
+            model=traced.optional_text(cells, self.model) if self.model else None,
+            user=file if self.user_is_file else traced.optional_text(cells, self.user) if self.user else None,
+            note=note,
+        )
+
+    def _held_s(self, cells: Cells) -> float:
+        if self.start_s is None or self.end_s is None:
+            return nan
+        start_s = traced.instant_s(cells, self.start_s, missing="never started")
+        held_s = traced.instant_s(cells, self.end_s, missing="never ended") - start_s
+        if held_s <= 0 and self.duration_s is None:
+            detail = f"{self.end_s} is {held_s:g} s after {self.start_s}; expected more than 0"
+            raise BadRowError("duration is 0 or less", detail)
+        return held_s
+
+
+def table(layouts: Sequence[TraceColumns], source: TraceSource) -> Iterator[TracedJob | Refusal]:
+    """Read a table in the first of some layouts whose columns are all there."""
+
+    def layout(header: list[str]) -> Layout:
+        known = [columns.layout(source) for columns in layouts]
+        return next((each for each in known if set(each[0]) <= set(header)), known[0])
+
+    return read_csv(source, layout)
+
+
+TOLD = [field.name for field in fields(TraceColumns) if field.name not in ("unit_s", "user_is_file")]
+"""What a column of the user's can tell."""
+
+
+def own_table(given: Mapping[str, str]) -> Reader:
+    """Return what reads a table of the user's own.
+
+    Parameters
+    ----------
+    given
+        Its columns by what they tell, ``{"arrival_s": "SubmitTime"}``; the ``_s`` of a name may be left out. What is
+        not given is told by the column of its own name, if there is one.
+
+    Raises
+    ------
+    UnknownNameError
+        Something that no column can tell.
+    InputError
+        While reading: a column is not there, or nothing tells an arrival, the GPUs, or a duration.
+    """
+    named = {name if name in TOLD else f"{name}_s": column for name, column in given.items()}
+    for name in given:
+        if name not in TOLD and f"{name}_s" not in TOLD:
+            raise UnknownNameError(f"--column {name}: nothing is told by it.{did_you_mean(name, TOLD)}")
+
+    def read(source: TraceSource) -> Iterator[TracedJob | Refusal]:
+        def layout(header: list[str]) -> Layout:
+            told = {name: name for name in TOLD if name in header} | named
+            _refuse_untold(source, told)
+            return TraceColumns(**told).layout(source, ())  # type: ignore[arg-type]
+
+        return read_csv(source, layout)
+
+    return read
+
+
+def _refuse_untold(source: TraceSource, told: Collection[str]) -> None:
+    length = "duration_s" if {"start_s", "end_s", "iterations"}.isdisjoint(told) else "arrival_s"
+    for name in ("arrival_s", "gpus", length):
+        if name not in told:
+            raise InputError(f"{source.name}: no column tells {name}; expected --column {name}=COLUMN")

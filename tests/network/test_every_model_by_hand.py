@@ -1,0 +1,207 @@
+"""Every contention model beside numbers by hand: every collective, links that carry parts of a message, and insides."""
+
+from __future__ import annotations
+
+import pytest
+from jobs_by_hand import Fixed
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.errors import InputError
+from ddlsched.network.contention import ContentionModel, Linear
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import names, resolve
+from ddlsched.simulation import simulate
+from ddlsched.workload.dag import AllReduceTask, CollectiveTask, IterationDag
+from ddlsched.workload.groups import Groups
+from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.tasks import Task
+
+MESSAGE = 1e8
+PAIR: Groups = {"pair": ((0, 2),)}
+NEIGHBOURS: Groups = {"pair": ((0, 1),)}
+
+
+def collective(kind: str, algorithm: str = "ring") -> Task:
+    group = "pair" if kind == "send" else None
+    return CollectiveTask(name="c", kind=kind, message_bytes=MESSAGE, algorithm=algorithm, group=group)
+
+
+def seconds(topology: str, gpus: int, model: str, task: Task, groups: Groups, num_jobs: int = 1) -> list[float]:
+    """Return how long a collective of four workers takes, in each of as many jobs, side by side on the same servers."""
+    dag = IterationDag((task,), groups if task.group else {})
+    jobs = [
+        Job(job_id=f"j{number}", arrival_s=0.0, num_gpus=4, iterations=1, iteration=dag, gpu_memory_mb=1.0)
+        for number in range(num_jobs)
+    ]
+    per_server = gpus * num_jobs
+    places = {
+        job.job_id: [worker // gpus * per_server + number * gpus + worker % gpus for worker in range(4)]
+        for number, job in enumerate(jobs)
+    }
+    cluster = Cluster(num_servers=4 // gpus, gpus_per_server=per_server, topology=topology)
+    given = {"placement": Fixed(gpus=places), "communication": "bounded-overlap:limit=9", "order": "fifo"}
+    return simulate(Workload.of(jobs), cluster, contention=model, **given).jobs["jct_s"].tolist()
+
+
+def linear_constants(model: str) -> tuple[float, float] | None:
+    """Return b and eta of a linear model, and None of another."""
+    found: ContentionModel = resolve("contention", model).bound_to(Network(resolve("topology", "star"), 1))
+    return (found.per_byte_s, found.penalty_per_byte_s) if isinstance(found, Linear) else None
+
+
+THIN = "leaf-spine:servers_per_leaf=2,oversubscription=4"
+"""Cards of 1.25 GB/s; a leaf has a cable of 0.3125 GB/s, a quarter of that, to each of two spines."""
+
+THIN_CABLES = [
+    # The ring crosses each of the cables between leaves that it uses once, with 2 x 3/4 x 100 MB: 150 / 312.5.
+    # The linear model counts 100 MB, at a quarter of a card's pace.
+    ("all-reduce", 0.48, 1e8),
+    ("all-gather", 0.24, 0.5e8),
+    ("reduce-scatter", 0.24, 0.5e8),
+    # Two servers send 25 MB each to the one of the other leaf whose spine the cable leads to: 50 / 312.5.
+    ("all-to-all", 0.16, 0.5e8),
+    # The chain 0, 1, 2, 3 goes over it once; so does a send from 0 to 2.
+    ("broadcast", 0.32, 1e8),
+    ("send", 0.32, 1e8),
+]
+
+
+@pytest.mark.parametrize("model", names("contention"))
+@pytest.mark.parametrize(("kind", "expected_s", "counted_bytes"), THIN_CABLES, ids=[row[0] for row in THIN_CABLES])
+def test_a_cable_that_carries_a_part_of_the_message(
+    model: str, kind: str, expected_s: float, counted_bytes: float
+) -> None:
+    if model == "packet-rings" and kind != "all-reduce":
+        with pytest.raises(InputError, match=r"job 'j0' has other collectives, but contention PacketRings.* rings"):
+            seconds(THIN, 1, model, collective(kind), PAIR)
+        return
+    task = AllReduceTask(name="c", message_bytes=MESSAGE) if kind == "all-reduce" else collective(kind)
+    constants = linear_constants(model)
+    if constants:
+        expected_s = 4 * constants[0] * counted_bytes
+    assert seconds(THIN, 1, model, task, PAIR) == pytest.approx([expected_s], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
+def test_two_jobs_whose_parts_share_cables(model: str) -> None:
+    """Every cable has 2 x 50 MB: the last of the two ends after 100 / 312.5 s, whoever goes first."""
+    constants = linear_constants(model)
+    if constants:
+        b, eta = constants
+        assert seconds(THIN, 1, model, collective("all-to-all"), {}, 2) == pytest.approx(
+            [4 * (2 * b + eta) * 0.5e8] * 2, rel=1e-6
+        )
+        return
+    found = seconds(THIN, 1, model, collective("all-to-all"), {}, 2)
+    assert max(found) == pytest.approx(0.32, rel=1e-6)
+    if model != "crux":  # which puts one job before the other
+        assert min(found) == pytest.approx(0.32, rel=1e-6)
+
+
+SLOW_INSIDE = "star:nvlink_gbps=5"
+"""Ports of 0.625 GB/s, half of a card."""
+
+SLOW_PORTS = [
+    # One ring over 4 ranks: 150 MB through every port. The linear model counts 100 MB, at half of a card's pace.
+    ("all-reduce", "ring", 0.24, 1e8),
+    # Inside 2 ranks: 2 x 1/2 x 100 MB through each port; between 2 servers 100 MB over cards.
+    ("all-reduce", "hierarchical", 0.16, 1e8),
+    ("all-gather", "ring", 0.12, 0.5e8),
+    ("all-gather", "hierarchical", 0.08, 0.5e8),
+    ("reduce-scatter", "ring", 0.12, 0.5e8),
+    ("reduce-scatter", "hierarchical", 0.08, 0.5e8),
+    ("broadcast", "ring", 0.16, 1e8),
+    # From worker 0 to worker 1, beside it.
+    ("send", "ring", 0.16, 1e8),
+]
+
+
+@pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
+@pytest.mark.parametrize(("kind", "algorithm", "expected_s", "counted_bytes"), SLOW_PORTS)
+def test_ports_slower_than_cards(
+    model: str, kind: str, algorithm: str, expected_s: float, counted_bytes: float
+) -> None:
+    constants = linear_constants(model)
+    if constants:
+        expected_s = 2 * constants[0] * counted_bytes
+    found = seconds(SLOW_INSIDE, 2, model, collective(kind, algorithm), NEIGHBOURS)
+    assert found == pytest.approx([expected_s], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical"])
+def test_cards_limit_what_goes_straight_to_other_servers(model: str, algorithm: str) -> None:
+    """Of 25 MB for each, two workers send 4 x 25 MB over the card of their server, and 25 MB through each port."""
+    constants = linear_constants(model)
+    expected_s = 1e8 * constants[0] if constants else 0.08
+    found = seconds(SLOW_INSIDE, 2, model, collective("all-to-all", algorithm), {})
+    assert found == pytest.approx([expected_s], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [name for name in names("contention") if name != "packet-rings"])
+def test_two_jobs_whose_ports_are_their_own_and_whose_card_is_shared(model: str) -> None:
+    """All-gathers round each server (50 MB through each port, 0.08 s) and between them (50 MB over a card, 0.04 s)."""
+    constants = linear_constants(model)
+    found = seconds(SLOW_INSIDE, 2, model, collective("all-gather", "hierarchical"), {}, 2)
+    if constants:
+        b, eta = constants
+        assert found == pytest.approx([max(2 * b, 2 * b + eta) * 0.5e8] * 2, rel=1e-6)
+    else:
+        assert found == pytest.approx([0.08] * 2, rel=1e-6)
+
+
+# ---- what packet-rings refuses before a run
+
+
+def test_packet_rings_refuses_an_inside_of_servers() -> None:
+    with pytest.raises(InputError, match="contention PacketRings: the topology states the inside of its servers"):
+        seconds(SLOW_INSIDE, 2, "packet-rings", AllReduceTask(name="c", message_bytes=MESSAGE), {})
+
+
+def refused(**given: object) -> str:
+    dag = IterationDag((AllReduceTask(name="c", message_bytes=MESSAGE),))
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=4, iterations=1, iteration=dag, gpu_memory_mb=1.0)
+    cluster = Cluster(num_servers=4, gpus_per_server=1, topology=THIN)
+    with pytest.raises(InputError) as caught:
+        simulate(Workload.of([job]), cluster, contention="packet-rings", **given)
+    return str(caught.value)
+
+
+def test_packet_rings_refuses_chosen_paths_and_state_that_moves() -> None:
+    assert "on the topology's own routes; expected a run without a path policy" in refused(path="ecmp")
+    moving = refused(order="stopping-srtf")
+    assert "the state of jobs that stop or move goes otherwise; expected state_mb=0" in moving
+
+
+def test_packet_rings_rates_stopped_jobs_without_state() -> None:
+    dag = IterationDag((AllReduceTask(name="c", message_bytes=MESSAGE),))
+    job = Job(job_id="a", arrival_s=0.0, num_gpus=2, iterations=1, iteration=dag, gpu_memory_mb=1.0)
+    cluster = Cluster(num_servers=2, gpus_per_server=1)
+    none = Disturbances(state_mb=0.0)
+    given = {"contention": "packet-rings", "order": "stopping-srtf", "disturbances": none}
+    assert simulate(Workload.of([job]), cluster, **given).jobs["jct_s"].item() == pytest.approx(0.08)
+
+
+def test_a_message_of_nothing_ends_beside_one_of_packets() -> None:
+    """Two jobs on the same two servers, of which one reduces nothing."""
+    cluster = Cluster(num_servers=2, gpus_per_server=2)
+    jobs = [
+        Job(
+            job_id=name,
+            arrival_s=0.0,
+            num_gpus=2,
+            iterations=3,
+            iteration=IterationDag((AllReduceTask(name="c", message_bytes=message_bytes),)),
+            gpu_memory_mb=1.0,
+        )
+        for name, message_bytes in (("none", 0.0), ("less", 1e-300), ("some", MESSAGE))
+    ]
+    run = simulate(
+        Workload.of(jobs),
+        cluster,
+        contention="packet-rings",
+        placement=Fixed(gpus={"none": [0, 2], "less": [1, 3], "some": [0, 2]}),
+        communication="bounded-overlap:limit=9",
+    )
+    assert run.jobs["jct_s"].tolist() == pytest.approx([0.0, 0.0, 0.24], abs=1e-6)

@@ -226,7 +226,7 @@ def draw(held: pd.DataFrame, stem: Path) -> None:
             for model, own in points[points["gpu"] == gpu].groupby("model"):
                 axes.plot(own["measured_step_s"], 100 * own["error"], ".", color=models[model])
             axes.axhline(0, color=PALETTE["grey"], linewidth=0.8, zorder=0)
-            axes.set(xscale="log", ylim=(-50, 50), title=gpu, xlabel="Measured step (s, log scale)")
+            axes.set(xscale="log", ylim=(-50, 50), title=gpu, xlabel="Measured step (s)" if place > 4 else "")
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.set_ylabel("Predicted too long (%)" if place % 4 == 1 else "")
@@ -257,7 +257,6 @@ def main() -> None:
     held, values = pd.concat(parts), pd.DataFrame(constants)
     table = errors(held)
     options.out.mkdir(parents=True, exist_ok=True)
-    held.to_csv(options.out / "held_out.csv", index=False, float_format="%.5g")
     table.to_csv(options.out / "errors.csv", index=False, float_format="%.4f")
     values.to_csv(options.out / "constants.csv", index_label="constant", float_format="%.6g")
     draw(held, options.out / "held_out")

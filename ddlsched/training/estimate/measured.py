@@ -75,27 +75,27 @@ _FSDP = {
 _TITAN = _efficiency(0.5737, 0.5216, 0.2203, 9.939e-06, 0.4657, by_precision={"fp8": 0.6552}, exposed=1.023)
 _TITAN_EAGER = dataclasses.replace(_TITAN, gap_s=3.131e-05)
 _BRIDGE = Efficiency(
-    memory=0.2409,
-    experts=0.6791,
-    expert_rows=328.7,
-    expert_s=0.0001424,
-    sorting=0.2005,
-    exposed=0.3324,
-    scattered=1.425,
-    gap_s=6.398e-06,
+    memory=0.2408,
+    experts=0.6799,
+    expert_rows=328.8,
+    expert_s=0.0001417,
+    sorting=0.207,
+    exposed=0.3312,
+    scattered=1.417,
+    gap_s=6.251e-06,
     taken=0.3509,
 )
-_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.706, attention=1.011, by_precision={"fp8": 0.6087})
+_HOPPER = dataclasses.replace(_BRIDGE, matrix=0.7061, attention=1.011, by_precision={"fp8": 0.609})
 _BLACKWELL = dataclasses.replace(
     _BRIDGE,
     matrix=0.5302,
-    attention=1.193,
-    by_precision={"fp8": 0.7236, "mxfp8": 0.6504, "nvfp4": 0.417},
+    attention=1.194,
+    by_precision={"fp8": 0.7235, "mxfp8": 0.6504, "nvfp4": 0.4169},
 )
 _BRIDGES = {"h100": _HOPPER} | dict.fromkeys(("b200", "b300", "gb200", "gb300"), _BLACKWELL)
-_OLDER: dict[str, Any] = {"expert_s": 0.0007147, "sorting": 1.141}
+_OLDER: dict[str, Any] = {"expert_s": 0.0007163, "sorting": 1.143}
 """What layers of experts lost up to release 26.04."""
-_LINKS = (0.7716, 0.4527)
+_LINKS = (0.7717, 0.4508)
 _FSDP_ERRORS = {
     ("a100-40", "half", False): 0.036,
     ("a100-80", "half", False): 0.042,
@@ -107,22 +107,22 @@ _TITAN_ERRORS = {
     ("h100-96", "half", False): 0.123,
 }
 _BRIDGE_ERRORS = {
-    ("b200", "half", True): 0.093,
-    ("b200", "mxfp8", True): 0.171,
-    ("b200", "nvfp4", True): 0.130,
-    ("b300", "half", True): 0.113,
+    ("b200", "half", True): 0.087,
+    ("b200", "mxfp8", True): 0.158,
+    ("b200", "nvfp4", True): 0.116,
+    ("b300", "half", True): 0.109,
     ("b300", "mxfp8", True): 0.083,
     ("b300", "nvfp4", True): 0.104,
-    ("gb200", "mxfp8", True): 0.083,
+    ("gb200", "mxfp8", True): 0.084,
     ("gb200", "nvfp4", True): 0.206,
     ("gb300", "fp8", False): 0.066,
-    ("gb300", "half", True): 0.044,
+    ("gb300", "half", True): 0.062,
     ("gb300", "mxfp8", False): 0.065,
-    ("gb300", "mxfp8", True): 0.110,
+    ("gb300", "mxfp8", True): 0.111,
     ("gb300", "nvfp4", False): 0.045,
-    ("gb300", "nvfp4", True): 0.036,
-    ("h100", "fp8", False): 0.034,
-    ("h100", "fp8", True): 0.085,
+    ("gb300", "nvfp4", True): 0.035,
+    ("h100", "fp8", False): 0.032,
+    ("h100", "fp8", True): 0.088,
 }
 _LIKE_H100 = {"h200": "h100", "h100-96": "h100"}
 _LIKE_H100_96 = {"h100": "h100-96", "h200": "h100-96"}

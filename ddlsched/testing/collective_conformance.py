@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ddlsched.network.collectives import KINDS, ROUNDS, Collective, Message, Phase, Rank
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import moved_by_ring
 from ddlsched.network.traffic import phases_of
 from ddlsched.testing.conformance_runs import assert_frozen_dataclass
 
@@ -26,7 +26,7 @@ class CollectiveConformance:
         raise NotImplementedError("give the conformance class a make() that returns the algorithm")
 
     def _phases(self, kind: str, ranks: Sequence[Rank], message_bytes: float = _BYTES) -> list[Phase]:
-        message = Message(message_bytes, lambda members: MaxMin().wire_bytes(message_bytes, members))
+        message = Message(message_bytes, lambda members: moved_by_ring(message_bytes, members))
         return phases_of(kind, self.make(), ranks, message, has_inside=True)
 
     def test_is_a_frozen_dataclass(self) -> None:

@@ -15,6 +15,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from scipy.optimize import least_squares
 
 from ddlsched.comparisons.charts.style import PALETTE, in_style, save, shown_figure
-from ddlsched.training.estimate.fitting import Prior
 from ddlsched.training.estimate.hardware import Efficiency, Machine
 from ddlsched.training.estimate.published_rows import PublishedRun, read_published
 
@@ -32,6 +32,15 @@ DATA = HERE.parents[2] / "shared" / "data" / "training_times"
 TOLERANCE = 0.05
 """Log-ratio from which on a row counts linearly."""
 _STEP = 1e-4
+
+
+
+class Prior(NamedTuple):
+    """What a constant is expected to be before any row is read: a value, and how far, as a log-ratio, it may be off."""
+
+    value: float
+    spread: float
+
 
 _DENSE = {
     "matrix": Prior(0.7, 0.2),

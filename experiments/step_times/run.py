@@ -34,7 +34,6 @@ TOLERANCE = 0.05
 _STEP = 1e-4
 
 
-
 class Prior(NamedTuple):
     """What a constant is expected to be before any row is read: a value, and how far, as a log-ratio, it may be off."""
 

@@ -15,14 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmark_tables import Table, say
-from resharding_processes import Measured, made, process_tables, summary, transformer_tensors
+from best_flow import least_busiest_bytes
+from resharding_processes import Measured, process_tables, summary
 
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.content import DIGESTS, content_hashes
-from ddlsched.checkpoints.flow_check import least_busiest_bytes
-from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
-from ddlsched.checkpoints.plan import first_replica_plan, plan
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.parallelism import parse_parallelism
+from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 
 GPT_6_7B = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
@@ -58,7 +56,6 @@ def planning(repeats: int) -> Table:
                     sum(len(tensor.moves) for tensor in found.tensors),
                     found.bytes_by_way["network"] / 1e9,
                     sum(found.lower_bound_bytes.values()) / 1e9,
-                    first_replica_plan(start, end).bytes_by_way["network"] / 1e9,
                     max(sent.values()) / least_busiest_bytes(found)[0],
                 )
             )
@@ -69,32 +66,17 @@ def planning(repeats: int) -> Table:
         "moves",
         "network GB",
         "least GB",
-        "replica 0 GB",
         "busiest host / best flow",
     )
-    note = "To reach: at most 2 s. Replica 0: each rank reads all it needs from data-parallel replica 0."
+    note = "To reach: at most 2 s."
     return Table(
         title="(a) 6.7B parameters, 64 -> 128 GPUs, all of Adam's state", columns=columns, rows=rows, notes=[note]
     )
 
 
-def hashing(folder: Path, gb: float) -> Table:
-    source = folder / "source"
-    collection = made(source, transformer_tensors(gb), Parallelism(tp=2))
-    size = sum(tensor.num_bytes for tensor in collection.tensors)
-    rows = []
-    for digest in DIGESTS:
-        begin_s = time.perf_counter()
-        content_hashes(Reading.at(source), digest)
-        hash_s = time.perf_counter() - begin_s
-        rows.append((digest, size / 1e9, hash_s, size / hash_s / 1e9))
-    columns = ("digest of all tensors", "GB", "time, s", "GB/s")
-    return Table(title="(c) content hashes, warm, imports done", columns=columns, rows=rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["a", "b", "c"], help="one part")
+    parser.add_argument("--only", choices=["a", "b"], help="one part")
     parser.add_argument("--gb", type=float, action="append", help="of a checkpoint; may be given more than once")
     parser.add_argument("--state", choices=["warm", "cold"], help="of the sources in (b); else both")
     parser.add_argument("--repeats", type=int, default=3)
@@ -112,8 +94,6 @@ def main() -> None:
                 for table, found in process_tables(Path(folder), gb, asked.repeats, torch_python, states):
                     print(table, "\n", flush=True)
                     measured.append(found)
-            if asked.only in (None, "c"):
-                print(hashing(Path(folder), gb), "\n")
     if measured:
         print(summary(measured), "\n")
 

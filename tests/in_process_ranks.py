@@ -9,9 +9,9 @@ from collections import defaultdict
 from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
-from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.gate import Gate, GateSettings
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.loop import ChannelRank, run_gate
@@ -20,6 +20,9 @@ from ddlsched.real.testbed.worker import Worker
 from ddlsched.real.wire.channel import Channel
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
+
+MOST_S = 60.0
+"""A run of these tests takes a second or two."""
 
 
 class Exchange:
@@ -140,7 +143,7 @@ def settings(cluster: Cluster, **given: Any) -> GateSettings:
     names = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=99"}
     policies = {kind: resolve(kind, given.pop(kind, name)) for kind, name in names.items()}
     model = resolve("contention", given.pop("contention", "max-min")).bound_to(network)
-    return GateSettings(cluster=cluster, **policies, costs=Costs(model, network), **given)
+    return GateSettings(cluster=cluster, **policies, costs=CommunicationCosts(cluster, network, model), **given)
 
 
 def quick_job(name: str, *, gpus: int = 4, iterations: int = 3, compute_s: float = 0.004, **more: Any) -> Job:
@@ -167,12 +170,24 @@ class Outcome:
 
 
 def run_jobs(jobs: list[Job], given: GateSettings, crew: ThreadCrew) -> Outcome:
-    """Run jobs to their end and let the threads go."""
+    """Run jobs to their end and let the threads go; a run that does not end fails in place of hanging."""
     rows: list[SentRow] = []
     said: list[tuple[int, dict[str, Any]]] = []
     gate = Gate(Workload.of(jobs), given, crew, rows.append)
-    try:
-        run_gate(gate, crew, lambda rank, message: said.append((rank.server, message)))
-    finally:
-        crew.close()
+    raised: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            run_gate(gate, crew, lambda rank, message: said.append((rank.server, message)))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    thread.join(MOST_S)
+    has_ended = not thread.is_alive()
+    crew.close()
+    assert has_ended, f"the run did not end within {MOST_S:g} s"
+    if raised:
+        raise raised[0]
     return Outcome(gate, rows, said)

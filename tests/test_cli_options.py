@@ -16,19 +16,14 @@ import ddlsched
 import ddlsched.comparisons.compare
 import ddlsched.simulation
 from ddlsched.cli.command_class import DROPPED
-from ddlsched.cli.dataclass_options import Given, Panel, option, option_fields, with_options
-from ddlsched.cli.run_options import (
-    ClusterOptions,
-    ElasticOptions,
-    NetworkOptions,
-    OutputOptions,
-    PolicyOptions,
-    SpanOptions,
-)
+from ddlsched.cli.dataclass_options import Given, Panel, option, option_names, with_options
+from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.comparisons.settings import Settings
+from ddlsched.engine.run_options import CLUSTER_OPTIONS, RunOptions
 from ddlsched.errors import InputError
+from ddlsched.options import declared, described
 from ddlsched.plugins.names import KINDS, names
 
 JOBS = (
@@ -42,6 +37,8 @@ def _in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("jobs.csv").write_text(JOBS)
     Path("servers.csv").write_text("servers,gpus,gpu_memory_mb\n2,8,1000\n")
+    Path("kinds.csv").write_text("servers,gpus,gpu_memory_mb,gpu_kind\n2,8,1000,new\n1,8,1000,old\n")
+    Path("t.csv").write_text("model,new,old\nr,2,1\n")
     Path("outages.csv").write_text("server,from_s,to_s\n3,0.5,1.5\n")
 
 
@@ -65,32 +62,30 @@ def arguments_of_the_run(monkeypatch: pytest.MonkeyPatch, *flags: str) -> dict[s
 
 # What is given for each field (nothing for a switch), with the flags that it needs, and where it arrives.
 SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
-    ClusterOptions: {
+    RunOptions: {
         "servers": (["3"], ("cluster", "num_servers"), 3),
         "gpus_per_server": (["2"], ("cluster", "gpus_per_server"), 2),
         "gpu_memory_mb": (["5000"], ("cluster", "gpu_memory_mb"), 5000.0),
         "server_table": (["servers.csv"], ("cluster", "num_gpus"), 16),
         "topology": (["fat-tree:k=4"], ("cluster", "topology"), "fat-tree:k=4"),
         "exclusive": ([], ("cluster", "exclusive"), True),
-    },
-    PolicyOptions: {
+        "throughputs": (["t.csv", "--server-table", "kinds.csv"], ("cluster", "throughputs", "source"), "t.csv"),
+        "reference_kind": (
+            ["new", "--server-table", "kinds.csv", "--throughputs", "t.csv"],
+            ("cluster", "throughputs", "reference_kind"),
+            "new",
+        ),
         "scheduler": (["srsf-2"], ("scheduler",), "srsf-2"),
         "placement": (["first-fit"], ("placement",), "first-fit"),
         "order": (["fifo"], ("order",), "fifo"),
         "communication": (["preemptive"], ("communication",), "preemptive"),
         "interference": (["uniform"], ("interference",), "uniform"),
         "path": (["ecmp"], ("path",), "ecmp"),
-    },
-    ElasticOptions: {
         "allocation": (["malleable"], ("allocation",), "malleable"),
         "rescale_cost": (["restart_s=3", "--allocation", "malleable"], ("rescale_cost",), "restart_s=3"),
         "capacity": (["capacity.csv"], ("capacity",), "capacity.csv"),
-    },
-    NetworkOptions: {
         "contention": (["max-min"], ("contention",), "max-min"),
         "load_per_byte_s": (["1e-9"], ("load_per_byte_s",), 1e-9),
-    },
-    SpanOptions: {
         "seed": (["7"], ("seed",), 7),
         "warmup_s": (["2.5"], ("warmup_s",), 2.5),
         "until_s": (["9"], ("until_s",), 9.0),
@@ -114,15 +109,24 @@ SIMULATE: dict[type, dict[str, tuple[list[str], tuple[str, ...], Any]]] = {
 def at(arguments: dict[str, Any], place: tuple[str, ...]) -> Any:
     """Return what stands at a place: an argument, or an attribute of one; None if it is not passed on."""
     first, *attributes = place
-    value = arguments.get(first)
+    value = ({"cluster": Cluster(), "disturbances": Disturbances()} | arguments).get(first)
     for attribute in attributes:
-        value = getattr(value, attribute)
+        value = getattr(value, attribute, None)
     return value
 
 
 def test_the_fields_are_all_there() -> None:
-    for kind, given in SIMULATE.items():
-        assert set(given) == {field.name for field in fields(kind)}
+    assert set(SIMULATE[Disturbances]) == {field.name for field in fields(Disturbances)}
+    assert set(SIMULATE[RunOptions]) == {name for name, each in declared(RunOptions).items() if each.panel is not None}
+
+
+def test_each_option_is_described_and_has_its_type() -> None:
+    assert list(described(RunOptions)) == list(declared(RunOptions)) == list(RunOptions.__annotations__)
+    parameters = inspect.signature(ddlsched.simulate).parameters
+    assert list(parameters) == ["workload", "cluster", *declared(RunOptions)]
+    assert all(parameters[name].default == each.default for name, each in declared(RunOptions).items())
+    for name, text in described(RunOptions).items():
+        assert f"    {name}\n        {text[:20]}" in str(ddlsched.simulate.__doc__)
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, given in SIMULATE.items() for name in given])
@@ -146,17 +150,15 @@ def test_each_output_is_written() -> None:
 def test_a_run_without_options_has_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = inspect.signature(ddlsched.simulation.simulate).parameters
     got = arguments_of_the_run(monkeypatch)
-    assert (got.pop("cluster"), got.pop("disturbances")) == (Cluster(), Disturbances())
-    assert got.pop("scheduler") == "ada-srsf"  # which None stands for
     assert callable(got.pop("watch"))  # the status line
-    assert got == {name: parameters[name].default for name in got}
+    assert got == {name: parameters[name].default for name in ("seed", "timeline")}
 
 
 COMPARE: dict[str, Any] = {
     "servers": [3, 5],
     "gpus_per_server": 2,
     "gpu_memory_mb": 5000.5,
-    "server_table": [Path("servers.csv")],
+    "server_table": ["servers.csv"],
     "topology": ["star", "fat-tree:k=4"],
     "exclusive": True,
     "contention": ["max-min", "1gbe"],
@@ -199,11 +201,12 @@ def test_each_option_of_compare_reaches_the_settings(name: str, monkeypatch: pyt
 
 def test_a_comparison_has_the_defaults_of_a_run() -> None:
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    shared = [field for kind in (ClusterOptions, NetworkOptions) for field in fields(kind) if field.name in defaults]
-    assert len(shared) == 7
-    for field in shared:
-        default = defaults[field.name]
-        assert default in ([field.default], field.default, [] if field.default is None else ...)
+    shared = [name for name, each in declared(RunOptions).items() if name in defaults and each.panel is not None]
+    assert len(shared) == 9
+    of_cluster = {name: getattr(Cluster, name, None) for name in shared} | {"servers": Cluster.num_servers}
+    for name in shared:
+        default = of_cluster[name] if name in CLUSTER_OPTIONS else declared(RunOptions)[name].default
+        assert defaults[name] in ([default], default, [] if default is None else ...)
 
 
 # ---- Help and dropped flags
@@ -306,6 +309,6 @@ def test_some_fields_several_times_or_only_if_given() -> None:
     panel = Panel("Oven", only=("trays", "heat_s"), several=("trays",), only_given=True, shown={"heat_s": "a while"})
     given, options = bake(panel, "--trays", "4", "--trays", "5")
     assert given.values == {"trays": [4, 5]}
-    assert [field.name for field in option_fields(Oven, panel)] == ["heat_s", "trays"]
+    assert option_names(Oven, panel) == ["heat_s", "trays"]
     assert set(options) & {field.name for field in dataclasses.fields(Oven)} == {"heat_s", "trays"}
     assert [options[name].show_default for name in ("trays", "heat_s")] == ["3", "a while"]

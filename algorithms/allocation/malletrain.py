@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.sharing import check_fields
+from algorithms.allocation.sharing import SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.workload.malleable.job_monitor import JobMonitor
-from ddlsched.workload.malleable.profiled import Profiled
-from ddlsched.workload.malleable.profiling_advisor import Candidate, ProfilingAdvisor
+from ddlsched.ranges import ranged
+from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 __all__ = ["MalleTrain"]
 
@@ -22,15 +21,15 @@ _TICK_S = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class MalleTrain:
+class MalleTrain(SharingPolicy):
     """FreeTrain's allocation by speeds that the Job Profiling Advisor and the Job Monitor have measured.
 
     A job of which nothing is known has one node at most until its turn to be profiled.
 
     Parameters
     ----------
-    lookahead_s, most_jobs, scale_up_s, scale_down_s
-        As of :class:`~algorithms.allocation.count_programme.CountProgramme`.
+    lookahead_s
+        T_fwd, for how long an allocation is thought to last, seconds.
     most_scale
         Sizes ``most_scale``, ..., 2, 1 are profiled.
     hold_s
@@ -41,16 +40,12 @@ class MalleTrain:
     arXiv 2404.15668 (MalleTrain).
     """
 
-    lookahead_s: float = 120.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
+    lookahead_s: float = ranged(120.0, 0.0)
     most_scale: int = 4
-    hold_s: float = 20.0
+    hold_s: float = ranged(20.0, 0.0)
 
     def __post_init__(self) -> None:
-        times = {name: getattr(self, name) for name in ("lookahead_s", "scale_up_s", "scale_down_s", "hold_s")}
-        check_fields("malletrain", self.most_jobs, **times)
+        super().__post_init__()
         self.advisor()
 
     def advisor(self) -> ProfilingAdvisor:
@@ -61,7 +56,9 @@ class MalleTrain:
         """Return what is asked during a run."""
         allocator = CountProgramme(lookahead_s=self.lookahead_s)
         costs = self.scale_up_s, self.scale_down_s
-        return _MalleTrainRun(self.most_jobs, Profiled(allocator, self.advisor(), JobMonitor(warm_up_steps=0), costs))
+        return _MalleTrainRun(
+            self.most_jobs, ProfiledAllocator(allocator, self.advisor(), JobMonitor(warm_up_steps=0), costs)
+        )
 
 
 @dataclass
@@ -69,7 +66,7 @@ class _MalleTrainRun:
     """Passes a run's jobs on to the monitor, as progress messages would."""
 
     most_jobs: int
-    profiled: Profiled
+    profiled: ProfiledAllocator
     steps: dict[int, int] = field(default_factory=dict)
     settles_s: float | None = None
 

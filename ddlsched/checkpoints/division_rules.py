@@ -15,9 +15,10 @@ from typing import TypeAlias
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.shards import dense_layout
-from ddlsched.checkpoints.tensors import Cut, Part, Place
+from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 
-__all__ = ["Chunked", "cuts_by_name", "found_division", "place_by_name"]
+__all__ = ["Chunked", "cuts_by_name", "found_division", "named_tensor", "place_by_name"]
+
 
 Chunked: TypeAlias = tuple[tuple[int, ...], frozenset[Box]]
 """A tensor's shape, and the boxes that its chunks are."""
@@ -68,9 +69,14 @@ def cuts_by_name(name: str, shape: Sequence[int]) -> tuple[Cut, ...]:
     return (_cut(1, shape, 1),) if words & _COLUMNS and len(shape) == 2 else ()
 
 
+def named_tensor(name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor that lies, and is divided, as its name says."""
+    return Tensor(name=name, shape=shape, dtype=dtype, places=place_by_name(name), cuts=cuts_by_name(name, shape))
+
+
 def _cut(dim: int, shape: Sequence[int], parts: int) -> Cut:
     equal = parts > 1 and shape[dim] % parts == 0
-    return Cut(dim=dim, parts=(Part(shape[dim] // parts),) * parts if equal else (), uneven=True)
+    return Cut(dim=dim, parts=(CutPart(shape[dim] // parts),) * parts if equal else (), uneven=True)
 
 
 def found_division(
@@ -144,7 +150,7 @@ def _candidates(shape: Sequence[int], boxes: frozenset[Box], halves: bool) -> It
         yield (_over("tensor", dim),)
         yield _over("tensor", dim), _over("data", dim)
         if halves and shape[dim] % 2 == 0:
-            yield (dataclasses.replace(_over("tensor", dim), parts=(Part(shape[dim] // 2),) * 2),)
+            yield (dataclasses.replace(_over("tensor", dim), parts=(CutPart(shape[dim] // 2),) * 2),)
     if len(dims) == 2:
         yield _over("tensor", dims[1]), _over("data", dims[0])
 

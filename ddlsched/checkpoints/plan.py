@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.collection import Shard, TensorCollection
-from ddlsched.checkpoints.division import Cell, divided
+from ddlsched.checkpoints.division import TensorCell, divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
-__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "first_replica_plan", "plan"]
+__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "plan"]
 
 Way: TypeAlias = Literal["kept", "host", "network", "relayed"]
 """How a rank gets a cell: its device has it; another device of its host has it; another host sends it; another rank of
@@ -45,7 +45,7 @@ class TensorPlan(NamedTuple):
     tensor: Tensor
     old: tuple[Shard, ...]
     new: tuple[Shard, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[TensorCell, ...]
     moves: tuple[Move, ...]
 
     def cell_bytes(self, cell: int) -> int:
@@ -229,7 +229,7 @@ def _ranks(shards: Sequence[Shard], numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({rank for number in numbers for rank in shards[number].ranks}))
 
 
-def _no_replica(tensor: Tensor, cell: Cell, lost: frozenset[int]) -> NoReplicaError:
+def _no_replica(tensor: Tensor, cell: TensorCell, lost: frozenset[int]) -> NoReplicaError:
     ranges = ", ".join(f"{first}:{first + rows}" for first, rows in zip(*cell.box, strict=True))
     who = f"with rank{'s' * (len(lost) > 1)} {', '.join(map(str, sorted(lost)))} lost, " if lost else ""
     return NoReplicaError(f"tensor {tensor.name}: {who}no replica of [{ranges}] is left; expected one at least")
@@ -251,26 +251,3 @@ def _assigned(needs: Sequence[_Need], hosts: Sequence[int], distance: Distance |
         host_bytes[hosts[source]] += need.num_bytes
         rank_bytes[source] += need.num_bytes
         yield need, source
-
-
-def first_replica_plan(old: TensorCollection, new: TensorCollection) -> Plan:
-    """Return the published scheme's plan, for comparison: each rank reads all it needs from data-parallel replica 0.
-
-    Raises
-    ------
-    InputError
-        As :func:`plan`.
-    """
-    bound = plan(old, new).lower_bound_bytes
-    drafts, _ = _drafts(old, new, frozenset())
-    tensors = tuple(draft._replace(moves=tuple(_from_first(draft, old, new))) for draft in drafts)
-    return Plan(old=old, new=new, tensors=tensors, lower_bound_bytes=bound)
-
-
-def _from_first(draft: TensorPlan, old: TensorCollection, new: TensorCollection) -> Iterator[Move]:
-    for index, cell in enumerate(draft.cells):
-        sources = _ranks(draft.old, [holding.shard for holding in cell.old])
-        source = min(sources, key=lambda rank: (old.parallelism.coordinates(rank).data, rank))
-        for target in _ranks(draft.new, [holding.shard for holding in cell.new]):
-            same = old.allocation.hosts[source] == new.allocation.hosts[target]
-            yield Move(index, source, target, "host" if same else "network")

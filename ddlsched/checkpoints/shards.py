@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from ddlsched.checkpoints.tensors import Cut, Part, padded_size
+from ddlsched.checkpoints.tensors import Cut, CutPart, padded_size
 from ddlsched.errors import InputError
 
 __all__ = ["Layout", "Piece", "dense_layout", "flat_layout"]
@@ -30,6 +30,15 @@ class Piece(NamedTuple):
     def num_elements(self) -> int:
         """Elements in the box."""
         return math.prod(self.extent)
+
+    def rows(self, first: int, number: int) -> Piece:
+        """Return some rows of it, the first one counted within it."""
+        start, extent = (self.start[0] + first, *self.start[1:]), (number, *self.extent[1:])
+        return Piece(start, extent, self.offset + first * self.strides[0], self.strides)
+
+    def row(self, number: int) -> Piece:
+        """Return one row of it, of one dimension less."""
+        return Piece(self.start[1:], self.extent[1:], self.offset + number * self.strides[0], self.strides[1:])
 
 
 class Layout(NamedTuple):
@@ -76,14 +85,14 @@ def _cut(runs: list[_Run], cut: Cut, index: int, degree: int) -> list[_Run]:
         runs = [*runs, (_PADDING, padded - size)]
     kept: list[_Run] = []
     begin = 0
-    for part in cut.parts or (Part(padded),):
+    for part in cut.parts or (CutPart(padded),):
         low, high = _share(part, cut, index, degree)
         kept += _rows(runs, begin + low, begin + high)
         begin += part.size
     return kept
 
 
-def _share(part: Part, cut: Cut, index: int, degree: int) -> tuple[int, int]:
+def _share(part: CutPart, cut: Cut, index: int, degree: int) -> tuple[int, int]:
     """Return the first row of a part that a rank holds, and the first behind."""
     size, units = part.size, part.units or part.size
     if cut.uneven:

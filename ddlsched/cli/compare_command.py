@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +14,10 @@ from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice, without_nan
 from ddlsched.cli.reporting import one_line
-from ddlsched.cli.run_options import (
-    COMPARED_FIELDS,
-    ClusterOptions,
-    ElasticOptions,
-    KindOptions,
-    NetworkOptions,
-    PolicyOptions,
-)
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
+from ddlsched.options import declared
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
@@ -32,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 _POLICIES = "Policies"
-_RUNS = "Seeds and clusters"
-_HOW = "How, and results"
-_POLICY_FIELDS = ("scheduler", "placement", "order", "communication")
-_POLICIES_SHOWN = dict.fromkeys(_POLICY_FIELDS, f"{DEFAULT_BUNDLE}'s") | {"scheduler": None}
-_WITH_PATH = (*_POLICY_FIELDS, "path")
+_RUNS = "Run and results"
+_HOW = _RUNS
+_DOORS = ("scheduler", "placement", "order", "communication", "allocation", "path")
+_SEVERAL = (*_DOORS, "servers", "server_table", "topology", "contention")
+_SHOWN = dict.fromkeys(("placement", "order", "communication"), f"{DEFAULT_BUNDLE}'s")
 
 
 @with_options
@@ -52,13 +47,10 @@ def compare(
         ),
     ] = None,
     *,
-    policies: Annotated[
-        Given[PolicyOptions],
-        Panel(_POLICIES, only=_WITH_PATH, several=_WITH_PATH, only_given=True, shown=_POLICIES_SHOWN),
-    ],
-    elastic: Annotated[
-        Given[ElasticOptions],
-        Panel(_POLICIES, only=("allocation",), several=("allocation",), only_given=True),
+    options: Annotated[Given[RunOptions], Panel(without=("seed",), several=_SEVERAL, only_given=True, shown=_SHOWN)],
+    disturbances: Annotated[
+        Given[Disturbances],
+        Panel("What goes wrong (all drawn from the seed)", metavars={"outages": "FILE.csv"}, only_given=True),
     ],
     baseline: Annotated[
         str | None,
@@ -75,22 +67,6 @@ def compare(
             help="How many (20), a range (0-19) or a list (1,5,9).",
             metavar="N",
             show_default="20, which is 1-20",
-            rich_help_panel=_RUNS,
-        ),
-    ] = None,
-    cluster: Annotated[
-        Given[ClusterOptions], Panel(_RUNS, several=("servers", "server_table", "topology"), only_given=True)
-    ],
-    kinds: Annotated[Given[KindOptions], Panel(_RUNS, only_given=True)],
-    network: Annotated[
-        Given[NetworkOptions], Panel(_RUNS, only=("contention",), several=("contention",), only_given=True)
-    ],
-    restarts: Annotated[Given[Disturbances], Panel(_RUNS, only=COMPARED_FIELDS, only_given=True)],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Further argument of ddlsched.simulate, e.g. load_per_byte_s=7.8e-9.",
-            metavar="NAME=VALUE",
             rich_help_panel=_RUNS,
         ),
     ] = None,
@@ -143,9 +119,12 @@ def compare(
 
     A run that fails does not stop the rest; it is reported, and tried again the next time.
     """
-    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(policies.values | elastic.values)}
+    flags: dict[str, Any] = {"workloads": jobs, "policies": _policies(options.values)}
     flags |= {"baseline": baseline, "seeds": seeds, "timeline": timeline}
-    flags |= cluster.values | kinds.values | network.values | {"options": _options(option, restarts.values)}
+    listed = {name for name, option in declared(RunOptions).items() if option.listed}
+    flags |= {name: value for name, value in options.values.items() if name in listed and name not in _DOORS}
+    further = {name: value for name, value in options.values.items() if name not in listed}
+    flags["options"] = further | ({"disturbances": disturbances.values} if disturbances.values else {})
     given = {name: value for name, value in flags.items() if value not in (None, [], {})}
     _refuse_processes(processes)
     from ddlsched.comparisons.compare import carry_out, planned
@@ -161,27 +140,10 @@ def compare(
         raise typer.Exit(1)
 
 
-def _policies(given: dict[str, list[str]]) -> list[Any]:
+def _policies(given: Mapping[str, list[str]]) -> list[Any]:
     """Return each bundle, and the combinations of all else that lists of policies name."""
-    doors = {name: policies for name, policies in given.items() if name != "scheduler" and policies}
+    doors = {name: given[name] for name in _DOORS[1:] if given.get(name)}
     return [*given.get("scheduler", []), *([doors] if doors else [])]
-
-
-def _options(texts: list[str] | None, restarts: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``name=value`` and ``name.part=value`` say, and the flags of what going on costs."""
-    options: dict[str, Any] = {"disturbances": dict(restarts)} if restarts else {}
-    for text in texts or []:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--option {text}: is no option; expected NAME=VALUE, such as load_per_byte_s=7.8e-9")
-        *outer, last = name.strip().split(".")
-        inside = options
-        for part in outer:
-            inside = inside.setdefault(part, {})
-        if not isinstance(inside, dict) or last in inside:
-            raise InputError(f"--option {text}: {name} is given twice; expected once")
-        inside[last] = value.strip()
-    return options
 
 
 def _refuse_processes(processes: int) -> None:
@@ -229,10 +191,10 @@ def _flag(location: Location) -> str:
             return f"--{door}"
         case ("policies", *_):
             return "--scheduler, --placement, --order, --communication, --allocation or --path"
-        case ("options", "disturbances", str(name)) if name in COMPARED_FIELDS:
-            return f"--{name.replace('_', '-')}"
+        case ("options", "disturbances"):
+            return "compare"
         case ("options", *names):
-            return f"--option {'.'.join(map(str, names))}"
+            return f"--{str(names[-1]).replace('_', '-')}"
     return f"--{str(location[0]).replace('_', '-')}"
 
 

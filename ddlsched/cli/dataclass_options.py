@@ -1,13 +1,13 @@
-"""A command's options from the fields of dataclasses: each field's name, type, default and help are said once.
+"""A command's options from what declares them: each option's name, type, default and help are said once.
 
 A command has a parameter for each group of options, such as::
 
     @with_options
-    def simulate(cluster: Annotated[Given[ClusterOptions], Panel("Cluster")]) -> None: ...
+    def simulate(options: Annotated[Given[RunOptions], Panel()]) -> None: ...
 
-which on the command line is an option for each field. Its help is what the field says (:func:`option`) or, where a
-field says nothing, what the class's docstring says of it, up to "; in Python", from where on it is not for the
-command line.
+which on the command line is an option for each field of a dataclass, or key of a ``TypedDict``
+(:mod:`ddlsched.options`). Its help is what a field says (:func:`option`) or else what the class's docstring says of it,
+up to "; in Python", from where on it is not for the command line.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import dataclasses
 import functools
 import inspect
 import math
-import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import typer
 
 from ddlsched.cli.numbers import real, whole
+from ddlsched.options import Option, declared, described, hints_of
 
-__all__ = ["Given", "Panel", "like", "option", "option_fields", "with_options"]
+__all__ = ["Given", "Panel", "like", "option", "option_names", "with_options"]
 
 T = TypeVar("T")
 _PARSERS: dict[type, Callable[[Any], Any]] = {int: whole, float: real}
@@ -39,7 +39,7 @@ class Given(Generic[T]):
     Attributes
     ----------
     kind
-        The dataclass.
+        The dataclass, or the ``TypedDict``.
     values
         By name, those that were given, and the defaults unless they are None.
     """
@@ -59,9 +59,9 @@ class Panel:
     Attributes
     ----------
     title
-        Of the panel; None for the one of all other options.
-    only
-        The fields that are options, by default all.
+        Of the panel; by default the one that the option names, or that of all other options.
+    only, without
+        The fields that are options, by default all; those that are none.
     several
         Those of them that may be given several times.
     only_given
@@ -70,22 +70,23 @@ class Panel:
         What help calls a value, and a default, in place of what the fields say.
     """
 
-    title: str | None
-    only: tuple[str, ...] = ()
-    several: tuple[str, ...] = ()
+    title: str | None = None
+    only: Collection[str] = ()
+    without: Collection[str] = ()
+    several: Collection[str] = ()
     only_given: bool = False
     metavars: Mapping[str, str] = dataclasses.field(default_factory=dict)
     shown: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class _About:
-    """What help says of a field, and its flag where that is not its name."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Field:
+    """An option as the command line has it: ``hint`` is its type, ``about`` its default and what help says beside."""
 
+    name: str
+    hint: Any
     help: str
-    metavar: str | None = None
-    shown: str | None = None
-    flag: str | None = None
+    about: Option
 
 
 def option(
@@ -104,12 +105,13 @@ def option(
     flag
         Where it is not the field's name.
     """
-    return dataclasses.field(default=default, metadata={"about": _About(help_text, metavar, shown, flag)})
+    about = Option(default, metavar=metavar, shown=shown, flag=flag)
+    return dataclasses.field(default=default, metadata={"about": about, "help": help_text})
 
 
 def like(kind: type, name: str) -> Any:
     """Return a dataclass's field with the default and the help of another dataclass's field."""
-    return option(getattr(kind, name), _described(kind).get(name, ""))
+    return option(getattr(kind, name), _for_help(described(kind).get(name, "")))
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -120,12 +122,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         own = [parameter.replace(annotation=hints[name])]
-        parameters += _parameters(*groups[name]) if name in groups else own
+        kind, panel = groups.get(name, (None, Panel()))
+        parameters += own if kind is None else [_parameter(field, panel) for field in _fields(kind, panel)]
 
     @functools.wraps(command)
     def expanded(**values: Any) -> None:
         for name, (kind, panel) in groups.items():
-            fields = {field.name: values.pop(field.name) for field in option_fields(kind, panel)}
+            fields = {each: values.pop(each) for each in option_names(kind, panel)}
             values[name] = Given(kind=kind, values={key: each for key, each in fields.items() if each is not None})
         command(**values)
 
@@ -134,9 +137,29 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def option_fields(kind: Any, panel: Panel) -> list[dataclasses.Field[Any]]:
-    """Return the fields that are options."""
-    return [field for field in dataclasses.fields(kind) if not panel.only or field.name in panel.only]
+def option_names(kind: Any, panel: Panel) -> list[str]:
+    """Return the names of the fields that are options."""
+    return [field.name for field in _fields(kind, panel)]
+
+
+def _fields(kind: Any, panel: Panel) -> list[_Field]:
+    found = _of_dataclass(kind) if dataclasses.is_dataclass(kind) else _of_typed_dict(kind)
+    return [each for each in found if (not panel.only or each.name in panel.only) and each.name not in panel.without]
+
+
+def _of_dataclass(kind: Any) -> Iterator[_Field]:
+    texts, hints = described(kind), typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        about = field.metadata.get("about") or Option(field.default)
+        text = field.metadata.get("help") or _for_help(texts.get(field.name, ""))
+        yield _Field(name=field.name, hint=hints[field.name], help=text, about=about)
+
+
+def _of_typed_dict(kind: Any) -> Iterator[_Field]:
+    texts, hints = described(kind), hints_of(kind)
+    for name, about in declared(kind).items():
+        if about.panel is not None:
+            yield _Field(name=name, hint=hints[name], help=_for_help(texts[name]), about=about)
 
 
 def _group(hint: Any) -> tuple[type, Panel] | None:
@@ -148,26 +171,21 @@ def _group(hint: Any) -> tuple[type, Panel] | None:
     return (typing.get_args(given)[0], panels[0]) if panels else None
 
 
-def _parameters(kind: type, panel: Panel) -> Iterator[inspect.Parameter]:
-    """Return what typer reads of each option."""
-    hints, described = typing.get_type_hints(kind), _described(kind)
-    for field in option_fields(kind, panel):
-        about = field.metadata.get("about") or _About(described.get(field.name, ""))
-        yield _parameter(field, _plain(hints[field.name]), about, panel)
-
-
-def _parameter(field: dataclasses.Field[Any], plain: type, about: _About, panel: Panel) -> inspect.Parameter:
-    several = field.name in panel.several
-    default = None if several or panel.only_given else _default(field.default)
-    shown = panel.shown.get(field.name, about.shown or (_text(field.default) if default is None else None))
-    metavar = panel.metavars.get(field.name, about.metavar or _metavar(field, plain))
+def _parameter(field: _Field, panel: Panel) -> inspect.Parameter:
+    """Return what typer reads of an option."""
+    about, plain, several = field.about, _plain(field.hint), field.name in panel.several
+    default = None if several or panel.only_given else _default(about.default)
+    shown = panel.shown.get(
+        field.name, about.shown or (_text(about.default) if default is None and plain is not bool else None)
+    )
+    metavar = panel.metavars.get(field.name, about.metavar or _metavar(field.name, plain))
     info = typer.Option(
         about.flag or "--" + field.name.replace("_", "-"),
-        help=about.help + (" May be given several times." if several else ""),
+        help=field.help + (" May be given several times." if several else ""),
         metavar=None if plain is bool else metavar,
         parser=_PARSERS.get(plain),
         show_default=True if shown is None else shown,
-        rich_help_panel=panel.title,
+        rich_help_panel=panel.title or about.panel,
     )
     taken: Any = list[plain] if several else plain  # type: ignore[valid-type]
     annotation: Any = Annotated[taken if default is not None else taken | None, info]
@@ -192,17 +210,11 @@ def _text(value: Any) -> str | None:
     return None if plain is None else str(plain)
 
 
-def _metavar(field: dataclasses.Field[Any], plain: type) -> str:
+def _metavar(name: str, plain: type) -> str:
     """Return what help calls a value: a number's unit is the end of its name."""
-    return {int: "N", str: "NAME", Path: "FILE"}.get(plain) or field.name.rpartition("_")[2].upper()
-
-
-def _described(kind: type) -> dict[str, str]:
-    """Return what a class's docstring says of each field, without what it says to those who write Python."""
-    text = inspect.getdoc(kind) or ""
-    entries = re.findall(r"^(\w+)\n((?: {4}.*\n?)+)", text, flags=re.MULTILINE)
-    return {name: _for_help(" ".join(lines.split())) for name, lines in entries}
+    return {int: "N", str: "NAME", Path: "FILE"}.get(plain) or name.rpartition("_")[2].upper()
 
 
 def _for_help(text: str) -> str:
-    return text.partition("; in Python")[0].replace("``", "").removesuffix(".") + "."
+    """Return what the command line says of an option, whose text says further what is so in Python."""
+    return text.partition("; in Python")[0].replace("``", "").removesuffix(".") + "." if text else ""

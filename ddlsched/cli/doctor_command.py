@@ -56,6 +56,7 @@ def checks() -> Iterator[Check]:
     for package in ("ddlsched", "numpy", "pandas", "pyarrow", "numba", "networkx", "ortools", "matplotlib"):
         yield _package(package, _EVERY_RUN, "pip install -e .")
     yield _plug_ins()
+    yield _compiler()
     yield _cache()
     for package, purpose, extra in _EXTRAS:
         yield _package(package, purpose, f"pip install 'ddlsched[{extra}]'")
@@ -111,8 +112,15 @@ def _cache() -> Check:
     return _tried("compiled policies", lambda: str(_cache_folder()), get)
 
 
+def _compiler() -> Check:
+    from ddlsched.engine.native.support import HOW_TO_MEND, why_unsupported
+
+    why = why_unsupported()
+    return Check("compiler", _EVERY_RUN, why is None, why or "numba, of a version that was tested", HOW_TO_MEND)
+
+
 def _cache_folder() -> object:
-    from ddlsched.engine.native.cache import cache_folder
+    from ddlsched.engine.native.kept_files import cache_folder
 
     folder = cache_folder()
     if folder is None:

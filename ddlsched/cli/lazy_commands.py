@@ -16,7 +16,7 @@ from typing import Any, Final
 import typer
 import typer.main
 
-from ddlsched.cli.command_class import Command
+from ddlsched.cli.command_class import Command, TakesPlainly
 from ddlsched.cli.failures import ReportingGroup
 
 __all__ = ["LazyCommands"]
@@ -37,7 +37,7 @@ _HEADINGS: Final = {"train": "Train", "real": "Run for real", "checkpoints": "Ch
 """By the last word of a group of entry points, in the order of the help."""
 
 
-class LazyCommands(ReportingGroup):
+class LazyCommands(TakesPlainly, ReportingGroup):
     """The group of all commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:

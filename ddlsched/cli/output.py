@@ -88,6 +88,8 @@ def without_nan(numbers: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def status(text: str) -> AbstractContextManager[Any]:
     """Show on a terminal's stderr that something goes on."""
+    if not sys.stderr.isatty():
+        return nullcontext()
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.ineffective_flags import refuse_ineffective
-from ddlsched.cli.output import emit, notice, run_status
-from ddlsched.cli.run_options import (
-    ClusterOptions,
-    ElasticOptions,
-    KindOptions,
-    NetworkOptions,
-    OutputOptions,
-    PolicyOptions,
-    SpanOptions,
-)
-from ddlsched.cli.simulate_output import metrics_json, metrics_table, remarks, setting, write_files, write_run
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
+from ddlsched.cli.output import emit, notice, run_status, without_nan
+from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
+from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError, UnknownNameError
-from ddlsched.io.files import refuse_unwritable
+from ddlsched.io.files import refuse_unwritable, replacing
+from ddlsched.io.reading import MOST_BYTES
+from ddlsched.options import filled
+from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 
 if TYPE_CHECKING:
+    from ddlsched.results.result import Result
     from ddlsched.workload.job import Workload
 
 __all__ = ["simulate"]
+
+_POLICIES = ("placement", "order", "communication", "allocation", "path", "interference")
+"""Options that name a policy or a model of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What a run writes and prints."""
+
+    jobs_out: Path | None = option(
+        None,
+        "Write each job's job_id, start_s, finish_s, jct_s, exact to the nanosecond, as CSV (empty where the run was "
+        "cut off before).",
+        metavar="FILE.csv",
+    )
+    run_out: Path | None = option(
+        None,
+        "Write the run's file, which 'ddlsched explain' reads: its jobs with all metrics, the workload, and the flags.",
+        metavar="FILE.parquet",
+    )
+    timeline: Path | None = option(
+        None, "Write tasks and transfers as a trace for https://ui.perfetto.dev.", metavar="FILE.json"
+    )
+    timeline_window: str | None = option(
+        None, "Only this part of the timeline, seconds, e.g. 100:160.", metavar="FROM:TO", shown="all"
+    )
+    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
 
 
 @with_options
@@ -42,15 +70,11 @@ def simulate(
             "microsoft-160:scale=0.01 or gen.py:function:parameter=1.",
         ),
     ],
-    cluster: Annotated[Given[ClusterOptions], Panel("Cluster")],
-    kinds: Annotated[Given[KindOptions], Panel("Cluster")],
-    policies: Annotated[Given[PolicyOptions], Panel("Policies")],
-    elastic: Annotated[Given[ElasticOptions], Panel("Elastic jobs, and servers that come and go")],
-    network: Annotated[Given[NetworkOptions], Panel("Network")],
+    options: Annotated[Given[RunOptions], Panel(only_given=True)],
     disturbances: Annotated[
-        Given[Disturbances], Panel("What goes wrong (all drawn from --seed)", metavars={"outages": "FILE.csv"})
+        Given[Disturbances],
+        Panel("What goes wrong (all drawn from --seed)", metavars={"outages": "FILE.csv"}, only_given=True),
     ],
-    span: Annotated[Given[SpanOptions], Panel("Run and results")],
     output: Annotated[Given[OutputOptions], Panel("Run and results")],
 ) -> None:
     """Simulate the jobs of a workload to the end and print the metrics.
@@ -62,27 +86,25 @@ def simulate(
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
     refuse_ineffective(context)
+    if out.run_out is not None and out.run_out.suffix == ".csv":
+        raise InputError(f"--run-out {out.run_out}: is written as Parquet; expected FILE.parquet (CSV is --jobs-out)")
     _refuse_outputs(jobs, {"--jobs-out": out.jobs_out, "--run-out": out.run_out, "--timeline": out.timeline})
-    from ddlsched.comparisons.sweeps.run import Run
     from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run
 
-    options: dict[str, Any] = {
-        "cluster": kinds.made().applied_to(cluster.made().cluster()),
-        "disturbances": disturbances.made(),
-    }
-    options |= policies.values | elastic.values | network.values | span.values
-    seed = options.pop("seed")
+    given = run_arguments(options.values, disturbances.values)
+    seed = given.pop("seed", 0)
     workload = _made_or_read(jobs, seed)
     if remark := long_run_remark(workload.task_ends):
         notice(remark)
-    with run_status(f"simulating {len(workload)} jobs on {options['cluster'].num_gpus} GPUs") as watch:
-        result = run(workload, seed=seed, timeline=window, watch=watch, **options)
+    gpus = given.get("cluster", Cluster()).num_gpus
+    with run_status(f"simulating {len(workload)} jobs on {gpus} GPUs") as watch:
+        result = run(workload, seed=seed, timeline=window, watch=watch, **given)
     if out.run_out is not None:
-        write_run(result, Run(labels={}, workload=jobs, seed=seed, options=options), out.run_out)
-    write_files(result, out.jobs_out, out.timeline)
-    emit(metrics_json(result) if out.as_json else metrics_table(result, setting(options)))
-    for line in remarks(result) if out.as_json else ():
+        _write_run(result, jobs, seed, given, out.run_out)
+    _write_files(result, out.jobs_out, out.timeline)
+    emit(_metrics_json(result) if out.as_json else _metrics_table(result, _setting(result, given)))
+    for line in _remarks(result) if out.as_json else ():
         notice(line)
 
 
@@ -124,3 +146,125 @@ def _made_or_read(jobs: str, seed: int) -> Workload:
         if ":" in jobs or nearest_generators(jobs):
             raise
         return read_workload(jobs)
+
+
+def _metrics_json(result: Result) -> str:
+    """Return the metrics as JSON, which has no NaN: null where no counted job finished."""
+    return json.dumps(without_nan(result.summary() | _used(result)), indent=2) + "\n"
+
+
+def _used(result: Result) -> dict[str, float]:
+    """Return how often doors were used, of those that were."""
+    from ddlsched.results.door_counts import door_counts
+
+    return {name: count for name, count in door_counts(result).items() if count}
+
+
+def _write_files(result: Result, jobs_out: Path | None, timeline: Path | None) -> None:
+    """Write the times of the jobs and the timeline where they are asked for."""
+    if jobs_out is not None:
+        with replacing(jobs_out, "--jobs-out") as file:
+            _write_jobs(result, file)
+        notice(f"wrote the times of {len(result.workload)} jobs to {jobs_out}")
+    if timeline is not None:
+        from ddlsched.results.timeline import write_timeline
+
+        write_timeline(result, timeline)
+        notice(f"wrote the timeline to {timeline}")
+
+
+def _write_run(result: Result, workload: str, seed: int, options: Mapping[str, Any], path: Path) -> None:
+    """Write the file of a run, as a sweep keeps it."""
+    from ddlsched.comparisons.sweeps.fingerprint import describe
+    from ddlsched.comparisons.sweeps.run import Run
+    from ddlsched.comparisons.sweeps.stored_runs import run_bytes
+
+    run = Run(labels={}, workload=workload, seed=seed, options=options)
+    with replacing(path, "--run-out") as file:
+        file.write_bytes(run_bytes(result, describe(run.inputs, set()), {}, _kept(Path(workload))))
+    notice(f"wrote the run to {path}")
+
+
+def _kept(workload: Path) -> Path | None:
+    """Return the workload's file if the run's file can hold it: no pipe, and not too large to be read back."""
+    return workload if workload.is_file() and workload.stat().st_size <= MOST_BYTES else None
+
+
+def _write_jobs(result: Result, path: Path) -> None:
+    import numpy as np
+
+    records = result.finished.state.jobs
+    jct_ns = np.where(records.finish_ns >= 0, records.finish_ns - records.arrival_ns, -1)
+    times_ns = (records.start_ns, records.finish_ns, jct_ns)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["job_id", "start_s", "finish_s", "jct_s"])
+        for job, *times in zip(result.workload, *(column.tolist() for column in times_ns), strict=True):
+            writer.writerow([job.job_id, *map(_exact_s, times)])
+
+
+def _exact_s(time_ns: int) -> str:
+    if time_ns < 0:
+        return ""
+    # A float of seconds would lose nanoseconds beyond 104 days.
+    return f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
+
+
+def _setting(result: Result, given: Mapping[str, Any]) -> str:
+    """Return by which policies and over which network jobs ran, of the arguments of ``ddlsched.simulate``."""
+    from ddlsched.plugins.names import resolve_bundle
+
+    all_given = filled(RunOptions, given)
+    doors = resolve_bundle(all_given["scheduler"] or DEFAULT_BUNDLE)
+    further = {name: all_given[name] for name in _POLICIES if all_given[name] is not None}
+    policies = " + ".join((doors | further).values())
+    return f"Policies: {policies}. Network: {result.cluster.topology}, {all_given['contention']} contention."
+
+
+def _metrics_table(result: Result, ran: str) -> str:
+    """Return the metrics for a reader; ``ran`` is a line under them."""
+    title = f"{len(result.workload)} jobs on {result.cluster.num_gpus} GPUs"
+    if left_out := result.num_left_out:
+        title += f", {left_out} not counted (warm-up, or the end of a stream)"
+    if later := result.num_future:
+        title += f", {later} not counted (arrive later)"
+    rows = _rows(result.summary(), _used(result))
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    table = [f" {name:<{names}}  {value:>{values}}  {unit}".rstrip() for name, value, unit in rows]
+    styled = typer.style(title, bold=True) if sys.stdout.isatty() else title
+    return "".join(f"{line}\n" for line in [styled, *table, ran, *_remarks(result)])
+
+
+def _remarks(result: Result) -> list[str]:
+    """Return what is to be known of the figures, a line each."""
+    from ddlsched.network.card_remark import card_remark
+
+    most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
+    shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
+    return [*([shared] if most > 1 else []), *([remark] if remark else [])]
+
+
+def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, str, str]]:
+    from ddlsched.results.door_counts import COUNTS
+
+    unfinished, restarts = summary["unfinished_jobs"], summary["restarts"]
+    cut = [("finished jobs", f"{summary['jobs'] - unfinished:,}", ""), ("unfinished jobs", f"{unfinished:,}", "")]
+    apart = (cut if unfinished else []) + ([("restarts", f"{restarts:,}", "")] if restarts else [])
+    return [
+        ("average JCT", f"{summary['average_jct_s']:.3f}", "s"),
+        ("median JCT", f"{summary['median_jct_s']:.3f}", "s"),
+        ("95th percentile JCT", f"{summary['p95_jct_s']:.3f}", "s"),
+        ("makespan", f"{summary['makespan_s']:.3f}", "s"),
+        ("GPU utilisation", f"{100 * summary['gpu_utilisation']:.1f}", "%"),
+        *apart,
+        *(_count(COUNTS[name], count) for name, count in used.items()),
+        ("events", f"{summary['events']:,}", ""),
+        ("wall time of the engine", f"{summary['engine_s']:.3f}", "s"),
+    ]
+
+
+def _count(label: str, count: float) -> tuple[str, str, str]:
+    """Return the row of how often a door was used; a label of bytes ends with their unit."""
+    name = label.removesuffix(" (GB)")
+    shown = name[:1].lower() + name[1:]
+    return (shown, f"{count / 1e9:,.3f}", "GB") if label.endswith("(GB)") else (shown, f"{count:,}", "")

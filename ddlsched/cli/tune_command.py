@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.ineffective_flags import refuse_ineffective
 from ddlsched.cli.numbers import whole
 from ddlsched.cli.output import emit, notice
-from ddlsched.cli.run_options import (
-    ClusterOptions,
-    ElasticOptions,
-    KindOptions,
-    NetworkOptions,
-    PolicyOptions,
-    SpanOptions,
-)
+from ddlsched.cli.run_arguments import refuse_ineffective, run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _RUNS = "The runs"
+_TUNED = ("placement", "order", "communication", "allocation", "path")
 
 
 @with_options
@@ -38,19 +32,10 @@ def tune(
         str,
         typer.Argument(metavar="JOBS", help="A generator whose jobs the seed makes, e.g. microsoft-160:scale=0.01."),
     ],
-    placement: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
-    order: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
-    communication: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
-    allocation: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
-    path: Annotated[str | None, typer.Option(help="Policy to tune.", metavar="NAME")] = None,
     *,
-    cluster: Annotated[Given[ClusterOptions], Panel(_RUNS, only_given=True)],
-    kinds: Annotated[Given[KindOptions], Panel(_RUNS, only_given=True)],
-    network: Annotated[Given[NetworkOptions], Panel(_RUNS, only_given=True)],
-    sharing: Annotated[Given[PolicyOptions], Panel(_RUNS, only=("interference",), only_given=True)],
-    elastic: Annotated[Given[ElasticOptions], Panel(_RUNS, only=("rescale_cost", "capacity"), only_given=True)],
+    tuned: Annotated[Given[RunOptions], Panel("Policies to tune", only=_TUNED, shown=dict.fromkeys(_TUNED, "none"))],
+    options: Annotated[Given[RunOptions], Panel(_RUNS, without=(*_TUNED, "scheduler", "seed"), only_given=True)],
     disturbances: Annotated[Given[Disturbances], Panel(_RUNS, metavars={"outages": "FILE.csv"}, only_given=True)],
-    span: Annotated[Given[SpanOptions], Panel(_RUNS, only=("warmup_s", "until_s", "steady"), only_given=True)],
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,27 +68,20 @@ def tune(
     from ddlsched.io.progress import progress_bar
 
     refuse_ineffective(context)
-    given = {"placement": placement, "order": order, "communication": communication, "allocation": allocation}
-    policies = {door: text for door, text in (given | {"path": path}).items() if text is not None}
-    if not policies:
+    if not tuned.values:
         raise InputError(
             "there is no policy to tune; expected --placement, --order, --communication, --allocation or --path"
         )
-    options = network.values | sharing.values | elastic.values | span.values
-    if cluster.values or kinds.values:
-        options["cluster"] = kinds.made().applied_to(cluster.made().cluster())
-    if disturbances.values:
-        options["disturbances"] = disturbances.made()
     with progress_bar("trials") as tell:
         found = search(
             workload,
-            policies,
+            tuned.values,
             ranges=vary or (),
             metric=metric,
             trials=trials,
             seeds=seeds_of(seeds, "--seeds"),
             held_out=seeds_of(held_out, "--held-out"),
-            options=options,
+            options=run_arguments(options.values, disturbances.values),
             folder=out,
             processes=processes,
             watch=lambda done, total: tell(done, total, None),

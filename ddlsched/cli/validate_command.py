@@ -15,8 +15,9 @@ import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, with_options
 from ddlsched.cli.output import emit
-from ddlsched.cli.run_options import RESTART_FIELDS, ClusterOptions, KindOptions
+from ddlsched.cli.run_arguments import run_arguments
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.reading import opened
 from ddlsched.io.tables import cell_whole, csv_rows
@@ -34,6 +35,7 @@ _KINDS = (
     "Kineto's .json; also .gz)"
 )
 _LONGEST_HEADER = 65_536
+_CLUSTER = ("server_table", "topology", "throughputs", "reference_kind")
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,8 @@ class _Beside:
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"What to check: {_KINDS}.", readable=False)],
     *,
-    cluster: Annotated[Given[ClusterOptions], Panel(None, only=("server_table", "topology"), only_given=True)],
-    kinds: Annotated[Given[KindOptions], Panel(None, only_given=True)],
-    restarts: Annotated[Given[Disturbances], Panel(None, only=RESTART_FIELDS, only_given=True)],
+    cluster: Annotated[Given[RunOptions], Panel(only=_CLUSTER, only_given=True)],
+    restarts: Annotated[Given[Disturbances], Panel(only=("restart_s", "state_mb"), only_given=True)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what is in the file as one JSON object.")] = False,
 ) -> None:
     """Check an input file and say what is in it, or what is wrong and where.
@@ -68,9 +69,8 @@ def validate(
     With --topology also the links and the paths between servers, with --throughputs also the speeds on kinds of GPUs,
     with --restart-s or --state-mb also what going on elsewhere takes.
     """
-    network = "topology" in cluster.values
-    told = kinds.made().applied_to(cluster.made().cluster()) if cluster.values or kinds.values else None
-    beside = _Beside(told, network, restarts.made() if restarts.values else None)
+    told = run_arguments(cluster.values, {}).get("cluster")
+    beside = _Beside(told, "topology" in cluster.values, restarts.made() if restarts.values else None)
     other = next((room for room in _other_rooms() if room.recognises(file)), None)
     kind = _kind(file) if other is None else str(other.KIND)
     found = _READERS[kind](file, beside) if other is None else other.found(file)
@@ -150,7 +150,7 @@ def _quantiles(values: Any) -> list[float]:
 
 def _servers(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cli.validate_doors import network_summary
-    from ddlsched.cluster.server_tables import read_cluster
+    from ddlsched.cluster.cluster_files import read_cluster
 
     cluster = read_cluster(path, topology=beside.usual.topology)
     counts: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def _servers(path: Path, beside: _Beside) -> dict[str, Any]:
 
 def _throughputs(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cli.validate_doors import throughput_summary
-    from ddlsched.cluster.throughput_tables import read_throughputs
+    from ddlsched.cluster.cluster_files import read_throughputs
 
     return throughput_summary(read_throughputs(path), beside.cluster)
 

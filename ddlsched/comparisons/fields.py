@@ -5,8 +5,6 @@ A check raises :class:`~ddlsched.errors.InputError`, which pydantic reports with
 
 from __future__ import annotations
 
-import inspect
-import typing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import read_throughputs
+from ddlsched.cluster.cluster_files import read_cluster, read_throughputs
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located
+from ddlsched.options import declared, hints_of
 from ddlsched.plugins.names import Kind, resolve, resolve_bundle
-from ddlsched.simulation import simulate
 from ddlsched.workload.workload_specs import workload_of
 
 __all__ = [
@@ -169,22 +167,20 @@ def _window(given: Any) -> tuple[float, float] | None:
 Window = Annotated[tuple[float, float] | None, BeforeValidator(_window)]
 """A pair; or a text such as ``100:160``."""
 
-_CLUSTER = {"servers", "gpus_per_server", "gpu_memory_mb", "server_table", "topology", "exclusive"}
-_CLUSTER |= {"throughputs", "reference_kind"}
-GIVEN_OTHERWISE = {*DOORS, *FURTHER_DOORS, *_CLUSTER, "scheduler", "contention", "seed", "timeline", "watch"}
+GIVEN_OTHERWISE = {name for name, option in declared(RunOptions).items() if option.listed}
+"""What is no option that all runs of a comparison share, but a field of its own, or of a policy."""
 
 if TYPE_CHECKING:
     Options: TypeAlias = BaseModel
 else:
-    _HINTS = typing.get_type_hints(simulate)
     _PLUGINS = {"interference": Annotated[Any, Plugin("interference")] | None}
     Options = create_model(
         "Options",
         __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True),
         **{
-            name: (_PLUGINS.get(name, _HINTS[name]), parameter.default)
-            for name, parameter in inspect.signature(simulate).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY and name not in GIVEN_OTHERWISE
+            name: (_PLUGINS.get(name, hints_of(RunOptions)[name]), option.default)
+            for name, option in declared(RunOptions).items()
+            if name not in GIVEN_OTHERWISE
         },
     )
-"""The further arguments of :func:`ddlsched.simulate`, whichever it has."""
+"""The further options of :class:`ddlsched.engine.run_options.RunOptions`."""

@@ -17,15 +17,16 @@ import numpy as np
 import yaml
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import DdlschedError, InputError, guarded
 from ddlsched.io.tables import located
 from ddlsched.network.card_remark import card_remark
 from ddlsched.network.topology import Network
+from ddlsched.options import declared
 from ddlsched.plugins.defaults import DEFAULT_CONTENTION
 from ddlsched.plugins.names import Kind, resolve
 from ddlsched.simulation import simulate
@@ -34,14 +35,11 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
 
-__all__ = ["Place", "Plan"]
-
-_WITHOUT_CHANCE = {"capacity", "interference", "load_per_byte_s", "rescale_cost", "steady", "until_s", "warmup_s"}
-"""Arguments of ``simulate`` that draw no random numbers; any other is taken to, but for disturbances, which say so."""
+__all__ = ["ComparedCluster", "ComparisonPlan"]
 
 
 @dataclass(frozen=True)
-class Place:
+class ComparedCluster:
     """A cluster, what its servers are called, and the contention on its links."""
 
     name: str
@@ -59,7 +57,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Everything that is compared, by what tables call it."""
 
     settings: Settings
@@ -78,11 +76,13 @@ class Plan:
         return {stem if stem in once else text: text for text, stem in stems.items()}
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ComparedCluster]:
         """The clusters, each with each contention model."""
         settings = self.settings
         choices = product(self._servers.items(), settings.topology, settings.contention)
-        places = [Place(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices]
+        places = [
+            ComparedCluster(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices
+        ]
         return {str(place): place for place in places}
 
     @cached_property
@@ -145,7 +145,8 @@ class Plan:
         """Return of each policy whether its runs on a workload differ from seed to seed."""
         given = self.settings.given_options
         disturbances = given.get("disturbances") or Disturbances()
-        drawn = disturbances.draws or bool(given.keys() - _WITHOUT_CHANCE - {"disturbances"})
+        may_draw = {name for name, option in declared(RunOptions).items() if option.draws}
+        drawn = disturbances.draws or bool(given.keys() & may_draw - {"disturbances"})
         jobs_differ = drawn or draws_from_seed(self.workloads[workload])
         return {policy: jobs_differ or draws for policy, draws in self._draws.items()}
 
@@ -233,7 +234,7 @@ def _job_of_a_second(cluster: Cluster) -> Job:
     )
 
 
-def _refusal(workload: Workload, place: Place, options: Mapping[str, Any]) -> InputError | None:
+def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, Any]) -> InputError | None:
     """Return why a run is refused, if it is; a plug-in's own fault is for the runs that it has to show."""
     try:
         simulate(workload, place.cluster, contention=place.contention, **options)
@@ -248,7 +249,7 @@ def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
     return {door: text_of(plugin) for door, plugin in doors.items()}
 
 
-def _described_place(place: Place) -> dict[str, Any]:
+def _described_place(place: ComparedCluster) -> dict[str, Any]:
     cluster, network = place.cluster, _network_of(place.cluster)
     inside = None if network is None else network.inside
     return {
@@ -282,7 +283,7 @@ def _network_of(cluster: Cluster) -> Network | None:
     return None
 
 
-def _remark(place: Place, network: Network) -> str | None:
+def _remark(place: ComparedCluster, network: Network) -> str | None:
     """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
         model = resolve("contention", place.contention)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
+from ddlsched.engine.decisions.checked_policies import communication_form
+from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.field_values import Communication, Contention, Door
 from ddlsched.engine.records.layout import Records
 from ddlsched.errors import PluginError, label
@@ -20,10 +21,9 @@ from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, promises
 
-__all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
+__all__ = ["DOORS", "Kind", "PolicyForms"]
 
 Kind = Literal["order", "communication", "contention", "path"]
-_NOTHING_IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 DOORS: dict[Door, Kind] = {
     Door.ORDER: "order",
@@ -33,17 +33,8 @@ DOORS: dict[Door, Kind] = {
 }
 
 
-def communication_form(policy: Any) -> str | None:
-    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has: that of the nearest class, or None."""
-    for kind in type(policy).__mro__:
-        for form in ("select", "transfer_key", "admit"):
-            if callable(vars(kind).get(form)):
-                return form
-    return next((form for form in ("select", "transfer_key", "admit") if hasattr(policy, form)), None)
-
-
 @dataclass(frozen=True)
-class Form:
+class PolicyForm:
     """A policy's compiled methods by name, none if it is asked in Python, and the record of its fields."""
 
     policy: Any
@@ -116,12 +107,12 @@ class PolicyForms:
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
-        self.path = Form(path) if path is None else self._form("path", path, ("path",), in_python)
+        self.path = PolicyForm(path) if path is None else self._form("path", path, ("path",), in_python)
 
-    def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
+    def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> PolicyForm:
         wanted = getattr(type(policy), "compiled", None)
-        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or _NOTHING_IS_COMPILED:
-            return Form(policy)
+        if kind in in_python or wanted is False or methods[0] in ("select", "rates") or runs_in_python():
+            return PolicyForm(policy)
         try:
             if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):
                 raise CannotCompileError(
@@ -136,8 +127,8 @@ class PolicyForms:
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_in_python(kind, policy, str(reason))
-            return Form(policy)
-        return Form(policy, compiled, next(iter(compiled.values())).fields.record())
+            return PolicyForm(policy)
+        return PolicyForm(policy, compiled, next(iter(compiled.values())).fields.record())
 
     @property
     def all_compiled(self) -> bool:
@@ -178,7 +169,7 @@ class PolicyForms:
             Something else has changed it, which Python would have seen.
         """
         for kind in DOORS.values():
-            form: Form = getattr(self, kind)
+            form: PolicyForm = getattr(self, kind)
             for method in form.methods.values():
                 if name := method.changed(form.policy):
                     raise PluginError(
@@ -186,12 +177,12 @@ class PolicyForms:
                         "method that reads it; write compiled = False into the class"
                     )
 
-    def of(self, door: Door) -> Form:
+    def of(self, door: Door) -> PolicyForm:
         """Return the form of what is asked through a door."""
-        form: Form = getattr(self, DOORS[door])
+        form: PolicyForm = getattr(self, DOORS[door])
         return form
 
-    def _forms(self) -> Iterator[Form]:
+    def _forms(self) -> Iterator[PolicyForm]:
         yield from (self.order, self.communication, self.contention)
 
     def write(self, run: Records) -> None:
@@ -270,7 +261,7 @@ class PolicyForms:
         return all(_repeats(form) for form in keys)
 
 
-def _repeats(form: Form) -> bool:
+def _repeats(form: PolicyForm) -> bool:
     """Return whether a key is the same in every period, or changes by the same amount."""
     if form.reads & CLOCK:
         return False

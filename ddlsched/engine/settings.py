@@ -9,8 +9,8 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
-from ddlsched.engine.outcome import Span, Window
-from ddlsched.engine.run_progress import RunWatcher
+from ddlsched.engine.outcome import CountedSpan, Window
+from ddlsched.engine.run_options import RunOptions
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network
 from ddlsched.workload.rescale import RescaleCost
@@ -20,7 +20,7 @@ __all__ = ["RunSettings"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Instances, not names; ``contention`` is bound to ``network``."""
+    """Instances, not names; ``contention`` is bound to ``network``, ``options`` are all, as they were given."""
 
     cluster: Cluster
     network: Network
@@ -32,10 +32,8 @@ class RunSettings:
     rescale_cost: RescaleCost
     contention: ContentionModel
     interference: InterferenceModel | None
-    load_per_byte_s: float | None
     disturbances: Disturbances
     capacity: CapacityTrace | None
-    seed: int
-    span: Span
+    span: CountedSpan
     window: Window | None
-    watch: RunWatcher | None = None
+    options: RunOptions

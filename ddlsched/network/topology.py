@@ -7,8 +7,7 @@ Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in e
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
@@ -77,6 +76,9 @@ class Topology(Protocol):
     One that states the inside of its servers has an attribute ``inside``, an :class:`~ddlsched.network.inside.Inside`
     or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
     (server, card).
+
+    One that has ``cables(num_servers)``, the :class:`~ddlsched.network.cables.Cables` of its graph, is given these in
+    place of the graph.
     """
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
@@ -157,7 +159,8 @@ class Network:
         self._name = type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
         """What is known of the inside of servers."""
-        self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
+        graph = getattr(topology, "cables", topology.graph)
+        self._graph = guarded(f"topology {self._name}: graph", lambda: graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
@@ -175,7 +178,7 @@ class Network:
         for server, bytes_per_s in (nic_bytes_per_s or {}).items():
             for number in range(server * self.cards, (server + 1) * self.cards):
                 nics[number] = (nics[number][0], bytes_per_s)
-                self._graph.edges[nodes[number], nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
+                self._graph.adj[nodes[number]][nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
         self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
@@ -252,7 +255,7 @@ class Network:
             if cable not in self._numbers:
                 raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
         links = tuple(self._numbers[cable] for cable in cables[1:-1])
-        return Path(links, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
+        return Path(links, sum(self._graph.adj[a][b]["latency_s"] for a, b in cables))
 
     def route(self, source: Node, target: Node) -> Path:
         """Return the topology's own route from one server, or network card, to another."""
@@ -323,25 +326,6 @@ class Network:
             path = guarded(what, lambda: self.route(self.node(source), self.node(target)))
             self._own_ways[source, target] = path
         return self._own_ways[source, target]
-
-    def carry(
-        self, hops: Mapping[tuple[Card, Card], float], way: Callable[[Card, Card], Path]
-    ) -> tuple[dict[int, float], float]:
-        """Return the bytes on each link of what goes from card to card, and the latency of the slowest hop, seconds.
-
-        Of what a card sends and what it gets, the more counts on it. ``way`` says which path each hop takes.
-        """
-        out: dict[int, float] = defaultdict(float)
-        into: dict[int, float] = defaultdict(float)
-        slowest_hop_s = 0.0
-        for (source, target), sent_bytes in hops.items():
-            path = way(source, target)
-            slowest_hop_s = max(slowest_hop_s, path.latency_s)
-            out[source[0] * self.cards + source[1]] += sent_bytes
-            into[target[0] * self.cards + target[1]] += sent_bytes
-            for link in path.links:
-                out[link] += sent_bytes
-        return {link: max(out[link], into[link]) for link in sorted({*out, *into})}, slowest_hop_s
 
 
 def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:

@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
-``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.collective``, ``ddlsched.contention``, ``ddlsched.interference``,
+``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
 
+Made = TypeVar("Made")
 Kind: TypeAlias = Literal[
     "placement",
     "order",
     "communication",
     "allocation",
     "path",
+    "collective",
     "contention",
     "interference",
     "topology",
@@ -50,8 +52,13 @@ def names(kind: Kind) -> list[str]:
 
 @lru_cache
 def _registered(kind: Kind) -> dict[str, EntryPoint]:
-    """Return the entry points of a kind; reading those of all packages takes longer than many a run."""
-    return {point.name: point for point in entry_points(group=f"ddlsched.{kind}")}
+    return {point.name: point for point in _all_entry_points().select(group=f"ddlsched.{kind}")}
+
+
+@lru_cache
+def _all_entry_points() -> Any:
+    """Return those of all packages, which take longer to read than many a run."""
+    return entry_points()
 
 
 def resolve(kind: Kind, given: object) -> Any:
@@ -128,6 +135,18 @@ def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
     return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
 
 
+def made_by(kind: Kind, name: str) -> tuple[Callable[..., Any], dict[str, inspect.Parameter]]:
+    """Return the class or function of a registered name, or of one in a file, and its parameters.
+
+    Raises
+    ------
+    UnknownNameError, InputError, PluginError
+        As :func:`resolve`.
+    """
+    function, label, _ = _find(kind, name)
+    return function, _parameters(f"{kind} {label}", function)
+
+
 def _elsewhere(kind: Kind, name: str) -> str:
     """Return under which other flags a name is known: somebody who writes ``--scheduler tiresias`` means an order."""
     others = [other for other in KINDS if other not in (kind, "workload") and name in _registered(other)]
@@ -159,12 +178,12 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "path": ("path",),
+    "collective": ("kinds", "phases"),
     "contention": (
         "alone_per_byte_s",
         "penalty_per_byte_s",
         "latency_s",
         "bound_to",
-        "wire_bytes",
         "link_rate or weight or rates",
     ),
     "interference": ("penalty_share",),
@@ -188,9 +207,9 @@ def _has(plugin: object, name: str) -> bool:
 
 
 def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
-    if ".py:" in given:
-        file, _, rest = given.partition(".py:")
-        class_name, _, parameters = rest.partition(":")
+    if ".py:" in given or given.endswith(".py"):
+        file, _, rest = given.partition(".py")
+        class_name, _, parameters = rest.removeprefix(":").partition(":")
         return class_in_file(Path(file + ".py"), class_name), class_name, parameters
     name, _, parameters = given.partition(":")
     point = _registered(kind).get(name)
@@ -219,6 +238,17 @@ def _parse_parameters(where: str, known: dict[str, inspect.Parameter], text: str
         if parameter.default is parameter.empty and name not in values:
             raise InputError(f"{where}: parameter {name} is missing; expected {label}:{name}=VALUE")
     return values
+
+
+def made_of_text(where: str, maker: Callable[..., Made], text: str) -> Made:
+    """Return what a class makes of the parameters in a text such as ``mean_life_s=7200,seed=1``.
+
+    Raises
+    ------
+    UnknownNameError, InputError
+        No such parameter, or a value that cannot be used; ``where`` says whose it is.
+    """
+    return maker(**_parse_parameters(where, _parameters(where, maker), text, where))
 
 
 def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobsTogether, JobView
-from ddlsched.units import NS_PER_S
 
-__all__ = ["JOB_FEATURES", "LARGEST_LOG", "log_share", "log_shares", "queue_features"]
+__all__ = ["JOB_FEATURES", "job_features", "log_share", "log_shares", "queue_features"]
 
 JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message", "waited", "present")
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
 for all of it; compute time left a GPU, s, bytes of an iteration, MB, time waited, s, by :func:`log_share`; and 1."""
 
-LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
+_LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
 
 
 def log_share(value: float) -> float:
     """Return log(1 + value) / 25: from 0 to 1 for any time in seconds."""
     if value <= 0.0:
         return 0.0
-    share = math.log1p(value) / LARGEST_LOG
+    share = math.log1p(value) / _LARGEST_LOG
     return 1.0 if share > 1.0 else share
 
 
 def log_shares(values: np.ndarray) -> np.ndarray:
     """Return :func:`log_share` of each of some values from 0."""
-    shares: np.ndarray = np.minimum(np.log1p(values) / LARGEST_LOG, 1.0)
+    shares: np.ndarray = np.minimum(np.log1p(values) / _LARGEST_LOG, 1.0)
     return shares
 
 
@@ -59,11 +58,30 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
-        rows = features[: len(jobs)].T
-        rows[0], rows[1] = num_gpus / cluster.num_gpus, eligible / cluster.num_gpus
-        rows[2] = most_on_a_server >= num_gpus
-        rows[3] = log_shares(together.remaining_service_ns.astype(np.float64) / num_gpus / NS_PER_S)
-        rows[4] = log_shares(together.message_bytes / 1e6)
-        rows[5] = log_shares((cluster.now_ns - together.arrival_ns.astype(np.float64)) / NS_PER_S)
-        rows[6] = 1.0
+        features[: len(jobs), -1] = 1.0
+        features[: len(jobs), :-1].T[:] = job_features(
+            (num_gpus, eligible, most_on_a_server, cluster.num_gpus),
+            together.remaining_service_ns.astype(np.float64),
+            together.message_bytes,
+            cluster.now_ns - together.arrival_ns.astype(np.float64),
+            log_shares,
+        )
     return features, has_room
+
+
+def job_features(gpus: Any, service_ns: Any, message_bytes: Any, waited_ns: Any, shares: Any) -> Any:
+    """Return :data:`JOB_FEATURES` of jobs but for the last: of arrays here, and of numbers where it is compiled.
+
+    Parameters
+    ----------
+    gpus
+        Those that a job needs, those eligible for it, the most of these on a server, and the cluster's.
+    service_ns, message_bytes, waited_ns
+        Of each job: compute left x GPUs, bytes of an iteration, and time since its arrival.
+    shares
+        :func:`log_shares`, or its compiled form.
+    """
+    needed, eligible, most, num_gpus = gpus
+    one_server = (most >= needed) * 1.0
+    time_left, message = shares(service_ns / needed / 1e9), shares(message_bytes / 1e6)
+    return needed / num_gpus, eligible / num_gpus, one_server, time_left, message, shares(waited_ns / 1e9)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.results.made_above import MadeAbove
+from ddlsched.plugins.charts import Charts
+from ddlsched.results.slices import RunRecords, timeline_table
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
@@ -39,7 +40,7 @@ _STATES = ("future", "queued", "running", "finished", "dropped")  # by the engin
 _SAMPLED = ("allocated_gpus", "queued_jobs", "active_transfers", "waiting_transfers")
 
 
-class Result:
+class Result(RunRecords):
     """What :func:`ddlsched.simulate` returns.
 
     Attributes
@@ -48,9 +49,6 @@ class Result:
         What was simulated.
     finished
         The run's records, for :mod:`ddlsched.results.timeline`.
-    timeline
-        What GPUs and transfers did, of a recorded run
-        (:func:`~ddlsched.results.timeline_table.timeline_table`); made anew each time.
     plot
         Charts: ``result.plot.jct()``, ``phases()``, ``placements()``, ``utilisation()``
         (:class:`ddlsched.comparisons.charts.run_charts.RunCharts`).
@@ -69,14 +67,11 @@ class Result:
     ================  ================================  =====================================================
     """
 
-    timeline = MadeAbove("ddlsched.results.timeline_table", "timeline_table")
-    plot = MadeAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
+    plot = Charts("result")
 
     def __init__(self, workload: Workload, cluster: Cluster, finished: Finished, counted: np.ndarray) -> None:
+        super().__init__(workload, cluster, finished)
         self._counted = counted
-        self.workload = workload
-        self.cluster = cluster
-        self.finished = finished
 
     def __repr__(self) -> str:
         average_jct_s = self.summary()["average_jct_s"]
@@ -89,6 +84,11 @@ class Result:
         rows = [(name, f"{value:,.6g}") for name, value in self.summary().items()]
         summary = pd.DataFrame(rows, columns=["metric", "value"]).to_html(index=False, border=0)
         return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{summary}{self.jobs.head().to_html(border=0)}"
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """What GPUs and transfers did, of a recorded run (:func:`~ddlsched.results.slices.timeline_table`)."""
+        return timeline_table(self)
 
     @property
     def contention(self) -> ContentionModel:
@@ -162,9 +162,8 @@ class Result:
         jobs = np.zeros(self.cluster.num_gpus, np.int64)
         for stay in self.finished.stays:
             jobs[list(stay.gpus)] += 1
-        busy_ns, span_ns = self.finished.busy_ns, self.finished.end_ns - self.finished.warmup_ns
         frame = pd.DataFrame({"gpu": np.arange(len(jobs)), "server": self.cluster.server_of_gpu, "jobs": jobs})
-        return frame.assign(busy_s=busy_ns / NS_PER_S, utilisation=busy_ns / span_ns if span_ns else np.nan)
+        return frame.assign(busy_s=self.finished.busy_ns / NS_PER_S, utilisation=self._gpu_utilisation)
 
     @cached_property
     def rescales(self) -> pd.DataFrame:
@@ -235,6 +234,16 @@ class Result:
         return int(np.cumsum(change[order]).max(initial=0))
 
     @property
+    def num_left_out(self) -> int:
+        """How many jobs no metric counts: those of a warm-up, or of the ends of a steady stream."""
+        return int((~self._counted).sum())
+
+    @property
+    def num_future(self) -> int:
+        """How many jobs had not arrived when the run was cut off."""
+        return int((self.finished.state.jobs.state == JobState.FUTURE).sum())
+
+    @property
     def skipped_iterations(self) -> int:
         """Iterations that the engine skipped over, since their job met nobody on its GPUs and links."""
         return int(self.finished.state.run[0].skipped_iterations)
@@ -267,21 +276,29 @@ class Result:
         >>> summary["average_jct_s"], summary["makespan_s"], round(summary["gpu_utilisation"], 3)
         (3.0, 4.5, 0.667)
         """
-        counted = self.jobs[self.jobs["counted"] & (self.jobs["state"] != "future")]
-        jct_s = counted["jct_s"].dropna().to_numpy()
+        records = self.finished.state.jobs
+        counted = self._counted & (records.state != JobState.FUTURE)
+        done = counted & (records.state == JobState.FINISHED)
+        jct_s = (records.finish_ns - records.arrival_ns)[done] / NS_PER_S
         quantiles_s = np.quantile(jct_s, [0.5, 0.95]) if len(jct_s) else [np.nan, np.nan]
         return {
             "average_jct_s": float(jct_s.mean()) if len(jct_s) else np.nan,
             "median_jct_s": float(quantiles_s[0]),
             "p95_jct_s": float(quantiles_s[1]),
-            "makespan_s": int(self.finished.state.jobs.finish_ns.max(initial=0)) / NS_PER_S,
-            "gpu_utilisation": float(self.gpus["utilisation"].mean()),
-            "jobs": len(counted),
-            "unfinished_jobs": len(counted) - len(jct_s),
-            "restarts": int(self.jobs["restarts"].sum()),
+            "makespan_s": int(records.finish_ns.max(initial=0)) / NS_PER_S,
+            "gpu_utilisation": float(self._gpu_utilisation.mean()),
+            "jobs": int(counted.sum()),
+            "unfinished_jobs": int(counted.sum()) - len(jct_s),
+            "restarts": int(records.restarts.sum()),
             "events": int(self.finished.state.run[0].events),
             "engine_s": self.finished.engine_s,
         }
+
+    @property
+    def _gpu_utilisation(self) -> np.ndarray:
+        """Of each GPU from the end of the warm-up to the end of the run; NaN if that is none."""
+        span_ns = self.finished.end_ns - self.finished.warmup_ns
+        return self.finished.busy_ns / span_ns if span_ns else np.full(self.cluster.num_gpus, np.nan)
 
 
 def _seconds(times_ns: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -105,6 +105,11 @@ class IterationDag:
         return tuple(task.message_bytes for task in self.tasks if isinstance(task, CollectiveTask))
 
     @cached_property
+    def collectives(self) -> frozenset[tuple[str, str]]:
+        """Kind and algorithm of each collective."""
+        return frozenset((task.kind, task.algorithm) for task in self.tasks if isinstance(task, CollectiveTask))
+
+    @cached_property
     def only_rings_of_all(self) -> bool:
         """Whether all collectives are all-reduces over all workers, in rings."""
         return all(isinstance(task, AllReduceTask | ComputeTask) for task in self.tasks)
@@ -144,13 +149,11 @@ class IterationDag:
     @cached_property
     def overlaps(self) -> bool:
         """Whether a worker may compute while a collective of the same iteration is under way."""
-        import networkx as nx
-
-        graph: nx.Graph[object] = nx.DiGraph((name, task.name) for task in self.tasks for name in task.after)
-        graph.add_nodes_from(task.name for task in self.tasks)
-        computes = {task.name for task in self.tasks if isinstance(task, ComputeTask)}
-        collectives = [task.name for task in self.tasks if isinstance(task, CollectiveTask)]
-        return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in collectives)
+        numbers = {task.name: number for number, task in enumerate(self.tasks)}
+        before, after = [[numbers[name] for name in task.after] for task in self.tasks], self.successors()
+        computes = {number for number, task in enumerate(self.tasks) if isinstance(task, ComputeTask)}
+        collectives = [number for number, task in enumerate(self.tasks) if isinstance(task, CollectiveTask)]
+        return any(computes - _reached(before, number) - _reached(after, number) for number in collectives)
 
     def to_networkx(self) -> nx.DiGraph[str]:
         """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency.
@@ -192,6 +195,17 @@ class IterationDag:
         return cls(tuple(task_from_dict(task) for task in tasks), groups or {})  # type: ignore[arg-type]
 
 
+def _reached(following: Sequence[Sequence[int]], start: int) -> set[int]:
+    """Return what is reached from a task by way of what follows each."""
+    found: set[int] = set()
+    to_do = [start]
+    while to_do:
+        new = set(following[to_do.pop()]) - found
+        found |= new
+        to_do += new
+    return found
+
+
 @says_unknown_arguments
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataParallelIteration:
@@ -209,12 +223,15 @@ class DataParallelIteration:
         Gradient bytes a worker contributes each iteration.
     buckets
         Parts into which backward and message are split.
+    algorithm
+        Name of the collective algorithm of its all-reduces (``ddlsched list collective``).
     """
 
     forward_s: float
     backward_s: float
     message_bytes: float
     buckets: int = 1
+    algorithm: str = "ring"
 
     @lru_cache(maxsize=4096)  # noqa: B019 - equal iterations of a trace's jobs share one graph
     def dag(self) -> IterationDag:
@@ -228,6 +245,11 @@ class DataParallelIteration:
             backward = ComputeTask(name=f"backward{suffix}", duration_ns=part_ns + rest_ns * last, after=(before,))
             before = backward.name
             message_bytes = self.message_bytes / self.buckets
-            reduce = AllReduceTask(name=f"all-reduce{suffix}", message_bytes=message_bytes, after=(before,))
-            tasks += [backward, reduce]
+            tasks += [backward, self._all_reduce(f"all-reduce{suffix}", message_bytes, before)]
         return IterationDag(tuple(tasks))
+
+    def _all_reduce(self, name: str, message_bytes: float, before: str) -> CollectiveTask:
+        if self.algorithm == "ring":
+            return AllReduceTask(name=name, message_bytes=message_bytes, after=(before,))
+        kind, algorithm = "all-reduce", self.algorithm
+        return CollectiveTask(name=name, kind=kind, message_bytes=message_bytes, algorithm=algorithm, after=(before,))

@@ -9,19 +9,17 @@ change.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from published import tensors_of
 from schemes import central_s, collection
 
-from ddlsched.checkpoints.change_cost import PlannedRescaleCost, Replicas, Site
+from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site
 from ddlsched.checkpoints.tensors import total_bytes
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.contention import MaxMin
@@ -34,6 +32,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 from ddlsched.workload.scaling_curves import LinearCurve
+from experiments.commands import new_parser, write_tables
 from topologies.star import Star
 
 HOSTS, GPUS_PER_HOST = 10, 4
@@ -80,7 +79,10 @@ def planned(restart_s: float) -> Callable[[str], RescaleCost]:
     @cache
     def of(model: str) -> RescaleCost:
         return PlannedRescaleCost(
-            tensors=tensors_of(model), parallelism_of=Replicas(), site=site(restart_s), gpus_per_host=GPUS_PER_HOST
+            tensors=tensors_of(model),
+            parallelism_of=ReplicaRule(),
+            site=site(restart_s),
+            gpus_per_host=GPUS_PER_HOST,
         )
 
     return of
@@ -96,7 +98,7 @@ class Central:
         """Return the seconds of a change."""
         if change.is_first or not change.from_gpus:
             return self.stored(change)
-        old, new = (collection(self.stored.tensors, Replicas()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
+        old, new = (collection(self.stored.tensors, ReplicaRule()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
         return central_s(old, new, 100e9 / 8) + RESTART_S
 
 
@@ -246,15 +248,13 @@ def price_table() -> pd.DataFrame:
 
 def main() -> int:
     """Simulate, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, metavar="N")
-    parser.add_argument("--out", type=Path, default=Path("results/reconfiguration"), metavar="DIR")
+    parser = new_parser(__doc__, "reconfiguration")
+    parser.add_argument("--seeds", type=int, default=16, metavar="N")
     given = parser.parse_args()
     tables = {"prices": price_table(), "elastic": summary(runs(given.seeds))}
-    (given.out / "tables").mkdir(parents=True, exist_ok=True)
+    write_tables(given.out / "tables", tables, float_format="%.6g")
     for name, table in tables.items():
         print(f"## {name}\n\n{table.to_string(index=False, float_format='{:.4g}'.format)}\n")
-        table.to_csv(given.out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
     return 0
 
 

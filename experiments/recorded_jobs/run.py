@@ -2,19 +2,19 @@
 
 Prints tables: iterations of jobs recorded alone, the bucket size of the GPT swept, jobs that shared the testbed's
 network if they were recorded (``record.py --together``), and Chakra traces beside ASTRA-sim. With ``--out`` the tables
-are written as CSV, and a picture of each job's tasks beside its measured step.
+are written as CSV.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 import astra_sim
+import pandas as pd
 import together
 from measured import (
     ALONE_ON_TESTBED,
@@ -40,12 +40,13 @@ from ddlsched.network.contention import MaxMin
 from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.workload.dag import IterationDag
+from experiments.commands import PUBLIC_DATA, write_tables
 
 JOBS = ("cnn", "gpt", "recommender")
 GPU_JOBS = (*JOBS, "resnet")
 SWEPT_MB = (0.5, 1, 4, 25)
 ITERATIONS = 20
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "training_traces" / "chakra_synthetic"
+SAMPLES = PUBLIC_DATA / "training_traces" / "chakra_synthetic"
 MIB = 1 << 20
 
 
@@ -179,51 +180,22 @@ def beside_astra_sim() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Print the tables and, if asked for, write them and the pictures."""
+    """Print the tables and, if asked for, write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables and pictures")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables")
     given = parser.parse_args()
     folder, out = given.recordings, given.out
-    tables = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
+    found = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
     if (folder / TOGETHER).is_dir():
-        tables["together"] = on_testbed(folder)
+        found["together"] = on_testbed(folder)
     if (folder / ON_GPU).is_dir():
-        tables["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
-    for name, rows in tables.items():
-        print(f"{name}\n{_text(rows)}\n")
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            with (out / f"{name}.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
+        found["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
+    tables = {name: pd.DataFrame(rows) for name, rows in found.items()}
+    for name, table in tables.items():
+        print(f"{name}\n{table.round(3).to_string(index=False)}\n")
     if out is not None:
-        _draw(folder, out)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _text(rows: Sequence[dict[str, object]]) -> str:
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-
-
-def _draw(folder: Path, out: Path) -> None:
-    from ddlsched.comparisons.charts.style import save
-    from ddlsched.training.recorded.alone import Card, timed_alone
-    from ddlsched.training.recorded.recorded_chart import recorded_chart
-
-    for name in JOBS:
-        ranks = traces(name, folder)
-        recorded, network = merged(ranks), fitted([ranks])
-        card = Card(gbps=8e-9 / max(network.per_byte_s, 1e-15), latency_us=1e6 * network.latency_s / 2)
-        by_length = sorted(ranks[0].steps.values(), key=lambda step: step.wall_ns or 0)
-        middle = by_length[len(by_length) // 2]
-        save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), middle), out / name)
+        write_tables(out, tables, float_format="%.3f")
 
 
 if __name__ == "__main__":

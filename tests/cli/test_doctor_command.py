@@ -47,7 +47,7 @@ def test_a_package_that_every_run_needs_is_missed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cache_that_cannot_be_written_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddlsched.engine.native.cache.cache_folder", lambda: None)
+    monkeypatch.setattr("ddlsched.engine.native.kept_files.cache_folder", lambda: None)
     done = run("doctor")
     assert done.exit_code == 1
     assert "compiles anew; for every run: set NUMBA_CACHE_DIR" in done.stdout

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,38 @@ def test_every_simulate_of_the_documents_names_a_workload_that_it_takes() -> Non
     assert {"jobs.csv", "stream:load=1.2,num_jobs=100,scale=0.05"} <= given
     for jobs in given:
         is_generator(jobs)  # raises if it is neither that nor a file of jobs
+
+
+def test_a_run_imports_nothing_that_it_does_not_need(tmp_path):
+    header = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
+    (tmp_path / "jobs.csv").write_text(f"{header}a,0,8,10,0.1,0.1,1e6,100\n")
+    program = "import sys; from ddlsched.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    command = [sys.executable, "-c", program, "simulate", "jobs.csv"]
+    for _ in range(2):  # the first may compile
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    assert "ddlsched.engine.driver" in imported
+    heavy = {"matplotlib", "networkx", "numba.np.linalg", "pandas", "pyarrow", "pydantic", "rich", "scipy.linalg"}
+    assert heavy.isdisjoint(imported)
+
+
+def test_a_file_without_a_class_names_its_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mypol.py").write_text("class LAS:\n    def key(self, job, now_s): return 0.0\n")
+    refused(run("simulate", "microsoft-160:scale=0.001", "--order", "mypol.py"), "expected mypol.py:CLASS. Known: LAS.")
+
+
+def test_a_run_is_not_written_over_a_csv(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text("mine")
+    said = "--run-out jobs.csv: is written as Parquet; expected FILE.parquet"
+    refused(run("simulate", "microsoft-160:scale=0.001", "--run-out", "jobs.csv"), said)
+    assert Path("jobs.csv").read_text() == "mine"
+
+
+def test_a_long_error_is_cut_in_its_middle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text(",".join(f"column{number}" for number in range(20_000)) + "\n1\n")
+    done = run("validate", "jobs.csv")
+    assert done.exit_code == 2
+    assert 100 < len(done.stderr) < 5000

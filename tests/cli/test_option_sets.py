@@ -15,7 +15,7 @@ import pytest
 from command_line import COMMAND, run
 
 import ddlsched
-from ddlsched.cli.run_options import OutputOptions
+from ddlsched.cli.simulate_command import OutputOptions
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.comparisons import tuning
 from ddlsched.comparisons.fields import Options
@@ -23,17 +23,6 @@ from ddlsched.comparisons.settings import Policies, Settings
 
 OUTPUTS = {field.name for field in fields(OutputOptions)} | {"jobs", "help"}
 DISTURBANCES = {field.name for field in fields(Disturbances)}
-BY_OPTION = DISTURBANCES - {"restart_s", "state_mb", "prediction_error"} | {
-    "interference",
-    "rescale_cost",
-    "capacity",
-    "load_per_byte_s",
-    "warmup_s",
-    "until_s",
-    "steady",
-}
-"""What 'compare' takes as ``--option NAME=VALUE``; of disturbances ``--option disturbances.NAME=VALUE``."""
-
 POLICY = {"scheduler", "placement", "order", "communication", "allocation", "path"}
 
 
@@ -52,21 +41,16 @@ def test_simulate_in_python_has_what_the_command_has() -> None:
 
 
 def test_compare_has_what_simulate_has() -> None:
-    assert SIMULATED - options_of("compare") == BY_OPTION | {"seed"}
+    assert SIMULATED - options_of("compare") == {"seed"}
     assert "seeds" in options_of("compare")
-    for name in BY_OPTION:
-        assert name in (DISTURBANCES if name in DISTURBANCES else Options.model_fields)
 
 
 def test_a_yaml_file_and_python_have_what_compare_has() -> None:
     fields_of_yaml = set(Settings.model_fields) | set(Policies.model_fields) | set(Options.model_fields) | DISTURBANCES
     assert fields_of_yaml >= SIMULATED - {"seed"}
-    flags = options_of("compare") - {"config", "out", "processes", "dask", "as_json", "option", "jobs", "help"}
-    assert flags - POLICY - {"restart_s", "state_mb", "prediction_error"} == set(Settings.model_fields) - {
-        "workloads",
-        "policies",
-        "options",
-    }
+    flags = options_of("compare") - {"config", "out", "processes", "dask", "as_json", "jobs", "help"}
+    own = set(Settings.model_fields) - {"workloads", "policies", "options"}
+    assert flags - POLICY - DISTURBANCES == own | set(Options.model_fields) - {"disturbances"}
     assert set(inspect.signature(ddlsched.compare).parameters) >= set(Settings.model_fields)
 
 

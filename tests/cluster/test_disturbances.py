@@ -170,11 +170,11 @@ def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> Non
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"jitter_cv": -0.1}, "jitter_cv is -0.1; expected from 0 to 10"),
+        ({"jitter_cv": -0.1}, "jitter_cv is -0.1; expected a number from 0 to 10"),
         ({"jitter_cv": float("nan")}, "jitter_cv is nan"),
-        ({"straggler_share": 1.1}, "straggler_share is 1.1; expected from 0 to 1"),
-        ({"straggler_slowdown": 0.5}, "straggler_slowdown is 0.5; expected from 1"),
-        ({"server_mtbf_s": 0.0}, "server_mtbf_s is 0.0; expected seconds from 0.001 to below 9.2"),
+        ({"straggler_share": 1.1}, "straggler_share is 1.1; expected a number from 0 to 1"),
+        ({"straggler_slowdown": 0.5}, "straggler_slowdown is 0.5; expected a number from 1"),
+        ({"server_mtbf_s": 0.0}, "server_mtbf_s is 0.0; expected seconds from 0.001 to 9.2"),
         ({"jitter_cv": "0.1"}, "jitter_cv is '0.1'; expected a number"),
         ({"outages": [(0, 5.0, 20.0)]}, "expected objects of the class Outage, or a file's name"),
         ({"outages": "none.csv"}, "none.csv: no such file"),
@@ -182,7 +182,7 @@ def test_a_server_that_comes_back_and_fails_at_the_same_instant_is_down() -> Non
         ({"checkpoint_iterations": 0}, "checkpoint_iterations is 0; expected a whole number from 1"),
         ({"checkpoint_iterations": 1.5}, "checkpoint_iterations is 1.5"),
         ({"restart_s": -1}, "restart_s is -1; expected seconds from 0"),
-        ({"prediction_error": -0.1}, "prediction_error is -0.1; expected from 0 to 10"),
+        ({"prediction_error": -0.1}, "prediction_error is -0.1; expected a number from 0 to 10"),
         ({"prediction_error": float("nan")}, "prediction_error is nan"),
         ({"server_mtbf_s": 5.0, "outages": (Outage(server=0, from_s=1),)}, "both outages and server_mtbf_s"),
     ],
@@ -223,3 +223,18 @@ def test_what_is_no_disturbances_is_refused() -> None:
 def test_an_outage_of_a_server_that_is_not_there_is_refused() -> None:
     with pytest.raises(ddlsched.InputError, match="outage of server 1: the cluster's servers are 0 to 0"):
         simulated(job(), outages=(Outage(server=1, from_s=1.0),))
+
+
+@pytest.mark.parametrize(
+    ("given", "draws"),
+    [
+        ({}, False),
+        ({"jitter_cv": 0.1}, True),
+        ({"straggler_share": 0.1}, True),
+        ({"prediction_error": 0.1}, True),
+        ({"server_mtbf_s": 100.0}, True),
+        ({"outages": (ddlsched.Outage(server=0, from_s=1.0, to_s=2.0),), "restart_s": 1.0}, False),
+    ],
+)
+def test_what_depends_on_the_seed(given, draws):
+    assert ddlsched.Disturbances(**given).draws is draws

@@ -16,7 +16,7 @@ from numba.core.ccallback import CFunc
 
 import ddlsched
 from ddlsched.engine.compiled import forms
-from ddlsched.engine.native import cache
+from ddlsched.engine.native import kept_files
 from ddlsched.testing import example_workload
 
 PACKAGE = Path(ddlsched.__file__).parent
@@ -64,8 +64,8 @@ class Process:
     def run(self, place=None, module=None):
         """Return how many entries were compiled, the schedules, and what was said."""
         self._monkeypatch.setenv("XDG_CACHE_HOME", str(place or self.folder / "cache"))
-        cache.cache_folder.cache_clear()
-        cache._say_once.cache_clear()
+        kept_files.cache_folder.cache_clear()
+        kept_files.say_once.cache_clear()
         forms._compiled.clear()
         self.compiled = 0
         schedules = []
@@ -96,7 +96,7 @@ def process(tmp_path, monkeypatch, capsys, filled):
         _SCHEDULES[:] = schedules
     shutil.copytree(filled, tmp_path / "cache")
     yield process
-    cache.cache_folder.cache_clear()
+    kept_files.cache_folder.cache_clear()
     forms._compiled.clear()
 
 
@@ -166,8 +166,8 @@ def test_without_a_place_of_its_own_a_process_compiles_and_says_so_once(make, pr
 def test_without_a_home_there_is_no_place(process, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    cache.cache_folder.cache_clear()
-    assert cache.cache_folder() is None
+    kept_files.cache_folder.cache_clear()
+    assert kept_files.cache_folder() is None
 
 
 SECOND = """
@@ -198,7 +198,7 @@ def test_a_second_process_loads_what_the_first_one_compiled_in_a_fraction_of_its
 STAMP = """
 import ddlsched.engine.loop.transfers as transfers
 from ddlsched.engine.loop.skipping.dormant_progress import *
-from ddlsched.engine.native.jit import called_from_python, sources_stamp
+from ddlsched.engine.native.stamp import sources_stamp
 from ddlsched.engine.loop.accounts import add_busy_ns
 from ddlsched.engine.loop.from_python import most_slices
 from ddlsched.engine.records.layout import example_state

@@ -18,7 +18,7 @@ from ddlsched.engine.loop.sharing.covers import join_placed, leave_placed, settl
 from ddlsched.engine.loop.sharing.forecast import NEGLIGIBLE
 from ddlsched.engine.loop.sharing.small_components import MOST_LINKS, fill_component
 from ddlsched.engine.loop.sharing.solver import fill, leave_filling
-from ddlsched.engine.native.jit import ENGINE_OPTIONS
+from ddlsched.engine.native.machine_code import ENGINE_OPTIONS
 from ddlsched.engine.records.field_values import Contention, TransferState
 from ddlsched.engine.records.layout import Columns, example_state, make_records
 from ddlsched.network.contention import MaxMin

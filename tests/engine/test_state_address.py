@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-from ddlsched.engine.native.jit import ENGINE_OPTIONS, CalledFromPython
+from ddlsched.engine.native.machine_code import ENGINE_OPTIONS, CalledFromPython
 from ddlsched.engine.native.state import STATE
 from ddlsched.engine.records.layout import State, example_state, make_records
 

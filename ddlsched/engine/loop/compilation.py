@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-import numba
-
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
 from ddlsched.engine.loop.failures import fail_gpus, restore_gpus
@@ -38,15 +36,14 @@ from ddlsched.engine.loop.placement import place_job, reroute_transfer
 from ddlsched.engine.loop.rates import apply_rates
 from ddlsched.engine.loop.room import next_fitting, reserve_bytes
 from ddlsched.engine.loop.state_flows import plan_move, send_state, wake_running
-from ddlsched.engine.native.jit import compiled_part, compiling, is_kept
-from ddlsched.engine.native.state import STATE
+from ddlsched.engine.native.jit import NUMBER, NUMBERS, REAL, REALS, STATE, compiled_part, compiling, is_kept
+from ddlsched.engine.native.support import runs_in_python, say_if_unsupported
 from ddlsched.engine.records.layout import Records
 
 __all__ = ["PLACE_JOB", "Part", "compile_loop", "ensure_compiled", "start_compiling"]
 
 _SILENT_S = 2.0
-_TYPES = _NUMBER, _NUMBERS, _FLOATS = numba.int64, numba.int64[::1], numba.float64[::1]
-PLACE_JOB = STATE, _NUMBER, _NUMBER, _NUMBERS, _NUMBER, *[_NUMBERS] * 3, *[_FLOATS] * 3, _NUMBERS, _NUMBER
+PLACE_JOB = STATE, NUMBER, NUMBER, NUMBERS, NUMBER, *[NUMBERS] * 3, *[REALS] * 3, NUMBERS, NUMBER
 """What ``place_job`` is given."""
 
 
@@ -78,52 +75,46 @@ _compiled: set[Part] = set()
 
 
 def _signatures(part: Part) -> list[tuple[Any, tuple[Any, ...]]]:
-    number, numbers, floats = _TYPES
     signatures: dict[Part, list[tuple[Any, tuple[Any, ...]]]] = {
         Part.ALL: [
-            (fill_loads, (STATE, numbers, numbers)),
-            (next_fitting, (STATE, numbers, number)),
+            (fill_loads, (STATE, NUMBERS, NUMBERS)),
+            (next_fitting, (STATE, NUMBERS, NUMBER)),
             (close_books, (STATE,)),
-            (take_samples, (STATE, number)),
-            (take_sample, (STATE, number)),
+            (take_samples, (STATE, NUMBER)),
+            (take_sample, (STATE, NUMBER)),
         ],
-        Part.WARM_UP: [(add_busy_ns, (STATE, numbers))],
+        Part.WARM_UP: [(add_busy_ns, (STATE, NUMBERS))],
         Part.CAPACITY: [
-            (fail_gpus, (STATE, numbers, number)),
-            (restore_gpus, (STATE, numbers)),
+            (fail_gpus, (STATE, NUMBERS, NUMBER)),
+            (restore_gpus, (STATE, NUMBERS)),
         ],
         Part.PYTHON: [
             (gather_transfers, (STATE,)),
             (gather_rivals, (STATE,)),
             (rank_rivals, (STATE,)),
-            (start_transfer, (STATE, number)),
-            (pause_transfer, (STATE, number)),
-            (apply_rates, (STATE, numbers, floats)),
+            (start_transfer, (STATE, NUMBER)),
+            (pause_transfer, (STATE, NUMBER)),
+            (apply_rates, (STATE, NUMBERS, REALS)),
             (list_component, (STATE,)),
-            (change_share, (STATE, number, numba.float64, number)),
+            (change_share, (STATE, NUMBER, REAL, NUMBER)),
             (rerate_max_min, (STATE,)),
         ],
-        Part.ELASTIC: [(stop_job, (STATE, number, number))],
+        Part.ELASTIC: [(stop_job, (STATE, NUMBER, NUMBER))],
         Part.JUMPS: [],
         Part.SHARES: [],
         Part.MOVES: [
-            (stop_job, (STATE, number, number)),
+            (stop_job, (STATE, NUMBER, NUMBER)),
             (sort_queue, (STATE,)),
-            (reserve_bytes, (STATE, number, number)),
-            (plan_move, (STATE, number)),
-            (go_on, (STATE, number)),
+            (reserve_bytes, (STATE, NUMBER, NUMBER)),
+            (plan_move, (STATE, NUMBER)),
+            (go_on, (STATE, NUMBER)),
             (wake_running, (STATE,)),
-            (send_state, (STATE, number, number, numbers, numbers, floats, floats)),
+            (send_state, (STATE, NUMBER, NUMBER, NUMBERS, NUMBERS, REALS, REALS)),
         ],
         Part.COMPILED_PATHS: [],
-        Part.PATHS: [(reroute_transfer, (STATE, number, numbers, floats, numba.float64))],
+        Part.PATHS: [(reroute_transfer, (STATE, NUMBER, NUMBERS, REALS, REAL))],
     }
     return signatures[part]
-
-
-def _is_off() -> bool:
-    """Return whether NUMBA_DISABLE_JIT=1 has the loop run as plain Python."""
-    return not hasattr(advance, "compile")
 
 
 @functools.cache
@@ -142,7 +133,7 @@ def compile_loop() -> None:
 @functools.cache
 def start_compiling() -> subprocess.Popen[bytes] | None:
     """Let another process compile the loop, unless that was done or its work could not be kept; return that process."""
-    if _is_off() or is_kept(advance, (STATE,)) is not False:
+    if runs_in_python() or is_kept(advance, (STATE,)) is not False:
         return None
     _notice().start()
     program = "from ddlsched.engine.loop.compilation import compile_loop; compile_loop()"
@@ -154,7 +145,8 @@ def start_compiling() -> subprocess.Popen[bytes] | None:
 
 def ensure_compiled(run: Records, parts: Iterable[Part]) -> None:
     """Compile those parts of the loop, or load them, and write addresses into the run; say so on stderr if it lasts."""
-    if _is_off():
+    if runs_in_python():
+        say_if_unsupported()
         run.examine_address = 1  # there is no other
         return
     needed = {*parts}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.native.jit import njit
-from ddlsched.engine.native.state import call_address
+from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records.field_values import FAILED, ZERO
 
 __all__ = ["call_policy", "refuses"]

@@ -1,289 +1,65 @@
-"""How the loop's functions are compiled and cached."""
+"""How the loop's functions are compiled; where nothing is compiled they stay what they are."""
 
 from __future__ import annotations
 
-import functools
-import gc
-import hashlib
-import itertools
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numba
-from numba.core import caching, types
-from numba.core.bytecode import FunctionIdentity
-from numba.core.ccallback import CFunc
-from numba.core.cgutils import alloca_once, unpack_tuple
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.typing import signature
-from numba.extending import intrinsic
+from ddlsched.engine.native.support import runs_in_python
 
-from ddlsched.engine.native.state import ENTRY_SIGNATURE, call_address, state_at
+if TYPE_CHECKING or not runs_in_python():
+    from ddlsched.engine.native.machine_code import (
+        NUMBER,
+        NUMBERS,
+        REAL,
+        REALS,
+        address_of,
+        called_by_address,
+        called_from_python,
+        caller_of,
+        compiled_as_called,
+        compiled_part,
+        compiling,
+        is_kept,
+        njit,
+    )
+    from ddlsched.engine.native.state import STATE, call_address, state_at, width_of
+else:
+    from ddlsched.engine.native.plain import (
+        NUMBER,
+        NUMBERS,
+        REAL,
+        REALS,
+        STATE,
+        address_of,
+        call_address,
+        called_by_address,
+        called_from_python,
+        caller_of,
+        compiled_as_called,
+        compiled_part,
+        compiling,
+        is_kept,
+        njit,
+        state_at,
+        width_of,
+    )
 
 __all__ = [
-    "ENGINE_OPTIONS",
+    "NUMBER",
+    "NUMBERS",
+    "REAL",
+    "REALS",
+    "STATE",
     "address_of",
+    "call_address",
+    "called_by_address",
     "called_from_python",
     "caller_of",
+    "compiled_as_called",
+    "compiled_part",
+    "compiling",
+    "is_kept",
     "njit",
-    "sources_stamp",
-    "stamped_sources",
+    "state_at",
+    "width_of",
 ]
-
-ENGINE_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-"""Nothing in the loop allocates, so reference counting is off: it would cost seven times the loop itself."""
-
-_compiler: Any = numba.njit
-_PACKAGE = Path(__file__).parents[2]
-_SOURCES = (
-    "engine/records",
-    "engine/native",
-    "engine/loop",
-    "policies/transfer_states.py",
-    "policies/queue_features.py",
-)
-"""Files and folders of all that the compiled loop is made of; below, what policies are compiled by as well."""
-_SOURCES_OF_POLICIES = *_SOURCES, "engine/compiled", "policies/compiling", "network/rates.py"
-
-
-@functools.cache
-def sources_stamp(of_policies: bool = False) -> str:
-    """Return the hash of all sources of the loop: compiled code is stale as soon as any of them has changed.
-
-    Parameters
-    ----------
-    of_policies
-        Whether the sources by which policies are compiled belong to it.
-    """
-    digest = hashlib.sha256()
-    for path in stamped_sources(of_policies):
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def stamped_sources(of_policies: bool = False) -> list[Path]:
-    """Return the files of which :func:`sources_stamp` is made."""
-    places = [_PACKAGE / place for place in (_SOURCES_OF_POLICIES if of_policies else _SOURCES)]
-    return [path for place in places for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])]
-
-
-class _Stamped:
-    """Makes a numba locator stamp what it locates with all sources of the loop, not with one file."""
-
-    def get_source_stamp(self) -> str:
-        return sources_stamp()
-
-
-class _UserProvided(_Stamped, caching.UserProvidedCacheLocator):
-    pass
-
-
-class _InTree(_Stamped, caching.InTreeCacheLocator):
-    pass
-
-
-class _UserWide(_Stamped, caching.UserWideCacheLocator):
-    pass
-
-
-class _EngineCacheImpl(caching.CompileResultCacheImpl):
-    _locator_classes = [_UserProvided, _InTree, _UserWide]  # noqa: RUF012 (numba's attribute)
-
-
-class _EngineCache(caching.FunctionCache):
-    _impl_class = _EngineCacheImpl
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # a truncated or foreign file: compile anew, and write it again
-            self.flush()
-            return None
-
-
-class _PartCache(_EngineCache):
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """Return what tells this part from others; numba's key holds what the entry calls, as it is in this process."""
-        return sig, codegen.magic_tuple(), self._py_func.__name__
-
-
-class CalledFromPython:
-    """A compiled function; once compiled for a signature, it is called without a look at the types of what it is given.
-
-    That look takes 3.5 us for a state, more than most calls take.
-    """
-
-    def __init__(self, dispatcher: Any) -> None:
-        self.dispatcher = self._call = dispatcher
-
-    def compile(self, signature: tuple[Any, ...]) -> None:
-        """Compile it, or load it from disk; from then on arguments must be of these types."""
-        self.dispatcher.compile(signature)
-        self._call = self.dispatcher.overloads[signature].entry_point
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._call(*arguments)
-
-
-def called_from_python(function: Callable[..., Any]) -> Any:
-    """Compile a function that Python calls; the result is kept on disk, if there is a place to write."""
-    compiled = _compiler(**ENGINE_OPTIONS)(function)
-    if numba.config.DISABLE_JIT:
-        return compiled
-    with suppress(RuntimeError):  # no writable place
-        compiled._cache = _EngineCache(function)
-    return CalledFromPython(compiled)
-
-
-class _PartLibrary(JITCodeLibrary):
-    """The code of a function that is only ever part of another: neither optimised by itself nor made machine code.
-
-    Otherwise each would be both once more with all that it calls, which takes a quarter of the compiler's time.
-    """
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Return what stands for no code."""
-        return 0
-
-    @property
-    def codegen(self) -> Any:
-        """What made this library, for which numba keeps no environment of a function that has no code."""
-        return _WithoutEnvironments(self._codegen)
-
-
-class _WithoutEnvironments:
-    def __init__(self, codegen: Any) -> None:
-        self._codegen = codegen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._codegen, name)
-
-    def set_env(self, name: str, environment: Any) -> None:
-        """Forget it."""
-
-
-class _PartCompiler(CompilerBase):
-    def define_pipelines(self) -> list[Any]:
-        state = self.state
-        state.library = _PartLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
-        return [DefaultPassBuilder.define_nopython_pipeline(state)]
-
-
-def njit(function: Callable[..., Any]) -> Any:
-    """Compile a function that only compiled code calls.
-
-    Such have no wrapper for Python, which takes a third of the compiler's time: a call from Python ends the process.
-    They are part of what calls them, on disk too.
-    """
-    return _compiler(**ENGINE_OPTIONS, no_cpython_wrapper=True, pipeline_class=_PartCompiler)(function)
-
-
-@contextmanager
-def compiling() -> Iterator[None]:
-    """Let Python's garbage wait, and let what is compiled have names that no other process gives.
-
-    To look for garbage among all that the compiler keeps takes a sixth of its time. And numba tells functions of one
-    name apart by a number that counts from 1 in every process: two pieces of code from different processes would have
-    functions of the same name, and the one that is loaded second would call those of the first.
-    """
-    counter, was_on = FunctionIdentity._unique_ids, gc.isenabled()
-    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6), "big") << 14)
-    gc.disable()
-    try:
-        yield
-    finally:
-        FunctionIdentity._unique_ids = counter
-        if was_on:
-            gc.enable()
-
-
-PARTS: dict[str, Callable[..., Any]] = {}
-"""What is called by address: the function of each field of the run's record that holds one."""
-
-
-def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function of the state and a number apart from those that call it.
-
-    So it is compiled once, not with each of its callers, only where a run needs it, and beside others. ``field`` of the
-    run's record holds its address.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        if numba.config.DISABLE_JIT:
-            return function
-        PARTS[field] = function
-        space: dict[str, Any] = {"call_address": call_address}
-        text = f"def {function.__name__}(s, number):\n    call_address(s.run[0].{field}, s, number, 0, 0)"
-        exec(text, space)
-        caller = space[function.__name__]
-        caller.__doc__ = function.__doc__
-        return njit(caller)
-
-    return decorate
-
-
-@functools.cache
-def compiled_part(field: str) -> CFunc[Any]:
-    """Return the compiled function of a field; keep it, its address is what the loop calls."""
-    body = njit(PARTS[field])
-
-    def entry(state: Any, number: Any, place: Any, fields: Any) -> Any:  # noqa: ARG001 (all have one signature)
-        body(state_at(state), number)
-        return 0
-
-    entry.__name__ = entry.__qualname__ = field
-    part: Any = CFunc(entry, (ENTRY_SIGNATURE.args, ENTRY_SIGNATURE.return_type), {}, dict(ENGINE_OPTIONS))
-    with suppress(RuntimeError):  # no writable place
-        part._cache = _PartCache(entry)
-    part.compile()
-    compiled: CFunc[Any] = part
-    return compiled
-
-
-def is_kept(function: CalledFromPython, signature: tuple[Any, ...]) -> bool | None:
-    """Return whether a function that Python calls is on disk as it would be compiled; None if nothing can be kept."""
-    dispatcher = function.dispatcher
-    cache = dispatcher._cache
-    if not isinstance(cache, _EngineCache):
-        return None
-    try:
-        codegen = dispatcher.targetctx.codegen()
-        return cache._index_key(signature, codegen) in cache._cache_file._load_index()
-    except Exception:  # a file that cannot be read is written anew
-        return False
-
-
-def address_of(function: CalledFromPython, arguments: tuple[Any, ...]) -> int:
-    """Return where the code lies of a function that was compiled for arguments of these types."""
-    compiled = function.dispatcher.overloads[arguments]
-    address: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return address
-
-
-def caller_of(answered: Any, given: tuple[Any, ...]) -> Any:
-    """Return what, in compiled code, calls a compiled function by its :func:`address_of` with a tuple of arguments."""
-
-    @intrinsic
-    def call(typing_context: Any, address: Any, arguments: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, sig: Any, values: Any) -> Any:  # noqa: ARG001
-            kind = context.call_conv.get_function_type(answered, given)
-            answer, error = (alloca_once(builder, kind.args[place].pointee) for place in (0, 1))
-            parts = unpack_tuple(builder, values[1], len(given))
-            flat = context.get_arg_packer(given).as_arguments(builder, parts)
-            builder.call(builder.inttoptr(values[0], kind.as_pointer()), [answer, error, *flat])
-            return context.get_dummy_value() if answered is types.void else builder.load(answer)
-
-        return signature(answered, types.int64, types.Tuple(given)), generate
-
-    return call

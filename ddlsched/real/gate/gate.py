@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.errors import PluginError, TestbedError, guarded, label
-from ddlsched.real.gate.costs import Costs
-from ddlsched.real.gate.live_jobs import LiveJob, Rank, SentRow
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.errors import TestbedError, guarded, label
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import Kind, resolve, resolve_bundle
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.placements import Placements
 from ddlsched.real.gate.processor_slots import ProcessorSlots
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
-from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = ["Crew", "Gate", "GateSettings", "begun_policies"]
 
@@ -27,11 +25,11 @@ __all__ = ["Crew", "Gate", "GateSettings", "begun_policies"]
 class Crew(Protocol):
     """The processes that stand ready on the servers."""
 
-    def take(self, server: int) -> Rank:
+    def take(self, server: int) -> LiveRank:
         """Return one that has nothing to do."""
         ...
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Let it stand ready again."""
         ...
 
@@ -62,35 +60,56 @@ class GateSettings:
     placement: Any
     order: Any
     communication: Any
-    costs: Costs
+    costs: CommunicationCosts
     seed: int = 0
     chunk_bytes: float | None = None
     window: int = WINDOW
     slots: bool = False
     train: bool = False
 
+    @classmethod
+    def by_name(
+        cls, cluster: Cluster, *, scheduler: str, contention: Any, policies: Mapping[str, Any], **given: Any
+    ) -> GateSettings:
+        """Return the settings of policies and a model that are instances or names.
+
+        Parameters
+        ----------
+        cluster, given
+            As of the class.
+        scheduler, policies
+            A bundle, and what replaces parts of it; nothing does where it is None.
+        contention
+            By which bytes are counted.
+
+        Raises
+        ------
+        UnknownNameError
+            A name that nobody has registered.
+        """
+        chosen = {
+            **resolve_bundle(scheduler),
+            **{kind: policy for kind, policy in policies.items() if policy is not None},
+        }
+        kinds: tuple[Kind, ...] = ("placement", "order", "communication")
+        resolved = {kind: resolve(kind, chosen[kind]) for kind in kinds}
+        topology = resolve("topology", cluster.topology)
+        network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+        model = resolve("contention", contention)
+        bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
+        return cls(cluster=cluster, costs=CommunicationCosts(cluster, network, bound), **resolved, **given)
+
 
 def begun_policies(settings: GateSettings) -> CheckedPolicies:
     """Return the policies as they are asked during a run, with the random streams of a simulation of that seed."""
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(6)]
     return CheckedPolicies(
-        placement=_begun("placement", settings.placement, settings.cluster, streams[0]),
-        order=_begun("order", settings.order, settings.cluster, streams[1]),
-        communication=_begun("communication", settings.communication, settings.cluster, streams[2]),
-        allocation=None,
-        path=None,
+        settings.cluster,
+        random_streams(settings.seed),
+        placement=settings.placement,
+        order=settings.order,
+        communication=settings.communication,
         contention=settings.costs.model,
-        rescale_cost=ConstantRescaleCost(),
     )
-
-
-def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
-    if not hasattr(policy, "begin"):
-        return policy
-    begun = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
-    if begun is None:
-        raise PluginError(f"{kind} {label(policy)}: begin answered None; expected the object that is asked")
-    return begun
 
 
 class Gate:
@@ -116,7 +135,7 @@ class Gate:
         )
         self.slots = ProcessorSlots(self.policies)
         self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival_ns, job.number), reverse=True)
-        self.seats: dict[Rank, tuple[LiveJob, int]] = {}
+        self.seats: dict[LiveRank, tuple[LiveJob, int]] = {}
         self._grouped: dict[int, set[int]] = {}
         self._beside: dict[int, list[LiveJob]] = {}
         self._wake_ns: dict[str, int] = {}
@@ -146,7 +165,7 @@ class Gate:
         arrivals = [self._coming[-1].job.arrival_ns] if self._coming else []
         return arrivals + list(self._wake_ns.values())
 
-    def hear(self, rank: Rank, message: dict[str, Any], now_ns: int) -> None:
+    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
         """Take in what a rank says.
 
         Raises
@@ -188,9 +207,9 @@ class Gate:
 
     def _note_wakes(self, kinds: tuple[str, ...], now_ns: int) -> None:
         for kind in kinds:
-            wake_s = self.policies.wake_s(kind, s_from_ns(now_ns))
-            if wake_s is not None and wake_s > s_from_ns(now_ns):
-                self._wake_ns[kind] = min(ns_from_s(wake_s) + 1, self._wake_ns.get(kind, ns_from_s(wake_s) + 1))
+            wake_ns = self.policies.wake_ns(kind, now_ns)
+            if wake_ns is not None:
+                self._wake_ns[kind] = min(wake_ns, self._wake_ns.get(kind, wake_ns))
 
     def _seat(self, job: LiveJob) -> None:
         """Give a placed job its ranks, in ascending order of servers, and let them form their group."""
@@ -264,7 +283,7 @@ class Gate:
             rank.send({"do": "release"})
             del self.seats[rank]
             self._crew.give_back(rank)
-        self.placements.leave(job)
+        self.placements.free(job)
 
     @property
     def nothing_is_due(self) -> bool:

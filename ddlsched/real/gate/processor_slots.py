@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.real.gate.live_jobs import LiveJob, Rank
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.units import s_from_ns
 
 __all__ = ["ProcessorSlots"]
@@ -14,7 +14,7 @@ __all__ = ["ProcessorSlots"]
 @dataclass(frozen=True)
 class _Ready:
     job: LiveJob
-    rank: Rank
+    rank: LiveRank
     task: int
 
 
@@ -26,7 +26,7 @@ class ProcessorSlots:
     running: dict[int, _Ready] = field(default_factory=dict)
     ready: dict[int, list[_Ready]] = field(default_factory=dict)
 
-    def wants(self, job: LiveJob, rank: Rank, task: int, gpu: int) -> None:
+    def wants(self, job: LiveJob, rank: LiveRank, task: int, gpu: int) -> None:
         """Note that a task is ready on a GPU."""
         self.ready.setdefault(gpu, []).append(_Ready(job, rank, task))
 
@@ -39,9 +39,7 @@ class ProcessorSlots:
         for gpu, waiting in self.ready.items():
             if gpu in self.running or not waiting:
                 continue
-            jobs = {one.job.number: one.job.view for one in waiting}
-            keys = {number: self.policies.key(view, s_from_ns(now_ns)) for number, view in jobs.items()}
-            first = self.policies.sort(list(jobs), keys, jobs, s_from_ns(now_ns))[0]  # type: ignore[arg-type]
+            first = self.policies.in_order((one.job.view for one in waiting), s_from_ns(now_ns))[0]
             chosen = min((one for one in waiting if one.job.number == first), key=lambda one: one.task)
             waiting.remove(chosen)
             self.running[gpu] = chosen

@@ -19,7 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes
 from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
-from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, Task
@@ -161,7 +161,8 @@ class _Step:
 
     def _parts(self, stage: int) -> Iterator[tuple[Iterable[Layer], float, bool]]:
         """Yield the layers of a stage, how often they occur, and whether they may be recomputed."""
-        yield self.layers.block, float(self.layers.num_blocks / self.plan.pipeline), True
+        at_end, between = stage_blocks(self.layers.num_blocks, self.plan)
+        yield self.layers.block, float(at_end if stage in (0, self.stages - 1) else between), True
         if stage == 0:
             yield self.layers.first, 1.0, False
         if stage == self.stages - 1:
@@ -207,7 +208,7 @@ class _Step:
     def _sent(self, stage: int, direction: Direction) -> list[Sent]:
         """Return what a stage sends in one pass: each kind in each group added up."""
         total: dict[tuple[str, str], float] = defaultdict(float)
-        for count, (kind, message_bytes, group) in self._collectives(stage, direction):
+        for count, (kind, message_bytes, group, _) in self._collectives(stage, direction):
             members = len(self.groups[f"{group} {stage}"][0])
             total[kind, f"{group} {stage}"] += count * float(message_bytes) * (members if kind == "all-gather" else 1)
         return [Sent(*pair, message_bytes) for pair, message_bytes in total.items()]

@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "refuse_broken"]
+__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "refuse_broken", "stage_blocks"]
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -38,8 +38,14 @@ class Parallelism:
         GPUs of each kind of group; their product is the number of GPUs.
     expert
         GPUs over which the experts are spread; part of the data-parallel ones.
+    context
+        GPUs that share each sequence, a part of its tokens each (context parallelism); they hold the same weights.
     interleave
         Model chunks that each pipeline stage holds (1: plain 1F1B).
+    balanced
+        Whether stages were cut so that all take about as long, output layer and further predictions counted.
+    own_experts
+        Whether tensor-parallel GPUs hold experts of their own, whole, in place of a part of each expert.
     sequence_parallel
         Whether norms and dropouts are split over the tensor-parallel GPUs along the sequence.
     micro_batch, global_batch
@@ -59,7 +65,10 @@ class Parallelism:
     data: Amount = 1
     pipeline: Amount = 1
     expert: Amount = 1
+    context: Amount = 1
     interleave: Amount = 1
+    balanced: bool = False
+    own_experts: bool = False
     sequence_parallel: Amount = False
     micro_batch: Amount = 1
     global_batch: Amount = 1
@@ -77,18 +86,23 @@ class Parallelism:
 
     @property
     def num_gpus(self) -> Amount:
-        """Tensor x pipeline x data."""
-        return self.tensor * self.pipeline * self.data
+        """Tensor x pipeline x data x context."""
+        return self.tensor * self.pipeline * self.data * self.context
 
     @property
     def micro_batches(self) -> Amount:
         """Micro-batches of a step on each pipeline."""
-        return self.global_batch / (self.data * self.micro_batch)
+        return self.global_batch / np.maximum(self.data * self.micro_batch, 1)
 
     @property
     def replicas(self) -> Amount:
         """GPUs that hold copies of the same experts."""
-        return self.data / np.asarray(self.expert)
+        return self.copies * np.where(self.own_experts, self.tensor, 1) / np.asarray(self.expert)
+
+    @property
+    def copies(self) -> Amount:
+        """GPUs that hold the same weights: data x context."""
+        return np.asarray(self.data) * self.context
 
     @property
     def overlapped_passes(self) -> Amount:
@@ -136,17 +150,36 @@ class Parallelism:
     def _group_rules(self) -> list[Rule]:
         return [
             Rule(
-                _divides(self.expert, self.data),
+                _divides(self.expert, self.copies * np.where(self.own_experts, self.tensor, 1)),
                 f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",
             )
         ]
 
 
-_DEGREES = ("tensor", "data", "pipeline", "expert", "interleave", "micro_batch", "global_batch")
+_DEGREES = ("tensor", "data", "pipeline", "expert", "context", "interleave", "micro_batch", "global_batch")
 
 
 def _divides(divisor: Amount, number: Amount) -> Amount:
     return np.mod(number, np.maximum(divisor, 1)) == 0
+
+
+class StageBlocks(NamedTuple):
+    """How many of a model's blocks the first and the last pipeline stage hold each, and how many one between them."""
+
+    end: Amount
+    middle: Amount
+
+
+def stage_blocks(num_blocks: Amount, parallelism: Parallelism) -> StageBlocks:
+    """Return the blocks of pipeline stages: as many on each or, where that does not divide, one fewer at both ends.
+
+    The embedding and the output layer then count as a block each, as Llama 3 was split: 126 layers on 16 stages are
+    7 at the ends and 8 between (Dubey et al. 2024; Megatron-core's ``account_for_embedding_in_pipeline_split``).
+    """
+    chunks = np.maximum(parallelism.pipeline * parallelism.interleave, 1)
+    lacking = np.where(np.mod(num_blocks, chunks) == 0, 0, 2)
+    middle = (num_blocks + lacking) / np.maximum(parallelism.pipeline, 1)
+    return StageBlocks(middle - lacking // 2, middle)
 
 
 def refuse_broken(rules: Iterable[Rule]) -> None:

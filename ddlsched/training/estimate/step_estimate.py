@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.collectives import Algorithm
+from ddlsched.training.estimate.collectives import closed_form
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
-from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
+from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken, stage_blocks
 
 __all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked", "reduction_rounds"]
 
@@ -107,7 +107,7 @@ def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, *
         With the rule that the combination breaks.
     """
     rules = [*parallelism.rules(machine.num_gpus), *model.rules(parallelism)]
-    if options.get("algorithm") == "halving-doubling":
+    if getattr(closed_form(options.get("algorithm", "ring")), "powers_of_two", False):
         rules += halving_rules(groups_of(parallelism, machine))
     refuse_broken(rules)
     return estimate(model, parallelism, machine, **options)
@@ -119,7 +119,7 @@ def estimate(
     machine: Machine,
     *,
     precision: Precision = "half",
-    algorithm: Algorithm = "ring",
+    algorithm: str = "ring",
 ) -> Estimate:
     """Return the estimate, element by element; combinations are not checked.
 
@@ -190,12 +190,16 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     for both passes: m max(t_i) + (sum(t_i) - max(t_i)) / v.
     """
     plan = costs.parallelism
-    blocks = layers.num_blocks / plan.pipeline
     block = costs.part(layers.block)
     first, last = costs.part(layers.first, recomputed=False), costs.part(layers.last, recomputed=False)
     staged = np.asarray(plan.pipeline) > 1
     ends = _choose(staged, _slower(first, last), _plus(first, last, 1.0))
-    slowest = _plus(ends, block, blocks)
+    at_end, between = stage_blocks(layers.num_blocks, plan)
+    slowest, inner = _plus(ends, block, at_end), _plus(PassTimes(), block, between)
+    slowest = _choose((np.asarray(plan.pipeline) > 2) & (_both_s(inner) > _both_s(slowest)), inner, slowest)
+    if plan.balanced:
+        total = _plus(_plus(first, last, 1.0), block, layers.num_blocks)
+        slowest = _plus(PassTimes(), total, 1 / np.asarray(plan.pipeline))
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
     longest_s = slowest.compute_s + slowest.exposed_s + send_s
     through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
@@ -278,12 +282,19 @@ def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, A
 
 
 def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
-    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide."""
+    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide.
+
+    What is hidden takes a share of its time from the computation that it hides behind.
+    """
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
-    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
+    reductions = (
+        Collective("all-reduce", copied_bytes, "data"),
+        Collective("all-reduce", expert_bytes, "replicas"),
+    )
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
-    return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)
+    hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
+    return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s
 
 
 def reduction_rounds(parallelism: Parallelism) -> Amount:
@@ -299,5 +310,5 @@ def reduction_rounds(parallelism: Parallelism) -> Amount:
 def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
     spread = np.asarray(parallelism.zero) >= 1
-    updated = copied / np.where(spread, parallelism.data, 1) + own / np.where(spread, parallelism.replicas, 1)
+    updated = copied / np.where(spread, parallelism.copies, 1) + own / np.where(spread, parallelism.replicas, 1)
     return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

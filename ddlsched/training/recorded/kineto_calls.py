@@ -5,6 +5,7 @@ A call that is not recognised is an error: without it a job would seem to commun
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import BYTES_OF, GLOO, NCCL, NO_COLLECTIVES, tensor_bytes
-from ddlsched.training.recorded.kineto_events import Event, KinetoEvents, ranks_in_text
+from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, ranks_in_text
 from ddlsched.training.recorded.rank_steps import EVERYBODY
 from ddlsched.units import is_whole
 
@@ -29,7 +30,7 @@ class Call:
     begin_ns, end_ns, thread
         Of the call itself.
     kind, input_bytes, group
-        As in :class:`~.rank_steps.Communication`.
+        As in :class:`~.rank_steps.RankCommunication`.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once
@@ -72,19 +73,19 @@ def calls_of(events: KinetoEvents) -> list[Call]:
     return _gloo_calls(events, by_thread)
 
 
-def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: Event) -> bool:
+def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: TraceEvent) -> bool:
     """Return whether a call is made by a part of the backward pass."""
     parts = by_thread.get(event.thread, ())
     place = bisect_right(parts, (event.begin_ns, event.end_ns)) - 1
     return place >= 0 and parts[place][0] <= event.begin_ns < parts[place][1]
 
 
-def _refuse(events: KinetoEvents, event: Event, why: str) -> NoReturn:
+def _refuse(events: KinetoEvents, event: TraceEvent, why: str) -> NoReturn:
     raise InputError(f"{events.source}, event {event.name!r} at {event.begin_ns / 1000:.3f} us: {why}")
 
 
 def _gloo_calls(events: KinetoEvents, by_thread: Mapping[object, Sequence[tuple[int, int]]]) -> list[Call]:
-    works: dict[str, deque[Event]] = defaultdict(deque)
+    works: dict[str, deque[TraceEvent]] = defaultdict(deque)
     for work in events.works:
         works[work.name].append(work)
     groups = [name for name, ranks in events.groups.items() if len(ranks) != 1]
@@ -100,7 +101,9 @@ def _gloo_calls(events: KinetoEvents, by_thread: Mapping[object, Sequence[tuple[
     return calls
 
 
-def _gloo_call(events: KinetoEvents, event: Event, works: Mapping[str, deque[Event]], in_backward: bool) -> Call:
+def _gloo_call(
+    events: KinetoEvents, event: TraceEvent, works: Mapping[str, deque[TraceEvent]], in_backward: bool
+) -> Call:
     """Return a call with its works, which gloo takes in the order of the calls."""
     arguments = event.arguments or {}
     kind, work_name, place = GLOO.get(event.name, ("reduce-scatter", "gloo:all_reduce", None))
@@ -124,7 +127,7 @@ def _gloo_call(events: KinetoEvents, event: Event, works: Mapping[str, deque[Eve
     )
 
 
-def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence[Event]) -> int | None:
+def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence[TraceEvent]) -> int | None:
     """Return what a rank brings, by the call's own argument or, where that tells no type, by its works."""
     shapes, types = arguments.get("Input Dims", ()), arguments.get("Input type", ())
     if place is not None and len(shapes) > place < len(types):
@@ -138,7 +141,7 @@ def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence
     return sum(size or 0 for size in sizes) if sizes and None not in sizes else None
 
 
-def _peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
+def _peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str, str]:
     """Return kind and group; of a message, from which rank to which."""
     if kind not in ("send", "receive"):
         return kind, EVERYBODY
@@ -151,9 +154,9 @@ def _peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
 
 
 def _nccl_calls(
-    events: KinetoEvents, recorded: Sequence[Event], by_thread: Mapping[object, Sequence[tuple[int, int]]]
+    events: KinetoEvents, recorded: Sequence[TraceEvent], by_thread: Mapping[object, Sequence[tuple[int, int]]]
 ) -> list[Call]:
-    kernels: dict[object, list[Event]] = defaultdict(list)
+    kernels: dict[object, list[TraceEvent]] = defaultdict(list)
     for kernel in events.collective_kernels:
         kernels[(kernel.arguments or {}).get("External id")].append(kernel)
     waits: dict[object, list[int]] = defaultdict(list)
@@ -161,30 +164,57 @@ def _nccl_calls(
         if (event.arguments or {}).get("Collective name") == "wait":
             waits[event.thread].append(event.begin_ns)
     calls = []
-    for event in recorded:
+    for call in recorded:
+        own = kernels.pop((call.arguments or {}).get("External id"), [])
+        event = _described(call, own)
         arguments = event.arguments or {}
         name = arguments.get("Collective name")
-        own = kernels.pop(arguments.get("External id"), [])
+        if name is None and not own:
+            events.notes["record_param_comms without name and kernel, left out"] += 1
+            continue
         moved = arguments.get("In msg nelems") or arguments.get("Out msg nelems")
         if name in NO_COLLECTIVES or (name != "barrier" and moved == 0):
             continue
         if name not in NCCL:
-            _refuse(events, event, f"Collective name is {name!r}; expected one of {', '.join(NCCL)}")
+            known = ", ".join(NCCL)
+            _refuse(events, event, f"Collective name is {name!r}; expected PyTorch 2.2 or later, and one of {known}")
         calls.append(_nccl_call(events, event, own, _is_within(by_thread, event), waits[event.thread]))
     for left in kernels.values():
         _refuse(events, left[0], "no record_param_comms has its External id; expected a whole trace")
     return calls
 
 
+def _described(event: TraceEvent, kernels: Sequence[TraceEvent]) -> TraceEvent:
+    """Return a call with what older versions of PyTorch tell of it elsewhere: by its kernel, or as a plain operator."""
+    arguments: dict[str, Any] = {}
+    for kernel in kernels:
+        arguments |= kernel.arguments or {}
+    arguments |= event.arguments or {}
+    kinds = [found[1].lower() for kernel in kernels if (found := _KERNEL.match(kernel.name))]
+    if kinds:
+        arguments.setdefault("Collective name", _OF_KERNEL.get(kinds[0], kinds[0]))
+    shapes, types = arguments.get("Input Dims"), arguments.get("Input type")
+    if "In msg nelems" not in arguments and isinstance(shapes, list) and isinstance(types, list):
+        size = tensor_bytes(shapes[:1], types[:1])
+        if size is not None:
+            arguments |= {"In msg nelems": size, "dtype": "byte"}
+    return event._replace(arguments=arguments)
+
+
+_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
+_OF_KERNEL = {"reducescatter": "reduce_scatter", "sendrecv": "alltoall"}
+
+
 def _nccl_call(
-    events: KinetoEvents, event: Event, kernels: Sequence[Event], in_backward: bool, waits: Sequence[int]
+    events: KinetoEvents, event: TraceEvent, kernels: Sequence[TraceEvent], in_backward: bool, waits: Sequence[int]
 ) -> Call:
     arguments = event.arguments or {}
     kind = NCCL[str(arguments["Collective name"])]
     elements: Any = arguments.get("In msg nelems")
     type_name = str(arguments.get("dtype")).lower()
     if not is_whole(elements, 0) or type_name not in BYTES_OF:
-        _refuse(events, event, f"In msg nelems is {elements!r}, dtype {type_name!r}; expected a number and a type")
+        why = f"In msg nelems is {elements!r}, dtype {type_name!r}; expected a number and a type"
+        _refuse(events, event, f"{why}, which PyTorch 2.2 writes, or record_shapes=True")
     place = bisect_right(waits, event.begin_ns)
     waited_ns = waits[place] if place < len(waits) and not in_backward else None
     kind, group = (
@@ -203,7 +233,7 @@ def _nccl_call(
     )
 
 
-def _nccl_group(events: KinetoEvents, event: Event) -> str:
+def _nccl_group(events: KinetoEvents, event: TraceEvent) -> str:
     """Return the group of a call, whose ranks are kept if the call alone tells them."""
     arguments = event.arguments or {}
     name = arguments.get("Process Group Name")
@@ -220,7 +250,7 @@ def _nccl_group(events: KinetoEvents, event: Event) -> str:
     return EVERYBODY if name == "0" else name
 
 
-def _nccl_peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
+def _nccl_peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str, str]:
     arguments = event.arguments or {}
     peer: Any = arguments.get("Dst Rank" if kind == "send" else "Src Rank")
     if events.rank is None or not is_whole(peer, 0):

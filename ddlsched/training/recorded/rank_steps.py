@@ -8,13 +8,13 @@ phase begins. Everything between two marks is one piece of computation, whatever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ddlsched.errors import InputError
 
-__all__ = ["EVERYBODY", "Communication", "Mark", "MarkKind", "RankStep", "RankTrace"]
+__all__ = ["EVERYBODY", "Mark", "MarkKind", "RankCommunication", "RankStep", "RankTrace"]
 
 EVERYBODY = ""
 """The name of the group of all ranks."""
@@ -48,7 +48,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class RankCommunication:
     """A collective, or a message from one rank to another, in which a rank takes part.
 
     Parameters
@@ -72,6 +72,10 @@ class Communication:
     after: tuple[int, ...] = ()
     measured_ns: tuple[int, int] | None = None
 
+    def is_received_by(self, ranks: Sequence[int]) -> bool:
+        """Return whether it is a message to one of the ranks; its group says from which rank to which."""
+        return self.kind == "send" and int(self.group.split()[2]) in ranks
+
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
@@ -94,7 +98,7 @@ class RankStep:
     """
 
     compute_ns: int
-    communications: tuple[Communication, ...]
+    communications: tuple[RankCommunication, ...]
     marks: tuple[Mark, ...]
     wall_ns: int | None = None
     stalls_ns: tuple[tuple[int, int], ...] = ()

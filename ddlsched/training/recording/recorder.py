@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,11 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, RankStep
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recorded.wall_time import WallTime
-from ddlsched.training.recording.collective_calls import Called, Watcher, watched
-from ddlsched.training.recording.completeness import Profiled, refuse_unseen
+from ddlsched.training.recording.collective_calls import NO_TASK, CallWatcher, CollectiveCall, watched
+from ddlsched.training.recording.completeness import ProfiledStep, refuse_unseen
 from ddlsched.training.recording.moments import RecordingClock, clock_of_this_process
 from ddlsched.units import is_whole
 
@@ -57,7 +58,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
         raise InputError(f"record: folder {folder} cannot be made ({error.strerror}); expected a folder") from None
     recorder = Recorder(Path(folder), skip, most_steps)
     recorder.begin()
-    atexit.register(recorder.end)
+    atexit.register(recorder.end_at_exit)
     return recorder
 
 
@@ -65,7 +66,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
 class _Call:
     """A collective of a step, by moments of the clock."""
 
-    what: Communication
+    what: RankCommunication
     begin: Any
     is_of_bucket: bool
     waited: tuple[Any, Any] | None = None
@@ -84,7 +85,7 @@ class _Step:
     """When the hook of the last bucket returned: after that, backward waits for the buckets."""
 
 
-class Recorder(Watcher):
+class Recorder(CallWatcher):
     """The recording of a process; made by :func:`record`."""
 
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
@@ -99,7 +100,9 @@ class Recorder(Watcher):
         self._seat: tuple[int, int] | None = None
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._profiled: Profiled | None = None
+        self._profiled: ProfiledStep | None = None
+        self.when_full: Callable[[], None] | None = None
+        """Called once the last step to be kept has ended."""
         self._with_flags: set[int] = set()
         """Models that reduce which of their parameters were used."""
 
@@ -179,6 +182,8 @@ class Recorder(Watcher):
         now = self._moment()
         if self._now is not None and self._count > self._skip and len(self._steps) < self._most_steps:
             self._steps.append((self._now, now))
+            if len(self._steps) == self._most_steps and self.when_full is not None:
+                self.when_full()
         self._check(self._now)
         self._count += 1
         self._now = _Step(self._moment())  # Anew: the check may have taken a while.
@@ -189,30 +194,33 @@ class Recorder(Watcher):
             called, self._profiled = self._profiled.collectives(), None
             refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
         if self._count == self._skip - 1:
-            self._profiled = Profiled()
+            self._profiled = ProfiledStep()
 
     # What the collectives do.
 
-    def calls(self, called: Called) -> Any:
+    def calls(self, called: CollectiveCall) -> Any:
         """Keep a call."""
         if self._now is None:
             return None
+        if called.kind in NO_TASK:
+            what = f"torch.distributed.{called.kind} within a step"
+            raise InputError(f"{what}: has no task in a job; expected an all-reduce or a broadcast")
         call = _Call(self._communication(called), self._moment(), self._in_bucket)
         self._now.calls.append(call)
         return call
 
-    def _communication(self, called: Called) -> Communication:
+    def _communication(self, called: CollectiveCall) -> RankCommunication:
         """Return what a call is in a job; its group is known by its name from now on."""
         rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
         if called.kind in ("send", "receive"):
             ends = (rank, called.peer) if called.kind == "send" else (called.peer, rank)
-            return Communication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
+            return RankCommunication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
         if called.group is None or called.group is distributed.group.WORLD:
-            return Communication(called.kind, called.input_bytes, EVERYBODY)
+            return RankCommunication(called.kind, called.input_bytes, EVERYBODY)
         name = str(called.group.group_name)
         if name not in self._groups:
             self._groups[name] = tuple(sorted(distributed.get_process_group_ranks(called.group)))
-        return Communication(called.kind, called.input_bytes, name)
+        return RankCommunication(called.kind, called.input_bytes, name)
 
     def returned(self, token: Any, *, at_once: bool) -> None:
         """Keep when a call without a handle was done."""
@@ -236,6 +244,10 @@ class Recorder(Watcher):
 
     # What is written.
 
+    def stop(self) -> None:
+        """Record no more."""
+        self._undo.close()
+
     def end(self) -> Path:
         """Stop recording, write the file and return its path.
 
@@ -244,8 +256,8 @@ class Recorder(Watcher):
         InputError
             Nothing was recorded, or the file cannot be written.
         """
-        self._undo.close()
-        atexit.unregister(self.end)
+        self.stop()
+        atexit.unregister(self.end_at_exit)
         steps = {self._skip + 1 + place: self._made(*each) for place, each in enumerate(self._steps)}
         if not steps:
             why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 of them not kept)"
@@ -257,6 +269,13 @@ class Recorder(Watcher):
         with replacing(path, "recording") as file:
             file.write_text(recording_text(rank, ranks, self._groups, steps), encoding="utf-8")
         return path
+
+    def end_at_exit(self) -> None:
+        """Do as :meth:`end` when the process ends; what is wrong is one line then."""
+        try:
+            self.end()
+        except InputError as error:
+            print(f"ddlsched: error: {error}", file=sys.stderr)
 
     def _made(self, step: _Step, end: Any) -> RankStep:
         """Return a step in nanoseconds."""

@@ -1,0 +1,157 @@
+"""Files of clusters: tables of servers, and matrices of throughputs.
+
+A table of servers is CSV: a row a server, or a row a kind with a count. Columns: ``gpus, gpu_memory_mb`` and
+optionally ``servers`` (how many like this, 1 if left out), ``relative_speed`` (1 if left out), ``nic_gbps`` (the
+topology's if left out), ``gpu_kind`` (for a table of throughputs) and ``exclusive`` (1 where a GPU has one job at a
+time, the same in every row; 0 if left out).
+
+A matrix of throughputs is CSV with a row a model (column ``model``) and a column a kind of GPU, or JSON with an object
+a model, in it a number a kind.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ddlsched.cluster.cluster import MAX_GPUS, Cluster, Server
+from ddlsched.cluster.throughputs import Throughputs
+from ddlsched.errors import InputError, says_unknown_arguments
+from ddlsched.io.tables import (
+    cell_number,
+    cell_whole,
+    check_columns,
+    csv_rows,
+    first_line,
+    located,
+    read_text,
+    readable,
+)
+from ddlsched.network.topology import Topology
+
+__all__ = ["read_cluster", "read_throughputs", "throughputs_of"]
+
+REQUIRED = ("gpus", "gpu_memory_mb")
+NUMBERS = ("gpu_memory_mb", "relative_speed", "nic_gbps")
+OPTIONAL = ("servers", *NUMBERS[1:], "gpu_kind", "exclusive")
+
+
+@says_unknown_arguments
+def read_cluster(path: str | Path, *, topology: Topology | str = "star", exclusive: bool = False) -> Cluster:
+    """Read a table of servers: CSV with the columns of :class:`Server` and optionally ``servers`` and ``exclusive``.
+
+    The cluster is exclusive if ``exclusive`` or the table says so.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    servers, told = readable(Path(path), "a table of servers (CSV)", _read)
+    return Cluster(servers=servers, topology=topology, exclusive=exclusive or told)
+
+
+def _read(path: Path) -> tuple[tuple[Server, ...], bool]:
+    servers: list[Server] = []
+    told: bool | None = None
+    for where, row in csv_rows(path, REQUIRED, OPTIONAL):
+        told = _exclusive(where, row, told)
+        count = cell_whole(where, "servers", row["servers"], MAX_GPUS) if row.get("servers") else 1
+        servers += [_server(where, row)] * count
+        if len(servers) > MAX_GPUS:
+            raise InputError(f"{where}, column servers: {len(servers)} servers so far; expected at most {MAX_GPUS}")
+    if not servers:
+        raise InputError(f"{path}: has a header only; expected at least one server")
+    return tuple(servers), bool(told)
+
+
+def _exclusive(where: str, row: dict[str, Any], before: bool | None) -> bool:
+    """Return what a row says of the whole cluster; ``before`` is what the rows above said."""
+    told = bool(row.get("exclusive")) and cell_whole(where, "exclusive", row["exclusive"], at_most=1, at_least=0) == 1
+    if before not in (None, told):
+        raise InputError(f"{where}, column exclusive: is {int(told)}; expected the {int(not told)} of the rows above")
+    return told
+
+
+def _server(where: str, row: dict[str, Any]) -> Server:
+    numbers = {name: cell_number(where, name, row[name]) for name in NUMBERS if row.get(name)}
+    if "gpu_memory_mb" not in numbers:
+        raise InputError(f"{where}, column gpu_memory_mb: is empty; expected a number of MB > 0")
+    gpus = cell_whole(where, "gpus", row["gpus"], MAX_GPUS)
+    kind = row.get("gpu_kind") or None
+    return located(where, lambda: Server(gpus=gpus, gpu_kind=kind, **numbers))
+
+
+def read_throughputs(path: str | Path, reference_kind: str | None = None) -> Throughputs:
+    """Read a matrix of throughputs; an empty cell is a pair that is missing.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected.
+    """
+    read = _read_json if Path(path).suffix.lower() == ".json" else _read_csv
+    values = readable(Path(path), "a table of throughputs (CSV or JSON)", read)
+    return Throughputs(values=tuple(values), reference_kind=reference_kind, source=str(path))
+
+
+def throughputs_of(given: Throughputs | str | Path | None, reference_kind: str | None) -> Throughputs | None:
+    """Return the throughputs that are given, or of a file, with the reference kind in place of their own.
+
+    Raises
+    ------
+    InputError
+        A reference kind without throughputs; or as :func:`read_throughputs`.
+    """
+    if given is None:
+        if reference_kind is not None:
+            raise InputError(f"reference_kind is {reference_kind!r}; expected throughputs as well")
+        return None
+    if not isinstance(given, Throughputs):
+        return read_throughputs(given, reference_kind)
+    return given if reference_kind is None else replace(given, reference_kind=reference_kind)
+
+
+def _read_csv(path: Path) -> list[tuple[str, str, float]]:
+    rows = [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
+    if len(rows) < 2 or len(rows[0]) < 2:
+        raise InputError(f"{path}: has no throughputs; expected a header with model and kinds, and a row a model")
+    header = [name.strip() for name in rows[0]]
+    check_columns(path, header, ("model",), [name for name in header if name != "model"])
+    values = []
+    for number, cells in enumerate(rows[1:], 1):
+        where = f"{path}, row {number}"
+        if len(cells) != len(header):
+            raise InputError(f"{where}: has {len(cells)} values; expected {len(header)}, one for each column")
+        row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+        model = row.pop("model")
+        values += [(model, kind, _throughput(where, kind, cell)) for kind, cell in row.items() if cell]
+    return values
+
+
+def _throughput(where: str, kind: str, cell: str) -> float:
+    value = cell_number(where, kind, cell)
+    if not 0 < value < inf:
+        raise InputError(f"{where}, column {kind}: is {cell}; expected a throughput > 0")
+    return value
+
+
+def _read_json(path: Path) -> list[tuple[str, str, float]]:
+    try:
+        table = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON ({first_line(error)}); expected an object a model") from None
+    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+        raise InputError(f"{path}: expected an object with an object a model, in it a number a kind")
+    values = []
+    for model, row in table.items():
+        for kind, value in row.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise InputError(f"{path}, model {model!r}, kind {kind!r}: is {value!r}; expected a throughput > 0")
+            values.append((model, kind, float(value)))
+    return values

@@ -1,0 +1,75 @@
+"""The folder of this user's where compiled policies are kept, and what says that a file there is whole."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+__all__ = ["cache_folder", "describe", "described", "say_once"]
+
+
+def described(folder: Path | None, name: str) -> tuple[int, bool] | None:
+    """Return the words of an entry's key and whether the first is whole, if its files are as they were written."""
+    try:
+        folder = folder or Path()
+        said = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        words, whole_first = said["words"], said["whole_first"]
+        intact = said["name"] == name and said["code"] == _hash_of_code(folder, name)
+        return (int(words), bool(whole_first)) if intact else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _hash_of_code(folder: Path, name: str) -> str:
+    """Return the hash of what numba has written of an entry."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.glob(f"{name}.*") if path.suffix in (".nbi", ".nbc")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def describe(folder: Path, name: str, words: int, whole_first: bool) -> None:
+    """Write beside an entry's code what :func:`described` returns, and the hash of its bytes."""
+    from ddlsched.io.files import replacing
+
+    try:
+        with replacing(folder / f"{name}.json", "compiled policy") as path:
+            said = {"name": name, "words": words, "whole_first": whole_first, "code": _hash_of_code(folder, name)}
+            path.write_text(json.dumps(said), encoding="utf-8")
+    except Exception as error:
+        say_once(f"compiled policies are not kept: {error}")
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Return where compiled policies are kept, or None if there is no place of this user's.
+
+    It is ``ddlsched`` in ``NUMBA_CACHE_DIR``, ``XDG_CACHE_HOME`` or ``~/.cache``, the first that is set.
+    """
+    base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        folder = Path(base).expanduser() / "ddlsched"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.lstat()
+        if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):
+            raise PermissionError(f"{folder} does not belong to {getpass.getuser()}")
+        if status.st_mode & 0o022:
+            raise PermissionError(f"others may write into {folder}")
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, RuntimeError, KeyError) as error:
+        say_once(f"compiled policies are not kept, and are compiled anew by each process: {error}")
+        return None
+    return folder
+
+
+@cache
+def say_once(text: str) -> None:
+    """Say something on stderr, once a process."""
+    print(f"ddlsched: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,55 @@
+"""What stands in place of the compiler where nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext as compiling
+from typing import Any, NoReturn
+
+__all__ = [
+    "NUMBER",
+    "NUMBERS",
+    "REAL",
+    "REALS",
+    "STATE",
+    "address_of",
+    "call_address",
+    "called_by_address",
+    "called_from_python",
+    "caller_of",
+    "compiled_as_called",
+    "compiled_part",
+    "compiling",
+    "is_kept",
+    "njit",
+    "state_at",
+    "width_of",
+]
+
+STATE = NUMBER = REAL = NUMBERS = REALS = None
+
+
+def njit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as it is."""
+    return function
+
+
+def called_by_address(field: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return a function as it is: it is called by its name."""
+    del field
+    return njit
+
+
+def _not_compiled(*arguments: Any) -> NoReturn:
+    """Stand for what only compiled code calls, and what only a process that compiles does."""
+    raise RuntimeError(f"called with {arguments}, although nothing is compiled")
+
+
+called_from_python = njit
+address_of = call_address = compiled_as_called = compiled_part = is_kept = state_at = width_of = _not_compiled
+
+
+def caller_of(answered: Any, given: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return what nobody calls."""
+    del answered, given
+    return _not_compiled

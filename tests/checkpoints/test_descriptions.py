@@ -1,0 +1,119 @@
+"""Descriptions of checkpoints: read as they were written; all else is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_jobs import MODELS, stored
+
+from ddlsched.checkpoints.checkpoint import Checkpoint
+from ddlsched.checkpoints.collection import TensorCollection
+from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
+from ddlsched.errors import InputError
+
+DESCRIPTIONS = [
+    json.loads(
+        Checkpoint(
+            collection=TensorCollection(
+                tensors=job_tensors(model, optimiser=Optimiser(sharding="zero1"))[:6], parallelism=Parallelism(tp=2)
+            ),
+            sha256={"a": "b"},
+            model={"x": [1, None, 0.5]},
+            paths={"a": ("b", 1)},
+        ).text()
+    )
+    for model in MODELS
+]
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.0,
+    2**63,
+    2**64,
+    "",
+    "first",
+    "data",
+    "1",
+    [],
+    [[]],
+    {},
+    {"tp": 1},
+    float("nan"),
+    "\ud800",
+]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return each container in a value with each of its keys."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value))
+    inner = [place for _, item in items if isinstance(item, dict | list) for place in places(item)]
+    return [(value, key) for key, _ in items] + inner
+
+
+def read(text: bytes) -> Checkpoint | str:
+    """Return what a text describes, or why it cannot be used."""
+    with fsspec.filesystem("memory").open("/descriptions/checkpoint.json", "wb") as file:
+        file.write(text)
+    try:
+        return Checkpoint.read("memory://descriptions")
+    except InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("description", DESCRIPTIONS)
+def test_a_description_is_read_as_it_was_written(description: dict[str, Any]) -> None:
+    found = read(json.dumps(description).encode())
+    assert isinstance(found, Checkpoint)
+    assert json.loads(found.text()) == description
+
+
+@given(st.data())
+def test_any_change_of_a_description_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
+    description = json.loads(json.dumps(data.draw(st.sampled_from(DESCRIPTIONS))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(places(description)))
+        match data.draw(st.sampled_from(["replace", "remove", "add"])):
+            case "replace":
+                container[key] = data.draw(st.sampled_from(ODD))
+            case "remove":
+                del container[key]
+            case "add" if isinstance(container, dict):
+                container["another"] = 1
+    found = read(json.dumps(description, ensure_ascii=data.draw(st.booleans())).encode(errors="surrogatepass"))
+    assert isinstance(found, Checkpoint) or "\n" not in found
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[" * 100_000, b"\xff\xfe{\x00}\x00", b"[]", b"null", b'{"format": NaN}', b'"\xff"']
+)
+def test_anything_else_is_refused_in_one_line(text: bytes) -> None:
+    found = read(text)
+    assert isinstance(found, str)
+    assert found.startswith("memory://descriptions/checkpoint.json")
+    assert "\n" not in found
+
+
+def test_a_plain_change_imports_no_pydantic(folder: Path) -> None:
+    stored(folder / "a", TensorCollection(tensors=job_tensors(MODELS[0]), parallelism=Parallelism(tp=2)))
+    program = """
+import sys
+from ddlsched.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    arguments = ["reshard", str(folder / "a"), str(folder / "b"), "--to", "pp=2"]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert "pydantic" not in done.stderr.split()

@@ -3,27 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext as compiling
 from typing import Any, NoReturn
-
-__all__ = [
-    "NUMBER",
-    "NUMBERS",
-    "REAL",
-    "REALS",
-    "STATE",
-    "address_of",
-    "call_address",
-    "called_by_address",
-    "called_from_python",
-    "caller_of",
-    "compiled_part",
-    "compiling",
-    "is_kept",
-    "njit",
-    "state_at",
-    "width_of",
-]
 
 STATE = NUMBER = REAL = NUMBERS = REALS = None
 

@@ -25,7 +25,7 @@ from benchmark_tables import Table
 from elastic_training import BATCH
 
 from ddlsched.real.live.commits import committed_state, committed_steps
-from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 
 SCRIPT = Path(__file__).with_name("elastic_training.py")
@@ -104,7 +104,7 @@ class Run:
             self._turn()
 
 
-def overheads_s(events: list[Event]) -> dict[str, list[float]]:
+def overheads_s(events: list[LiveEvent]) -> dict[str, list[float]]:
     """Return the overhead of each change, by its kind."""
     found = defaultdict(list)
     steps = [place for place, event in enumerate(events) if event.what == "step"]
@@ -117,7 +117,7 @@ def overheads_s(events: list[Event]) -> dict[str, list[float]]:
     return found
 
 
-def kind(event: Event, before: list[Event]) -> str:
+def kind(event: LiveEvent, before: list[LiveEvent]) -> str:
     what = [each.what for each in before]
     if event.what == "started":
         return "all processes killed, started again"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmark_tables import Table
 
-from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 
 SIZES = (2, 4, 2, 1)
@@ -48,7 +48,7 @@ class Run:
     """One job under a manager, which is driven from here."""
 
     def __init__(self, folder: Path, program: str) -> None:
-        self.sizes, self.events = Sizes(), list[Event]()
+        self.sizes, self.events = Sizes(), list[LiveEvent]()
         self.manager = LiveManager(folder, self.sizes, self.sizes, 1, self.events.append)
         self.manager.store.submit("a", program=program, steps=1_000_000, max_nodes=max(SIZES))
 

@@ -15,13 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmark_tables import Table, say
+from best_flow import least_busiest_bytes
 from resharding_processes import Measured, made, process_tables, summary, transformer_tensors
 
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, content_hashes
-from ddlsched.checkpoints.flow_check import least_busiest_bytes
 from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
-from ddlsched.checkpoints.plan import first_replica_plan, plan
+from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 
@@ -58,7 +58,6 @@ def planning(repeats: int) -> Table:
                     sum(len(tensor.moves) for tensor in found.tensors),
                     found.bytes_by_way["network"] / 1e9,
                     sum(found.lower_bound_bytes.values()) / 1e9,
-                    first_replica_plan(start, end).bytes_by_way["network"] / 1e9,
                     max(sent.values()) / least_busiest_bytes(found)[0],
                 )
             )
@@ -69,10 +68,9 @@ def planning(repeats: int) -> Table:
         "moves",
         "network GB",
         "least GB",
-        "replica 0 GB",
         "busiest host / best flow",
     )
-    note = "To reach: at most 2 s. Replica 0: each rank reads all it needs from data-parallel replica 0."
+    note = "To reach: at most 2 s."
     return Table(
         title="(a) 6.7B parameters, 64 -> 128 GPUs, all of Adam's state", columns=columns, rows=rows, notes=[note]
     )

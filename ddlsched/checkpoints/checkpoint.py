@@ -6,24 +6,20 @@ A directory without ``checkpoint.json`` is no checkpoint: it is written last, so
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import msgspec
 
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plain_values import plain_value
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
-from ddlsched.errors import FaultyInputError, InputError
+from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 __all__ = ["DESCRIPTION", "Checkpoint", "described_in", "rank_file"]
 
@@ -35,11 +31,8 @@ def rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _File:
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``checkpoint.json`` holds, field by field."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     format: Literal["ddlsched-checkpoint"] = "ddlsched-checkpoint"
     version: Literal[1] = 1
@@ -48,14 +41,14 @@ class _File:
     allocation: Allocation
     flat_multiple: int = 1
     iteration: int = 0
-    model: dict[str, Any] = field(default_factory=dict)
-    dataset: dict[str, Any] = field(default_factory=dict)
-    random: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = {}
+    dataset: dict[str, Any] = {}
+    random: dict[str, Any] = {}
     files: tuple[str, ...]
     tensors: tuple[Tensor, ...]
-    sha256: dict[str, str] = field(default_factory=dict)
-    xxh3: dict[str, str] = field(default_factory=dict)
-    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+    sha256: dict[str, str] = {}
+    xxh3: dict[str, str] = {}
+    paths: dict[str, tuple[str | int, ...]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,52 +189,24 @@ _SHARED = ("files", "iteration", "model", "dataset", "random", "sha256", "xxh3",
 
 
 def _json(described: _File) -> str:
-    """Return JSON with a line a tensor."""
-    fields = {name: getattr(described, name) for name in ("format", "version")}
-    fields |= {item.name: getattr(described, item.name) for item in dataclasses.fields(described)}
-    tensors = fields.pop("tensors")
-    lines = [json.dumps(name) + ": " + json.dumps(_plain(value)) for name, value in fields.items()]
-    rows = ",\n    ".join(map(_tensor_json, tensors))
-    lines.append(f'"tensors": [\n    {rows}\n  ]')
-    return "{\n  " + ",\n  ".join(lines) + "\n}\n"
+    """Return JSON with a line a field and a line a tensor."""
+    fields = msgspec.structs.asdict(described)
+    rows = ",\n    ".join(_text(tensor) for tensor in fields.pop("tensors"))
+    lines = [f'"{name}": {_text(value)}' for name, value in fields.items()]
+    return "{\n  " + ",\n  ".join([*lines, f'"tensors": [\n    {rows}\n  ]']) + "\n}\n"
 
 
-def _tensor_json(tensor: Tensor) -> str:
-    # Not by asdict, whose deep copies take ten times as long: a start waits for three descriptions.
-    return json.dumps({name: getattr(tensor, name) for name in _TENSOR_FIELDS}, default=vars)
-
-
-_TENSOR_FIELDS = tuple(item.name for item in dataclasses.fields(Tensor))
-
-
-def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-
-
-@cache
-def _adapter() -> TypeAdapter[_File]:
-    import pydantic
-
-    return pydantic.TypeAdapter(_File)
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _parsed(text: bytes, where: str) -> _File:
-    plain = plain_value(_File, text)
-    if plain is not None:
-        return plain
-    import pydantic
-
     try:
-        return _adapter().validate_json(text)
-    except pydantic.ValidationError as error:
-        faults = [_fault(where, item) for item in error.errors()]
-        raise FaultyInputError(faults) from None
-
-
-def _fault(where: str, item: Any) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"]).lstrip(".")
-    found = "" if item["type"] in ("missing", "json_invalid") else f" (found {str(item['input'])[:80]!r})"
-    return f"{where}{f', field {place}' if place else ''}: {item['msg']}{found}"
+        return msgspec.json.decode(text, type=_File)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        why, _, place = str(error).partition(" - at `$.")
+        field = f", field {place.rstrip('`')}" if place else ""
+        raise InputError(f"{where}{field}: {why}; expected a description of a checkpoint") from None
 
 
 def _refuse_bad_names(checkpoint: Checkpoint, place: Location) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ddlsched.checkpoints.locations import file_system
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ByteRanges", "Samples", "TarShards", "TokenFiles", "file_system"]
+__all__ = ["ByteRanges", "Samples", "TarShards", "TokenFiles"]
 
 TOKEN_TYPES = ("uint16", "int32", "uint32", "int64")
 TAR_BLOCK_BYTES = 512
@@ -218,25 +219,6 @@ def _key_and_ending(name: str) -> tuple[str, str]:
 
 def _hash(parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a path or URL, and the path within it.
-
-    Raises
-    ------
-    InputError
-        fsspec is not installed, or knows no such file system.
-    """
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise InputError("data sets need fsspec: pip install 'ddlsched[checkpoints]'") from None
-    try:
-        system, path = url_to_fs(url)
-    except (ValueError, ImportError) as error:
-        raise InputError(f"{url}: {error}") from None
-    return system, str(path)
 
 
 def file_size(url: str) -> int:

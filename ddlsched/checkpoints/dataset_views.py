@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.checkpoints.dataset_files import NO_FILE, ByteRanges, Samples, file_system
+from ddlsched.checkpoints.dataset_files import NO_FILE, ByteRanges, Samples
+from ddlsched.checkpoints.locations import file_system
 from ddlsched.errors import InputError
 
 try:

@@ -6,13 +6,14 @@ each Python object. Nothing in the directory is run.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ddlsched.checkpoints.files_beside import is_file_name
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.plain_pickles import Record, shape_of, unpickled
+from ddlsched.checkpoints.plain_pickles import Record, number_of, shape_of, text_of, unpickled
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.checkpoints.torch_archives import DTYPES, StoredChunk
 from ddlsched.errors import InputError
@@ -47,10 +48,6 @@ class Metadata:
     paths: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
-def _joined(*parts: str) -> str:
-    return "/".join(parts)
-
-
 _META = "torch.distributed.checkpoint.metadata"
 _PLANNER = "torch.distributed.checkpoint.planner"
 _RECORDS = {
@@ -64,13 +61,13 @@ _RECORDS = {
 }  # fmt: skip
 _NAMES: dict[tuple[str, str], Any] = {
     **{("torch", name): dtype for name, dtype in DTYPES.items()},
-    ("torch", "Size"): tuple,
-    ("torch.serialization", "_get_layout"): str,
-    (_META, "_MEM_FORMAT_ENCODING"): int,
-    (_PLANNER, "WriteItemType"): int,
+    ("torch", "Size"): shape_of,
+    ("torch.serialization", "_get_layout"): text_of,
+    (_META, "_MEM_FORMAT_ENCODING"): number_of,
+    (_PLANNER, "WriteItemType"): number_of,
     **{(module, name): Record for module, names in _RECORDS.items() for name in names},
     ("collections", "OrderedDict"): dict,
-    **{("pathlib", name): _joined for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")},
+    **{("pathlib", name): text_of for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")},
 }
 
 
@@ -96,7 +93,7 @@ def read_metadata(place: Location) -> Metadata:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{where}: is incomplete ({error!r}); expected a PyTorch distributed checkpoint's metadata"
+            f"{where}: is incomplete ({repr(error)[:200]}); expected a PyTorch distributed checkpoint's metadata"
         ) from None
 
 
@@ -114,7 +111,8 @@ def _is_path(path: Any) -> bool:
 def _tensor(name: str, item: Any, stored: Mapping[Any, Any], place: Location) -> StoredTensor:
     dtype, shape = item.properties.state[0], shape_of(item.size)
     if dtype not in DTYPE_BYTES:
-        raise InputError(f"{place.name_of(METADATA)}: tensor {name} is {dtype!r}; expected a dtype of safetensors")
+        text = f"tensor {name} is {reprlib.repr(dtype)}"
+        raise InputError(f"{place.name_of(METADATA)}: {text}; expected a dtype of safetensors")
     chunks = []
     for chunk in item.chunks:
         start, extent = shape_of(chunk.offsets), shape_of(chunk.sizes)
@@ -130,7 +128,7 @@ def _tensor(name: str, item: Any, stored: Mapping[Any, Any], place: Location) ->
 def _stored(name: str, start: tuple[int, ...], extent: tuple[int, ...], info: Any, place: Location) -> StoredChunk:
     file, low, length = info.relative_path, info.offset, info.length
     if info.transform_descriptors:
-        text = f"tensor {name} is stored through {list(info.transform_descriptors)}"
+        text = f"tensor {name} is stored through {reprlib.repr(info.transform_descriptors)}"
         raise InputError(f"{place.name_of(METADATA)}: {text}; expected plain storage")
     if not is_file_name(file) or not place.holds(file):
         raise InputError(f"{place.name_of(METADATA)}: {file!r} leaves the directory; expected a file in it")

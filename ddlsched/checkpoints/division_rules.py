@@ -15,9 +15,9 @@ from typing import TypeAlias
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.shards import dense_layout
-from ddlsched.checkpoints.tensors import Cut, Part, Place
+from ddlsched.checkpoints.tensors import Cut, Part, Place, Tensor
 
-__all__ = ["Chunked", "cuts_by_name", "found_division", "place_by_name"]
+__all__ = ["Chunked", "cuts_by_name", "found_division", "named_tensor", "place_by_name"]
 
 Chunked: TypeAlias = tuple[tuple[int, ...], frozenset[Box]]
 """A tensor's shape, and the boxes that its chunks are."""
@@ -66,6 +66,11 @@ def cuts_by_name(name: str, shape: Sequence[int]) -> tuple[Cut, ...]:
     if words & _HALVES:
         return (_cut(0, shape, 2),)
     return (_cut(1, shape, 1),) if words & _COLUMNS and len(shape) == 2 else ()
+
+
+def named_tensor(name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor that lies, and is divided, as its name says."""
+    return Tensor(name=name, shape=shape, dtype=dtype, places=place_by_name(name), cuts=cuts_by_name(name, shape))
 
 
 def _cut(dim: int, shape: Sequence[int], parts: int) -> Cut:

@@ -25,6 +25,10 @@ def foreign_reading(source: Path | str, like: Path | str | None = None) -> Readi
     InputError
         It cannot be read.
     """
+    if Path(source).is_file() and like is None:
+        from ddlsched.checkpoints.torch_save import read_saved
+
+        return read_saved(Path(source))
     if like is None and (Path(source) / DESCRIPTION).is_file():
         return None
     from ddlsched.checkpoints.distributed_reading import is_distributed, read_distributed
@@ -52,12 +56,13 @@ def reading_for(form: Format, reading: Reading) -> Reading:
 
 
 def num_left_out(form: Format, reading: Reading) -> int:
-    """Return how many tensors, objects and files of a checkpoint a format cannot hold."""
+    """Return how many tensors, objects, files and other values of a checkpoint a format cannot hold."""
+    others = getattr(reading, "num_left_out", 0)
     if form is not Format.huggingface:
-        return 0
+        return int(others)
     from ddlsched.checkpoints.hugging_face import weights_of
 
-    return len(reading.job.tensors) - len(weights_of(reading).job.tensors)
+    return int(others) + len(reading.job.tensors) - len(weights_of(reading).job.tensors)
 
 
 def form_of(form: Format) -> FileForm:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Shard, TensorCollection
-from ddlsched.checkpoints.division_rules import cuts_by_name, place_by_name
+from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.file_forms import FileForm, FilePlan, safetensors_plan, whole_file_plan
 from ddlsched.checkpoints.files_beside import (
     HUGGING_FACE_FILES,
@@ -60,20 +60,10 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
         name: whole_parts(entry.dtype, entry.shape, place, file, entry.begin) for name, (file, entry) in entries.items()
     }
     parts |= {name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()}
-    tensors = [_tensor(name, entry) for name, (_, entry) in entries.items()]
+    tensors = [named_tensor(name, entry.shape, entry.dtype) for name, (_, entry) in entries.items()]
     tensors += [Tensor(name=name, shape=(size,), dtype="U8", kind="file") for name, size in beside.items()]
     collection = TensorCollection(tensors=tuple(tensors), parallelism=Parallelism())
     return PartsReading(Checkpoint(collection=collection), parts, place)
-
-
-def _tensor(name: str, entry: Entry) -> Tensor:
-    return Tensor(
-        name=name,
-        shape=entry.shape,
-        dtype=entry.dtype,
-        places=place_by_name(name),
-        cuts=cuts_by_name(name, entry.shape),
-    )
 
 
 def _entries(place: Location) -> Iterator[tuple[str, tuple[str, Entry]]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from ddlsched.errors import InputError
 from ddlsched.io.reading import MOST_BYTES
 
-__all__ = ["Location", "location_of"]
+__all__ = ["Location", "file_system", "location_of"]
 
 
 class Location(Protocol):
@@ -80,6 +80,9 @@ class _Folder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # A snapshot in Hugging Face's cache is links to the files of all snapshots, which lie beside these.
+        is_snapshot = folder.absolute().parent.name == "snapshots"
+        self._blobs = Path(os.path.realpath(folder.absolute().parent.parent / "blobs")) if is_snapshot else None
         self._files: dict[str, _Opened] = {}
         self._lock = threading.Lock()
 
@@ -88,7 +91,12 @@ class _Folder:
 
     def holds(self, file: str) -> bool:
         inside = Path(os.path.realpath(self.folder / file)).parent
-        return inside == Path(os.path.realpath(self.folder))
+        return inside in (Path(os.path.realpath(self.folder)), self._blobs)
+
+    def _path(self, file: str) -> Path:
+        """Return where a file is: elsewhere only if it is a link to a file of Hugging Face's cache."""
+        real = Path(os.path.realpath(self.folder / file))
+        return real if self._blobs is not None and real.parent == self._blobs else self.folder / file
 
     def num_bytes(self, file: str) -> int:
         return self._opened(file).num_bytes
@@ -117,7 +125,7 @@ class _Folder:
     def refuse_changes(self) -> None:
         for file, opened in self._files.items():
             try:
-                there = (self.folder / file).lstat()
+                there = self._path(file).lstat()
             except OSError as error:
                 raise InputError(_changed(self.name_of(file), error.strerror)) from None
             if {_version(there), _version(os.fstat(opened.descriptor))} != {opened.version}:
@@ -138,7 +146,7 @@ class _Folder:
     def _open(self, file: str) -> _Opened:
         try:
             # A pipe is opened without waiting for a writer, to be refused.
-            descriptor = os.open(self.folder / file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(self._path(file), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             weakref.finalize(self, os.close, descriptor)
             there = os.fstat(descriptor)
         except (OSError, ValueError) as error:
@@ -172,6 +180,35 @@ def _changed(name: str, why: str | None = None) -> str:
     return f"{text}; expected a checkpoint that nobody writes: nothing was made of it, run again when it is still"
 
 
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a path or URL, and the path within it.
+
+    An HTTP server that says nothing for :data:`_SILENCE_S` is given up; other file systems have limits of their own.
+
+    Raises
+    ------
+    InputError
+        fsspec is not installed, or knows no such file system.
+    """
+    try:
+        from fsspec.core import url_to_fs
+
+        options: dict[str, Any] = {}
+        if url.startswith(("http://", "https://")):
+            from aiohttp import ClientTimeout
+
+            patience = ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
+            options = {"client_kwargs": {"timeout": patience}}
+    except ImportError:
+        raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[checkpoints]'") from None
+    try:
+        files, path = url_to_fs(url, **options)
+    except (ValueError, ImportError, OSError) as error:
+        raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
+    return files, str(path)
+
+
+_SILENCE_S = 60.0
 _BLOCK_BYTES = 1 << 20
 _KEPT_BLOCKS = 64
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
@@ -185,19 +222,12 @@ class _Remote:
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            import fsspec
-        except ImportError:
-            raise InputError(f"{url}: needs fsspec; expected: pip install 'ddlsched[checkpoints]'") from None
         self.url = url.rstrip("/")
         self._versions: dict[str, tuple[int, str]] = {}
         self._blocks: dict[tuple[str, int], bytes] = {}
         self._fetching: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
-        try:
-            self.files, _ = fsspec.core.url_to_fs(self.url)
-        except (ValueError, ImportError, OSError) as error:
-            raise InputError(f"{url}: cannot be opened ({error}); expected a URL that fsspec knows") from None
+        self.files, _ = file_system(self.url)
 
     def name_of(self, file: str) -> str:
         return f"{self.url}/{file}"

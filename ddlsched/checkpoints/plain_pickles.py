@@ -8,13 +8,31 @@ from __future__ import annotations
 
 import io
 import pickle
+import reprlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError
 
-__all__ = ["Called", "Items", "Name", "New", "Persistent", "Record", "pickled", "shape_of", "unpickled"]
+__all__ = [
+    "Called",
+    "Items",
+    "Name",
+    "New",
+    "Persistent",
+    "Record",
+    "number_of",
+    "pickled",
+    "shape_of",
+    "text_of",
+    "unpickled",
+]
+
+_MOST_DIMENSIONS = 64
+"""PyTorch's own bound."""
+_MOST_VALUES = 10_000
+"""In a tuple and the tuples in it: each may be there many times, so that few bytes could stand for very many values."""
 
 
 class Record:
@@ -44,6 +62,8 @@ class _Plain(pickle._Unpickler):
     def __init__(self, content: bytes, names: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(io.BytesIO(content))
         self._names = names
+        self._sizes: dict[int, tuple[int, Any]] = {}
+        """Of tuples of tuples: how many values they stand for."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -53,6 +73,39 @@ class _Plain(pickle._Unpickler):
 
     def persistent_load(self, identity: Any) -> Any:
         return identity
+
+    def refuse_large(self, found: Any) -> None:
+        """Raise UnpicklingError for a tuple that stands for too many values."""
+        inner = [item for item in found if type(item) is tuple]
+        if inner:
+            size = len(found) + sum(self._sizes.get(id(item), (len(item),))[0] for item in inner)
+            if size > _MOST_VALUES:
+                raise pickle.UnpicklingError(f"a tuple stands for more than {_MOST_VALUES:,} values")
+            self._sizes[id(found)] = size, found
+
+
+def _sized(load: Callable[[_Plain], None]) -> Callable[[_Plain], None]:
+    def sized(plain: _Plain) -> None:
+        load(plain)
+        plain.refuse_large(plain.stack[-1])  # type: ignore[attr-defined]
+
+    return sized
+
+
+def _build(plain: _Plain) -> None:
+    """Give an object its state, if it is a record; a dictionary's own attributes say nothing of its items."""
+    state, found = plain.stack.pop(), plain.stack[-1]  # type: ignore[attr-defined]
+    if isinstance(found, Record):
+        found.__setstate__(state)
+    elif not isinstance(found, dict):
+        raise pickle.UnpicklingError(f"a {type(found).__name__} has a state")
+
+
+_known: dict[int, Any] = {**pickle._Unpickler.dispatch}
+_known |= {code[0]: _sized(_known[code[0]]) for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)}
+_known[pickle.BUILD[0]] = _build
+del _known[pickle.BYTEARRAY8[0]]  # Takes memory for as many bytes as it says, before it has them.
+_Plain.dispatch = _known
 
 
 def unpickled(content: bytes, names: Mapping[tuple[str, str], Any], where: str) -> Any:
@@ -66,15 +119,30 @@ def unpickled(content: bytes, names: Mapping[tuple[str, str], Any], where: str) 
     try:
         return _Plain(content, names).load()
     except Exception as error:  # a damaged pickle can raise nearly anything
-        why = str(error) or type(error).__name__
+        why = str(error)[:200] or type(error).__name__
         raise InputError(f"{where}: cannot be read ({why}); expected a PyTorch distributed checkpoint's") from None
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return a tuple of whole numbers from 0, such as a shape or a start; anything else raises ValueError."""
-    if not isinstance(value, tuple) or not all(type(size) is int and size >= 0 for size in value):
-        raise ValueError(f"{value!r} is no shape")
+    right = isinstance(value, tuple) and len(value) <= _MOST_DIMENSIONS
+    if not right or not all(type(size) is int and 0 <= size < 1 << 63 for size in value):
+        raise ValueError(f"{reprlib.repr(value)} is no shape")
+    return value  # type: ignore[no-any-return]
+
+
+def number_of(value: Any) -> int:
+    """Return a whole number; anything else raises ValueError."""
+    if type(value) is not int:
+        raise ValueError(f"a {type(value).__name__} is no whole number")
     return value
+
+
+def text_of(*parts: Any) -> str:
+    """Return the text of a path's parts; what is none, or very long, raises ValueError."""
+    if not all(isinstance(part, str) for part in parts) or sum(map(len, parts)) > 4096:
+        raise ValueError("no path or name")
+    return "/".join(parts)
 
 
 class Name(NamedTuple):

@@ -17,7 +17,7 @@ from ddlsched.checkpoints.division import Cell, divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
-__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "first_replica_plan", "plan"]
+__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "plan"]
 
 Way: TypeAlias = Literal["kept", "host", "network", "relayed"]
 """How a rank gets a cell: its device has it; another device of its host has it; another host sends it; another rank of
@@ -251,26 +251,3 @@ def _assigned(needs: Sequence[_Need], hosts: Sequence[int], distance: Distance |
         host_bytes[hosts[source]] += need.num_bytes
         rank_bytes[source] += need.num_bytes
         yield need, source
-
-
-def first_replica_plan(old: TensorCollection, new: TensorCollection) -> Plan:
-    """Return the published scheme's plan, for comparison: each rank reads all it needs from data-parallel replica 0.
-
-    Raises
-    ------
-    InputError
-        As :func:`plan`.
-    """
-    bound = plan(old, new).lower_bound_bytes
-    drafts, _ = _drafts(old, new, frozenset())
-    tensors = tuple(draft._replace(moves=tuple(_from_first(draft, old, new))) for draft in drafts)
-    return Plan(old=old, new=new, tensors=tensors, lower_bound_bytes=bound)
-
-
-def _from_first(draft: TensorPlan, old: TensorCollection, new: TensorCollection) -> Iterator[Move]:
-    for index, cell in enumerate(draft.cells):
-        sources = _ranks(draft.old, [holding.shard for holding in cell.old])
-        source = min(sources, key=lambda rank: (old.parallelism.coordinates(rank).data, rank))
-        for target in _ranks(draft.new, [holding.shard for holding in cell.new]):
-            same = old.allocation.hosts[source] == new.allocation.hosts[target]
-            yield Move(index, source, target, "host" if same else "network")

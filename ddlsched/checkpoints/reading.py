@@ -91,6 +91,8 @@ class Reading:
     ) -> None:
         self.checkpoint, self.place, self.lost = checkpoint, place, frozenset(lost)
         self.peers = {host: location_of(where) for host, where in (peers or {}).items()}
+        self.only_read = place.name_of("").rstrip("/")
+        """The folder, or the file, in which nothing may be written."""
         self._entries: dict[int, dict[str, Entry]] = {}
         num_ranks = checkpoint.collection.num_ranks
         wrong = sorted(rank for rank in self.lost if not 0 <= rank < num_ranks)

@@ -118,7 +118,7 @@ def reshard(
     """
     clock = _Clock()
     final = Path(destination)
-    refuse_destination(final, source.place.name_of("").rstrip("/") if isinstance(source, Reading) else source)
+    refuse_destination(final, source.only_read if isinstance(source, Reading) else source)
     if host is not None and verify:
         raise InputError(f"host {host}: writes a part of the ranks, which verify cannot check; expected one of the two")
     reading = _opened(source, lost, peers, gpus_per_host)

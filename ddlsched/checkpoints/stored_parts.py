@@ -91,6 +91,9 @@ class PartsReading(Reading):
         The folder.
     """
 
+    num_left_out = 0
+    """Values of a program's state that are no tensors, which other formats have no place for."""
+
     def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[StoredPart]], place: Location) -> None:
         ranks: dict[tuple[int, str, int], int] = {}
         self._found: dict[tuple[int, str], Source] = {}

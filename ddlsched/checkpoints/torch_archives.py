@@ -9,6 +9,8 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -20,7 +22,17 @@ from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError
 
-__all__ = ["DTYPES", "TORCH_NAMES", "Archive", "StoredChunk", "archive_of", "chunk_entry", "object_archive"]
+__all__ = [
+    "DTYPES",
+    "TORCH_NAMES",
+    "Archive",
+    "SavedArchive",
+    "SavedTensor",
+    "StoredChunk",
+    "archive_of",
+    "chunk_entry",
+    "object_archive",
+]
 
 DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "uint16": "U16",
@@ -50,8 +62,8 @@ class StoredChunk(NamedTuple):
 class _Range(io.RawIOBase):
     """Some bytes of a file, as a file: what a zip archive is read from without reading what is in it."""
 
-    def __init__(self, place: Location, chunk: StoredChunk) -> None:
-        self._place, self._chunk, self._at = place, chunk, 0
+    def __init__(self, place: Location, chunk: StoredChunk, most_bytes: int) -> None:
+        self._place, self._chunk, self._at, self._most_bytes = place, chunk, 0, most_bytes
 
     def readable(self) -> bool:
         return True
@@ -61,18 +73,38 @@ class _Range(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._at, self._chunk.high - self._chunk.low)[whence]
+        if base + offset < 0:
+            raise OSError(f"byte {base + offset} of an archive")
         self._at = base + offset
         return self._at
 
     def read(self, size: int = -1) -> bytes:
+        if size > self._most_bytes:
+            raise zipfile.BadZipFile("its directory or a description is too long")
         low = self._chunk.low + self._at
         high = self._chunk.high if size < 0 else min(low + size, self._chunk.high)
         self._at += max(high - low, 0)
         return bytes(self._place.read(self._chunk.file, low, max(high, low)))
 
 
-def _rebuilt(storage: Any, offset: int, size: Any, stride: Any, _grad: Any, _hooks: Any, *more: Any) -> Any:
-    return storage, offset, size, stride, more[0] if more else None
+class SavedTensor(NamedTuple):
+    """A tensor as its pickle describes it: in which storage it lies, from which element on, and how."""
+
+    storage: Any
+    offset: Any
+    size: Any
+    strides: Any
+    own_dtype: Any
+
+    @property
+    def dtype(self) -> str:
+        """By the name of safetensors files."""
+        _, of_storage, *_ = self.storage
+        return str(self.own_dtype or of_storage)
+
+
+def _rebuilt(storage: Any, offset: Any, size: Any, strides: Any, _grad: Any, _hooks: Any, *more: Any) -> SavedTensor:
+    return SavedTensor(storage, offset, size, strides, more[0] if more else None)
 
 
 _NAMES: dict[tuple[str, str], Any] = {
@@ -80,6 +112,7 @@ _NAMES: dict[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): "",
     ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuilt,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, _grad, _hooks: tensor,
     ("collections", "OrderedDict"): dict,
 }
 
@@ -93,20 +126,26 @@ def chunk_entry(place: Location, name: str, dtype: str, chunk: StoredChunk) -> t
         The chunk is no archive of such a tensor.
     """
     where = f"{place.name_of(chunk.file)}: tensor {name} at {list(chunk.start)}"
-    try:
-        begin, num_bytes, found = _archived(place, chunk, where)
-        (_, storage_dtype, _, _, _), offset, size, strides, own_dtype = found
-        shape, strides = shape_of(size), shape_of(strides)
-        if (own_dtype or storage_dtype, shape) != (dtype, chunk.extent):
-            text = f"is {own_dtype or storage_dtype} {list(size)}"
+    with damage_explained(where):
+        archive = SavedArchive(place, chunk, where)
+        found = archive.value
+        if not isinstance(found, SavedTensor):
+            raise KeyError("data.pkl holds no tensor")
+        if (found.dtype, shape_of(found.size)) != (dtype, chunk.extent):
+            text = f"is {found.dtype} {list(found.size)}"
             raise InputError(f"{where}: {text}; expected {dtype} {list(chunk.extent)}, as the metadata says")
-        last = offset + sum((rows - 1) * stride for rows, stride in zip(shape, strides, strict=True))
+        entry, strides = archive.entry(found)
+    return entry, Layout(chunk.extent, (Piece(chunk.start, chunk.extent, 0, strides),))
+
+
+@contextmanager
+def damage_explained(where: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
     except (*_DAMAGED, TypeError, ValueError) as error:
         raise InputError(f"{where}: is no archive of a tensor ({error}); expected what torch.save writes") from None
-    if prod(shape) and not 0 <= offset * DTYPE_BYTES[dtype] <= last * DTYPE_BYTES[dtype] < num_bytes:
-        raise InputError(f"{where}: has {num_bytes} bytes; expected {prod(shape)} elements of {dtype}")
-    entry = Entry(dtype, chunk.extent, begin + offset * DTYPE_BYTES[dtype])
-    return entry, Layout(chunk.extent, (Piece(chunk.start, chunk.extent, 0, strides),))
 
 
 _DAMAGED = (
@@ -122,25 +161,53 @@ _DAMAGED = (
 """What the zip module raises of archives that are none."""
 
 
-def _archived(place: Location, chunk: StoredChunk, where: str) -> tuple[int, int, Any]:
-    """Return where an archive's elements begin in the file, their bytes, and what the tensor is made of."""
-    stream = _Range(place, chunk)
-    with zipfile.ZipFile(stream) as archive:
-        description = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
-        folder = description.removesuffix("data.pkl")
-        found = unpickled(archive.read(description), _NAMES, where)
-        if not isinstance(found, tuple) or len(found) != 5 or not isinstance(found[0], tuple):
-            raise KeyError("data.pkl holds no tensor")
-        if archive.read(folder + "byteorder") != b"little":
+class SavedArchive:
+    """What ``torch.save`` wrote: its value, in which tensors stand for their elements, and where these are.
+
+    Parameters
+    ----------
+    place, chunk
+        The bytes of a file that it is.
+    where
+        How messages call it.
+    most_bytes
+        Of its description, and of the directory of its members.
+    """
+
+    def __init__(self, place: Location, chunk: StoredChunk, where: str, most_bytes: int = 1 << 20) -> None:
+        self._begin, self._where, self._most_bytes = chunk.low, where, most_bytes
+        self._stream = _Range(place, chunk, most_bytes)
+        self._archive = zipfile.ZipFile(self._stream)
+        description = next(name for name in self._archive.namelist() if name.endswith("/data.pkl"))
+        self._folder = description.removesuffix("data.pkl")
+        self.value = unpickled(self._content("data.pkl"), _NAMES, where)
+        if self._content("byteorder") != b"little":
             raise InputError(f"{where}: is big-endian; expected little-endian")
-        elements = archive.getinfo(f"{folder}data/{found[0][2]}")
+
+    def _content(self, name: str) -> bytes:
+        """Return a small member, which is not compressed: few bytes of another could become very many."""
+        member = self._archive.getinfo(self._folder + name)
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size > self._most_bytes:
+            raise KeyError(f"{name} is compressed, or too long")
+        return self._archive.read(member)
+
+    def entry(self, tensor: SavedTensor) -> tuple[Entry, tuple[int, ...]]:
+        """Return where a tensor's first element is in the file, and its strides; the tensor lies within its storage."""
+        shape, strides, offset = shape_of(tensor.size), shape_of(tensor.strides), tensor.offset
+        last = offset + sum((rows - 1) * stride for rows, stride in zip(shape, strides, strict=True))
+        elements = self._archive.getinfo(f"{self._folder}data/{tensor.storage[2]}")
         if elements.compress_type != zipfile.ZIP_STORED:
             raise KeyError("the elements are compressed")
+        size, num_bytes = DTYPE_BYTES[tensor.dtype], elements.file_size
+        if prod(shape) and not 0 <= offset * size <= last * size < num_bytes:
+            text = f"has {num_bytes} bytes; expected {prod(shape)} elements of {tensor.dtype}"
+            raise InputError(f"{self._where}: {text}")
         # The name and the extra field of a member's own header may differ in length from those of the directory.
-        stream.seek(elements.header_offset + 26)
-        lengths = stream.read(4)
-    header = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-    return chunk.low + elements.header_offset + header, elements.file_size, found
+        self._stream.seek(elements.header_offset + 26)
+        lengths = self._stream.read(4)
+        header = 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+        begin = self._begin + elements.header_offset + header
+        return Entry(tensor.dtype, shape, begin + offset * size), strides
 
 
 class Archive(NamedTuple):

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ddlsched.checkpoints.division_rules import cuts_by_name, place_by_name
+from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.name_families import FAMILIES, Rows, Weight
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.shards import Layout, Piece
@@ -132,7 +132,7 @@ def _to_megatron(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New
         )
     ]
     shape = (sum(run.rows for run in runs), *shapes[0][1:])
-    return [_New(_tensor(weight.megatron, shape, old[0][0]), parts, named.stack)]
+    return [_New(named_tensor(weight.megatron, shape, old[0][0].dtype), parts, named.stack)]
 
 
 def _to_hugging_face(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
@@ -143,7 +143,7 @@ def _to_hugging_face(named: _Named, model: _Model, old: Sequence[_Old]) -> list[
     runs = _runs(weight, model, sizes, rows)
     return [
         _New(
-            _tensor(name, _turned((size, *rest), weight), tensor),
+            named_tensor(name, _turned((size, *rest), weight), tensor.dtype),
             [
                 _turned_part(moved, weight)
                 for part in parts
@@ -155,11 +155,6 @@ def _to_hugging_face(named: _Named, model: _Model, old: Sequence[_Old]) -> list[
         )
         for number, (name, size) in enumerate(zip(weight.theirs, sizes, strict=True))
     ]
-
-
-def _tensor(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    cuts = cuts_by_name(name, shape)
-    return Tensor(name=name, shape=shape, dtype=like.dtype, places=place_by_name(name), cuts=cuts)
 
 
 def _turned(values: tuple[int, ...], weight: Weight) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from typer.core import TyperCommand
 
+from ddlsched.cli.option_values import make_values_plainly
 from ddlsched.errors import InputError
 
 __all__ = ["DROPPED", "Command", "TakesPlainly"]
@@ -46,6 +47,7 @@ class Command(TakesPlainly, TyperCommand):
         InputError
             A flag of an earlier version, or the beginning of other flags; the message has what to write.
         """
+        make_values_plainly(self.get_params(ctx))
         if not ctx.resilient_parsing:
             for arg in args[: args.index("--") if "--" in args else None]:
                 self._refuse_near(arg.partition("=")[0])

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from ddlsched.cli.option_values import make_values_plainly
 from ddlsched.cli.reporting import interrupted, reported
 
 __all__ = ["ReportingGroup"]
@@ -19,6 +20,11 @@ class ReportingGroup(TyperGroup):
         """Run the command line and exit."""
         with reported():
             return super().main(*args, **more)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        make_values_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""

@@ -15,9 +15,9 @@ from ddlsched.comparisons.conditions import conditions
 from ddlsched.comparisons.folder import LABELS, TABLES, kept_file, kept_files, read_asked, read_table
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_metadata, read_placements, remove_leftovers, store
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
+from ddlsched.plugins.charts import Charts
 from ddlsched.results.classes import class_metrics, compare_classes
 from ddlsched.results.door_counts import COUNTS
-from ddlsched.results.made_above import MadeAbove
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import LEAST_SEEDS
 
@@ -46,7 +46,7 @@ class Comparison:
         (:class:`ddlsched.comparisons.report.comparison_charts.ComparisonCharts`).
     """
 
-    plot = MadeAbove("ddlsched.comparisons.report.comparison_charts", "ComparisonCharts")
+    plot = Charts("comparison")
 
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.folder = folder

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ddlsched.engine.records.field_values import JobState
-from ddlsched.results.made_above import MadeAbove
+from ddlsched.plugins.charts import Charts
+from ddlsched.results.slices import RunRecords, timeline_table
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
@@ -39,7 +40,7 @@ _STATES = ("future", "queued", "running", "finished", "dropped")  # by the engin
 _SAMPLED = ("allocated_gpus", "queued_jobs", "active_transfers", "waiting_transfers")
 
 
-class Result:
+class Result(RunRecords):
     """What :func:`ddlsched.simulate` returns.
 
     Attributes
@@ -48,9 +49,6 @@ class Result:
         What was simulated.
     finished
         The run's records, for :mod:`ddlsched.results.timeline`.
-    timeline
-        What GPUs and transfers did, of a recorded run
-        (:func:`~ddlsched.results.timeline_table.timeline_table`); made anew each time.
     plot
         Charts: ``result.plot.jct()``, ``phases()``, ``placements()``, ``utilisation()``
         (:class:`ddlsched.comparisons.charts.run_charts.RunCharts`).
@@ -69,14 +67,11 @@ class Result:
     ================  ================================  =====================================================
     """
 
-    timeline = MadeAbove("ddlsched.results.timeline_table", "timeline_table")
-    plot = MadeAbove("ddlsched.comparisons.charts.run_charts", "RunCharts")
+    plot = Charts("result")
 
     def __init__(self, workload: Workload, cluster: Cluster, finished: Finished, counted: np.ndarray) -> None:
+        super().__init__(workload, cluster, finished)
         self._counted = counted
-        self.workload = workload
-        self.cluster = cluster
-        self.finished = finished
 
     def __repr__(self) -> str:
         average_jct_s = self.summary()["average_jct_s"]
@@ -89,6 +84,11 @@ class Result:
         rows = [(name, f"{value:,.6g}") for name, value in self.summary().items()]
         summary = pd.DataFrame(rows, columns=["metric", "value"]).to_html(index=False, border=0)
         return f"<p><b>{html.escape(repr(self)[1:-1])}</b></p>{summary}{self.jobs.head().to_html(border=0)}"
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """What GPUs and transfers did, of a recorded run (:func:`~ddlsched.results.slices.timeline_table`)."""
+        return timeline_table(self)
 
     @property
     def contention(self) -> ContentionModel:

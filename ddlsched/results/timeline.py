@@ -11,8 +11,16 @@ import numpy as np
 
 from ddlsched.engine.recording import ragged
 from ddlsched.io.files import replacing
-from ddlsched.results.slices import STATE_TASK, Slices, computing, crossed, repeated, rows_of, sending
-from ddlsched.results.timeline_table import write_timeline_table
+from ddlsched.results.slices import (
+    STATE_TASK,
+    Slices,
+    computing,
+    crossed,
+    repeated,
+    rows_of,
+    sending,
+    write_timeline_table,
+)
 from ddlsched.workload.groups import parts_of
 from ddlsched.workload.tasks import CollectiveTask
 
@@ -28,7 +36,7 @@ _PROCESSES = {_GPUS: "GPUs", _LINKS: "Links", _JOBS: "Jobs"}
 def write_timeline(result: Result, path: Path | str) -> None:
     """Write the timeline as Chrome trace-event JSON, which https://ui.perfetto.dev opens, or as a table.
 
-    A file that ends in ``.parquet`` gets the table of :func:`~ddlsched.results.timeline_table.timeline_table`.
+    A file that ends in ``.parquet`` gets the table of :func:`~ddlsched.results.slices.timeline_table`.
 
     Process *GPUs* has a row a GPU, with its tasks and its server's outages; *Links* a row a link, or several
     where transfers overlap, and the number of transfers on it over time; *Jobs* marks arrivals, starts, stops, moves

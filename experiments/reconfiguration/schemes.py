@@ -8,11 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from published_plan import first_replica_plan
 
 from ddlsched.checkpoints.change_cost import Site, link_bytes, reconfiguration_s
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import Plan, first_replica_plan, plan
+from ddlsched.checkpoints.plan import Plan, plan
 from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.network.contention import MaxMin

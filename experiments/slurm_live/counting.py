@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddlsched.real.live.counting import count
+from ddlsched.real.live.programs import count
 from ddlsched.real.live.seat import Seat
 
 STEP_S, SHARED_S = 0.1, 0.05

@@ -19,8 +19,8 @@ class Served(Counter[str]):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, folder: Path, served: Served, ranges: bool, *args: object) -> None:
-        self.folder, self.served, self.ranges = folder, served, ranges
+    def __init__(self, folder: Path, served: Served, ranges: bool, stalls: threading.Event, *args: object) -> None:
+        self.folder, self.served, self.ranges, self.goes_on = folder, served, ranges, stalls
         super().__init__(*args)
 
     def do_HEAD(self) -> None:
@@ -46,6 +46,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{num_bytes}")
         self.end_headers()
         if send:
+            if asked and file.name.startswith("rank") and not self.goes_on.is_set():
+                self.wfile.write(part[: len(part) // 2])
+                self.goes_on.wait()
+                return
             self.wfile.write(part)
             self.served[file.name] += len(part)
 
@@ -54,15 +58,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path, *, ranges: bool = True) -> Iterator[tuple[str, Served]]:
-    """Serve a folder; yields its URL and the bytes sent."""
-    served = Served()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, folder, served, ranges))
+def serving(folder: Path, *, ranges: bool = True, stalls: bool = False) -> Iterator[tuple[str, Served]]:
+    """Serve a folder; yields its URL and the bytes sent. One that ``stalls`` sends half of a range and no more."""
+    served, goes_on = Served(), threading.Event()
+    if not stalls:
+        goes_on.set()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, folder, served, ranges, goes_on))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", served
     finally:
+        goes_on.set()
         server.shutdown()
         server.server_close()
         thread.join()

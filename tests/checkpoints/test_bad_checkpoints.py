@@ -152,10 +152,10 @@ DESCRIPTIONS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "a file twice": (lambda d: d["files"].__setitem__(1, d["files"][0]), "field files: names a file twice"),
     "a file too few": (lambda d: d["files"].pop(), "field files: names 1 files; expected one for each of 2 ranks"),
-    "another format": (lambda d: d.update(format="zip"), "Input should be 'ddlsched-checkpoint' (found 'zip')"),
-    "a later version": (lambda d: d.update(version=2), "field version: Input should be 1"),
-    "an unknown field": (lambda d: d.update(colour=2), "field colour"),
-    "no tensors": (lambda d: d.pop("tensors"), "field tensors: "),
+    "another format": (lambda d: d.update(format="zip"), "field format: Invalid enum value 'zip'"),
+    "a later version": (lambda d: d.update(version=2), "field version: Invalid enum value 2"),
+    "an unknown field": (lambda d: d.update(colour=2), "unknown field `colour`"),
+    "no tensors": (lambda d: d.pop("tensors"), "missing required field `tensors`"),
     "an odd dtype": (lambda d: d["tensors"][0].update(dtype="F31"), "dtype 'F31'; expected one of"),
     "a tensor twice": (lambda d: d["tensors"].append(d["tensors"][0]), "tensor embedding.word.weight: is there twice"),
     "no such dimension": (lambda d: d["tensors"][0]["cuts"][0].update(dim=7), "cut on dimension 7; expected one of 2"),
@@ -187,7 +187,7 @@ def test_faulty_descriptions_are_named_with_the_field(folder: Path, fault: str) 
 def test_no_description_is_no_checkpoint(folder: Path) -> None:
     stored(folder / "a", a_job(tp=2))
     (folder / "a" / "checkpoint.json").write_text('{"format": ')
-    assert "checkpoint.json: Invalid JSON" in refused(folder)
+    assert "checkpoint.json: Input data was truncated; expected a description" in refused(folder)
     (folder / "a" / "checkpoint.json").unlink()
     assert "checkpoint.json: cannot be read (No such file" in refused(folder)
 

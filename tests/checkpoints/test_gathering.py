@@ -56,17 +56,23 @@ def test_a_write_that_the_system_cuts_short_is_gone_on_with(folder: Path, monkey
 def test_a_file_system_that_cannot_allocate_is_written_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[bool] = []
+
     class Refusing:
         def __init__(self, *_: object, **__: object) -> None:
             ctypes.set_errno(errno.EOPNOTSUPP)
 
         def fallocate64(self, *_: object) -> int:
+            asked.append(True)
             return -1
 
     wide = Tensor(name="wide", shape=(30, 12), dtype="F32", cuts=(Cut(dim=1),))
     stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=Parallelism(tp=2)))
+    expected = content_hashes(Reading.at(folder / "a"))
     monkeypatch.setattr(ctypes, "CDLL", Refusing)
     reshard(folder / "a", folder / "b", to=Parallelism(tp=3), verify=True)
+    assert len(asked) == 3
+    assert content_hashes(Reading.at(folder / "b")) == expected
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

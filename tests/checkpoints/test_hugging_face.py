@@ -92,7 +92,7 @@ def test_a_small_model_is_one_file_without_an_index(model: Path, tmp_path: Path)
 def test_of_a_training_checkpoint_the_weights_are_kept(tmp_path: Path) -> None:
     source = Path(__file__).parent / "fsdp2"
     ended = run("reshard", source, tmp_path / "new", "--format", "huggingface", "--verify")
-    assert "left out what is no weight of the model: 14 tensors" in ended.stderr
+    assert "left out what huggingface has no place for: 14 tensors" in ended.stderr
     assert load_file(tmp_path / "new" / "model.safetensors").keys() == {"layers.0.weight"}
     assert weights_of(read_distributed(source)).job.parallelism == Parallelism(tp=2, dp=2)
 
@@ -137,3 +137,30 @@ def test_ranks_are_refused_where_there_are_none(model: Path, tmp_path: Path) -> 
     ended = run("reshard", model, tmp_path / "new", "--to", "tp=2", "--lost", "1")
     assert ended.exit_code == 2
     assert "has no files of ranks, which --lost names" in ended.stderr
+
+
+def cached(model: Path, cache: Path) -> Path:
+    """Return a snapshot of a model as Hugging Face's cache has it: links to files that are named by their hashes."""
+    blobs, snapshot = cache / "models--a--b" / "blobs", cache / "models--a--b" / "snapshots" / "0123"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(model.iterdir())):
+        (blobs / f"{number:064x}").write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / f"{number:064x}")
+    return snapshot
+
+
+def test_a_snapshot_of_the_cache_is_read_through_its_links(model: Path, tmp_path: Path) -> None:
+    snapshot = cached(model, tmp_path / "cache")
+    done = run("reshard", snapshot, tmp_path / "b", "--to", "tp=2", "--verify")
+    assert done.exit_code == 0, done.stderr
+    assert_holds(tmp_path / "b", {**llama(), "config.json": np.frombuffer(CONFIG, "u1")})
+
+
+def test_a_link_out_of_the_cache_is_refused(model: Path, tmp_path: Path) -> None:
+    snapshot = cached(model, tmp_path / "cache")
+    (tmp_path / FILES[0]).write_bytes((model / FILES[0]).read_bytes())
+    (snapshot / FILES[0]).unlink()
+    (snapshot / FILES[0]).symlink_to(tmp_path / FILES[0])
+    with pytest.raises(InputError, match="leaves the directory"):
+        read_hugging_face(snapshot)

@@ -8,6 +8,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from best_flow import least_busiest_bytes
+from experiment_scripts import scripts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_jobs import GPT, collections, odd_collections, under, under_odd
@@ -15,13 +17,15 @@ from small_jobs import GPT, collections, odd_collections, under, under_odd
 from ddlsched.checkpoints.arrays import box_of
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.flow_check import least_busiest_bytes
 from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import Plan, first_replica_plan, plan
+from ddlsched.checkpoints.plan import Plan, plan
 from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
+
+(published_plan,) = scripts_of("reconfiguration", "published_plan")
+first_replica_plan = published_plan.first_replica_plan
 
 
 @cache

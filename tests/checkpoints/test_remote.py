@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 
 import fsspec
@@ -80,4 +82,18 @@ def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPat
         reshard("http://127.0.0.1:9", folder / "b", to=Parallelism(pp=2))
     with pytest.raises(InputError, match=r"odd://x: cannot be opened .*expected a URL that fsspec knows"):
         reshard("odd://x", folder / "b", to=Parallelism(pp=2))
+    assert not (folder / "b").exists()
+
+
+def test_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(folder / "a", job(LLAMA, tp=2))
+    monkeypatch.setattr(locations, "_SILENCE_S", 0.3)
+    begin_s = time.monotonic()
+    with serving(folder / "a", stalls=True) as (url, _), pytest.raises(InputError) as raised:
+        reshard(url, folder / "b", to=Parallelism(pp=2))
+    text = str(raised.value)
+    assert re.fullmatch(r"http://.*rank_0000\d\.safetensors: cannot be read \(.*imeout.*\); expected .*", text), text
+    assert time.monotonic() - begin_s < 10
     assert not (folder / "b").exists()

@@ -100,7 +100,8 @@ def reshard(
 ) -> None:
     """Write a checkpoint under another parallelism or in another format, moving the least data.
 
-    SRC may be this program's, a PyTorch distributed checkpoint, Megatron-core's, or a Hugging Face directory.
+    SRC may be this program's, a PyTorch distributed checkpoint, Megatron-core's, a Hugging Face directory, or a file
+    of torch.save.
     A run that was stopped goes on where it was when it is started again. docs/reconfiguration.md has the formats.
     """
     run_reshard(

@@ -60,7 +60,9 @@ def run_reshard(
     origin = reading_for(write, found)
     wanted = degrees or origin.job.parallelism
     if left := num_left_out(write, found):
-        notice(f"left out what is no weight of the model: {left} tensors, objects or files")
+        notice(f"left out what {write.value} has no place for: {left} tensors, objects, files or other values")
+    if verify and (unknown := len(set(origin.job.by_name) - set(getattr(origin.checkpoint, digest)))):
+        notice(f"no {digest} hash of {unknown} tensors in {source}: damage that they have already is not found")
     if dry_run:
         plan = resharding.planned(origin, wanted, gpus_per_host=gpus_per_host, stages=map_of_stages)
         emit(json.dumps(output.numbers(plan), indent=2) + "\n" if as_json else output.text(plan))

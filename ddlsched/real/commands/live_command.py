@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddlsched.real.live.launchers import Launcher
-    from ddlsched.real.live.manager import Event, Sharer
+    from ddlsched.real.live.manager import LiveEvent, Sharer
     from ddlsched.real.live.scavengers import Scavenger
     from ddlsched.real.live.store import StoredJob
 
@@ -63,6 +63,9 @@ def live(
     most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
     hang_s: Annotated[float, typer.Option(help="End processes of which nothing is heard for so many seconds.")] = 300.0,
     until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Begin jobs again that were given up, from what they have committed.")
+    ] = False,
     chart: Annotated[
         Path | None, typer.Option(metavar="STEM", help="Draw the timeline into STEM.png and STEM.svg.")
     ] = None,
@@ -80,6 +83,7 @@ def live(
     from ddlsched.real.live.launchers import LocalLauncher, SlurmLauncher
     from ddlsched.real.live.manager import LiveManager
     from ddlsched.real.live.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger
+    from ddlsched.real.state_folder import made_folder, open_in
 
     if (trace is None) == (slurm is None):
         raise InputError("live: expected either --trace FILE or --slurm PARTITION")
@@ -95,24 +99,30 @@ def live(
     if trace is not None:
         scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
     sharer = _sharer(allocation, hold_s, wanted)
-    _make(folder)
-    with (folder / "timeline.csv").open("ab", buffering=0) as timeline:
+    folder = made_folder(folder, "jobs' state")
+    with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
-        def watch(event: Event) -> None:
-            row = f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}\n"
+        def note(row: str) -> None:
             try:
-                timeline.write(row.encode())
+                timeline.write(row.encode() + b"\n")
             except OSError as error:
                 why = f"cannot be written ({error.strerror}); expected space for a row an event"
                 raise InputError(f"{folder / 'timeline.csv'}: {why}") from None
+
+        def watch(event: LiveEvent) -> None:
+            note(f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}")
             if as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
+        if timeline.tell() == 0:
+            note("time_s,what,job,step,nodes,loss")
         manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen, commits, notice)
         if isinstance(launcher, SlurmLauncher):
             launcher.end_leftovers()
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
+        for job_id in manager.store.retry_failed() if retry_failed else ():
+            notice(f"job {job_id!r}, which was given up, begins again")
         manager.run(until_s)
     if chart is not None:
         from ddlsched.comparisons.charts.live_timeline import live_timeline
@@ -139,15 +149,6 @@ def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer
             )
             supplied[job.job_id] = {size: float(rates[size]) for size in range(1, job.max_nodes + 1)}
     return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "timeline.csv").exists():
-            (folder / "timeline.csv").write_text("time_s,what,job,step,nodes,loss\n")
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for jobs' state") from None
 
 
 def _tell(folder: Path) -> None:

@@ -59,12 +59,12 @@ def slurm_agent(
     import contextlib
     import getpass
 
-    from ddlsched.real.live.ownership import Ownership
     from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
     from ddlsched.real.slurm.facts import read_facts
     from ddlsched.real.slurm.journal import Journal
+    from ddlsched.real.state_folder import Ownership, made_folder
 
     asked = agent.made()
     if (asked.state is None) != asked.dry_run:
@@ -81,7 +81,7 @@ def slurm_agent(
     )
     with contextlib.ExitStack() as held:
         if asked.state is not None:
-            held.callback(Ownership(_made(asked.state)).close)
+            held.callback(Ownership(made_folder(asked.state, "the journal")).close)
         journal = Journal(":memory:" if asked.state is None else asked.state / "agent.sqlite")
         held.callback(journal.close)
         started = SlurmAgent(settings, journal, runner(), lambda event: emit(_line(event, asked.as_json)))
@@ -89,14 +89,6 @@ def slurm_agent(
             started.look()
         else:
             started.run(lambda: False)
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be used ({error.strerror}); expected a folder for the journal") from None
-    return folder
 
 
 def _line(event: Event, as_json: bool) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
+from ddlsched.real.live.programs import PROGRAMS
 from ddlsched.real.live.store import StoredJob
 
 __all__ = ["read_jobs"]
@@ -31,8 +32,6 @@ def read_jobs(path: Path) -> list[StoredJob]:
 
 def _read(path: Path) -> list[StoredJob]:
     from importlib.util import find_spec
-
-    from ddlsched.real.live.worker import PROGRAMS
 
     jobs: dict[str, StoredJob] = {}
     for where, row in csv_rows(path, _COLUMNS, ("samples_per_s",)):
@@ -66,8 +65,6 @@ def _speeds(where: str, text: str) -> tuple[float, ...]:
 
 def _script(where: str, program: str, folder: Path) -> str:
     """Return the whole path of a script."""
-    from ddlsched.real.live.worker import PROGRAMS
-
     script = (folder / program).resolve()
     if not program.endswith(".py") or not script.is_file():
         known = ", ".join(PROGRAMS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -19,6 +20,7 @@ _WORKER = (sys.executable, "-m", "ddlsched.real.live.worker")
 _REFUSED, _TOO_LATE = 124, 125
 """What srun is told to end with if Slurm starts nothing: never, or not now."""
 _TAKEN = frozenset({_REFUSED, _TOO_LATE, 128 + 9, 128 + 15})
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SOON_S = 5
 _END_S = 10.0
 
@@ -43,6 +45,10 @@ class Launcher(Protocol):
         """Return whether a process ended because its node was taken away, or not given."""
         ...
 
+    def was_killed(self, exit_code: int) -> bool:
+        """Return whether a process was ended from outside, for which its program is not to blame."""
+        ...
+
 
 class LocalLauncher:
     """Every node is a process on this machine."""
@@ -65,6 +71,10 @@ class LocalLauncher:
     def was_taken(self, exit_code: int) -> bool:
         """Return False: a node that is lost is what the scavenger says."""
         return False
+
+    def was_killed(self, exit_code: int) -> bool:
+        """Return whether somebody sent it a signal, as opposed to one of its own such as SIGSEGV."""
+        return -exit_code in _FROM_OUTSIDE
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,10 @@ class SlurmLauncher:
     def was_taken(self, exit_code: int) -> bool:
         """Return whether Slurm ended the job, or never started it."""
         return exit_code in _TAKEN or exit_code < 0
+
+    def was_killed(self, exit_code: int) -> bool:
+        """Return False: :meth:`was_taken` says it."""
+        return False
 
     def end_leftovers(self) -> None:
         """End jobs that an earlier manager of this folder left, if it was killed with its host, say.

@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.commit_places import commits_at, note_place
-from ddlsched.real.live.commits import DamagedCommitsError
+from ddlsched.real.live.commits import DamagedCommitsError, commits_at, note_place
 from ddlsched.real.live.launchers import Launcher, LocalLauncher
-from ddlsched.real.live.ownership import Ownership
 from ddlsched.real.live.processes import JobProcesses, assignment_of
-from ddlsched.real.live.progress_socket import Ready, Report, ReportSocket
+from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.retries import Retries
 from ddlsched.real.live.scavengers import Scavenger
 from ddlsched.real.live.store import JobStore, StoredJob
+from ddlsched.real.state_folder import Ownership, made_folder
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 from ddlsched.workload.malleable.profiling_advisor import Candidate
 
-__all__ = ["Event", "LiveManager", "Sharer"]
+__all__ = ["LiveEvent", "LiveManager", "Sharer"]
 
 _POLL_S = 0.02
 _MOST_FAILURES = 5
@@ -40,7 +39,7 @@ class Sharer(Protocol):
 
 
 @dataclass(frozen=True)
-class Event:
+class LiveEvent:
     """What happened, for the timeline; ``nodes`` and ``loss`` where they belong to it."""
 
     time_s: float
@@ -87,7 +86,7 @@ class LiveManager:
     scavenger: Scavenger
     sharer: Sharer
     most_jobs: int = 10
-    watch: Callable[[Event], None] | None = None
+    watch: Callable[[LiveEvent], None] | None = None
     hang_s: float = 300.0
     launcher: Launcher = field(default_factory=LocalLauncher)
     host: str | None = None
@@ -98,6 +97,7 @@ class LiveManager:
     def __post_init__(self) -> None:
         if not self.hang_s > 0:
             raise InputError(f"live: hang_s is {self.hang_s}; expected seconds above 0")
+        self.folder = made_folder(self.folder, "jobs' state")
         self._ownership = Ownership(self.folder)
         try:
             note_place(self.folder, self.commits)
@@ -112,7 +112,7 @@ class LiveManager:
         self._failures: dict[str, int] = {}
         self._reported: dict[str, float] = {}
         self._known_steps: dict[str, int] = {}
-        self._reads = Retries()
+        self._reads, self._kills = Retries(), Retries()
         self._ask = True
 
     @property
@@ -151,15 +151,18 @@ class LiveManager:
         self._look_at_nodes()
         self._look_at_processes()
         wake_s = self.sharer.advisor.wake_s()
-        is_due = self._reads.take_due(self.now_s) or (wake_s is not None and self.now_s >= wake_s)
-        if not self._ask and not is_due:
+        is_due = [retries.take_due(self.now_s) for retries in (self._reads, self._kills)]
+        if not self._ask and not any(is_due) and (wake_s is None or self.now_s < wake_s):
             return True
         waiting = [job for job in self.store.jobs() if job.state in ("queued", "running")]
         self._ask = False
-        self._share_out([job for job in waiting if not self._reads.must_wait(job.job_id)][: self.most_jobs])
+        self._share_out([job for job in waiting if not self._must_wait(job.job_id)][: self.most_jobs])
         return bool(waiting)
 
-    def _tell(self, event: Event) -> None:
+    def _must_wait(self, job_id: str) -> bool:
+        return self._reads.must_wait(job_id) or self._kills.must_wait(job_id)
+
+    def _tell(self, event: LiveEvent) -> None:
         if self.watch is not None:
             self.watch(event)
 
@@ -170,7 +173,8 @@ class LiveManager:
     def _take(self, said: Report | Ready) -> None:
         job = self.running.get(said.job)
         if job is not None and isinstance(said, Ready):
-            job.take_ready(said)
+            if job.take_ready(said):
+                self._tell(LiveEvent(self.now_s, "script changed", said.job, self._step_for_event(said.job), 1))
         elif job is not None and isinstance(said, Report):
             self._take_report(said, job)
 
@@ -186,7 +190,8 @@ class LiveManager:
             self._reported[job_id] = report.time_s
             self._ask = True
         self._failures.pop(job_id, None)
-        self._tell(Event(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
+        self._kills.succeeded(job_id)
+        self._tell(LiveEvent(self.now_s, "step", job_id, report.step, report.nodes, report.loss))
 
     def _look_at_nodes(self) -> None:
         """Notice nodes that came or went; what runs on one that went is gone at that moment."""
@@ -194,7 +199,7 @@ class LiveManager:
         if there == self._idle:
             return
         self._idle, self._ask = there, True
-        self._tell(Event(self.now_s, "nodes", nodes=len(there)))
+        self._tell(LiveEvent(self.now_s, "nodes", nodes=len(there)))
         for job_id, job in list(self.running.items()):
             lost = [node for node in job.nodes if node not in there]
             if lost:
@@ -212,7 +217,8 @@ class LiveManager:
                 self._end(job_id, [], "lost a node")
                 self._ask = True
             elif ended:
-                self._fail(job_id, [], "a process died")
+                killed = all(self.launcher.was_killed(worker.process.returncode) for worker in ended)
+                self._fail(job_id, [], "a process died", killed=killed)
             elif hanging := job.hanging(self.now_s, self.hang_s):
                 self._fail(job_id, [worker.node for worker in hanging], "a process hangs")
             elif job.has_broken():
@@ -227,32 +233,37 @@ class LiveManager:
             what = "regrouped" if job.has_survivors() else "started"
             self._interrupted(job_id)
             job.form(self.store.regroup(job_id), self.now_s)
-            self._tell(Event(self.now_s, what, job_id, self._step_for_event(job_id), len(job.group)))
+            self._tell(LiveEvent(self.now_s, what, job_id, self._step_for_event(job_id), len(job.group)))
 
     def _interrupted(self, job_id: str) -> None:
         self._reported.pop(job_id, None)
         self.sharer.monitor.interrupted(job_id)
 
-    def _fail(self, job_id: str, nodes: list[str], why: str) -> None:
-        """End processes that failed; give the job up if that has happened too often without a step in between."""
+    def _fail(self, job_id: str, nodes: list[str], why: str, *, killed: bool = False) -> None:
+        """End processes that failed; give the job up if that has happened too often without a step in between.
+
+        Kills from outside are not the script's fault. A job that they leave no process is started again after a pause.
+        """
         self._end(job_id, nodes, why)
-        self._failures[job_id] = self._failures.get(job_id, 0) + 1
         self._ask = True
-        if self._failures[job_id] >= _MOST_FAILURES:
+        if killed and (job_id in self.running or self._kills.failed(job_id, self.now_s) is not None):
+            return
+        self._failures[job_id] = self._failures.get(job_id, 0) + 1
+        if killed or self._failures[job_id] >= _MOST_FAILURES:
             self._give_up(job_id)
 
     def _give_up(self, job_id: str) -> None:
         self._stop(job_id)
         self.store.fail(job_id)
         self._ask = True
-        self._tell(Event(self.now_s, "failed", job_id))
+        self._tell(LiveEvent(self.now_s, "failed", job_id, self._step_for_event(job_id)))
 
     def _end(self, job_id: str, nodes: list[str], why: str) -> None:
         """End the processes on some nodes; without any left the job waits."""
         job = self.running[job_id]
         job.remove(nodes)
         self._interrupted(job_id)
-        self._tell(Event(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
+        self._tell(LiveEvent(self.now_s, why, job_id, self._step_for_event(job_id), len(nodes)))
         if not job.workers:
             del self.running[job_id]
             self.store.stop(job_id)
@@ -280,7 +291,7 @@ class LiveManager:
                 raise
             self._stop(job_id)
             self._ask = True  # others may have its nodes
-            self._tell(Event(self.now_s, "commits unreadable", job_id))
+            self._tell(LiveEvent(self.now_s, "commits unreadable", job_id))
             self._warn(f"job {job_id!r}: {error}; tried again in {pause_s:g} s")
             return None
         self._reads.succeeded(job_id)
@@ -306,7 +317,7 @@ class LiveManager:
         self.store.finish(job_id)
         self.sharer.monitor.forget(job_id)
         self._ask = True
-        self._tell(Event(self.now_s, "finished", job_id))
+        self._tell(LiveEvent(self.now_s, "finished", job_id))
 
     def _share_out(self, jobs: list[StoredJob]) -> None:
         """Ask for sizes and carry out what differs: first jobs that shrink or stop, then those that grow."""
@@ -338,7 +349,6 @@ class LiveManager:
     def _add(self, job: StoredJob, nodes: list[str]) -> None:
         """Start processes of a job, which join its group once they are ready."""
         folder = self.folder / job.job_id
-        folder.mkdir(exist_ok=True)
         if job.job_id not in self.running:
             steps = self._committed_steps(job.job_id)
             if steps is None:
@@ -348,8 +358,14 @@ class LiveManager:
                 return
             self.running[job.job_id] = self._new(job, folder)
         self._reported.pop(job.job_id, None)
-        self.running[job.job_id].add(nodes, self.now_s)
-        self._tell(Event(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
+        try:
+            folder.mkdir(exist_ok=True)
+            self.running[job.job_id].add(nodes, self.now_s)
+        except (OSError, InputError) as error:  # a link in the place of the folder or of a log, say
+            self._give_up(job.job_id)
+            self._warn(f"job {job.job_id!r} is given up: {error}")
+            return
+        self._tell(LiveEvent(self.now_s, "joining", job.job_id, self._step_for_event(job.job_id), len(nodes)))
 
     def _new(self, job: StoredJob, folder: Path) -> JobProcesses:
         assigned = assignment_of(

@@ -6,17 +6,17 @@ else has, and what is not is an error.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from ddlsched.real.live.seat import Orders, Seat
+from ddlsched.real.wire.handshake import is_proven, proof
 
 __all__ = ["Meeting", "NotSealedError", "Seal", "meet"]
 
+_SEAL_BYTES = 32
 _LOOK_S = 0.002
 _AGAIN_S = 0.5
 """After an error of torch's, about each of which it writes a page."""
@@ -56,11 +56,11 @@ class Seal:
     """
 
     def __init__(self, token: str, generation: int) -> None:
-        self._key = hmac.digest(token.encode(), f"group {generation}".encode(), "sha256")
+        self._key = proof(token.encode(), f"group {generation}")
 
     def put_on(self, key: str, value: bytes) -> bytes:
         """Return a value with its seal, which is good for that key alone."""
-        return self._of(key, value) + value
+        return proof(self._key, key, value) + value
 
     def take_off(self, key: str, sealed: bytes) -> bytes:
         """Return the value.
@@ -70,15 +70,10 @@ class Seal:
         NotSealedError
             Somebody else has written it, or for another key.
         """
-        size = hashlib.sha256().digest_size
-        seal, value = sealed[:size], sealed[size:]
-        if not hmac.compare_digest(seal, self._of(key, value)):
+        seal, value = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+        if not is_proven(seal, self._key, key, value):
             raise NotSealedError(f"what is there for {key!r} was not written by this group")
         return value
-
-    def _of(self, key: str, value: bytes) -> bytes:
-        named = key.encode()
-        return hmac.digest(self._key, len(named).to_bytes(8, "big") + named + value, "sha256")
 
 
 def meet(seat: Seat, orders: Orders, open_store: Callable[[], Meeting]) -> Meeting | None:

@@ -6,22 +6,24 @@ its members has gone, or when others wait to join. Processes that stay are asked
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ddlsched.real.live.launchers import Launcher, LocalLauncher
-from ddlsched.real.live.progress_socket import Ready, Report
-from ddlsched.real.live.seat import LEAVE, Assignment, Orders
+import msgspec
 
-__all__ = ["JobProcesses", "Worker"]
+from ddlsched.real.live.launchers import Launcher, LocalLauncher
+from ddlsched.real.live.reports import Ready, Report
+from ddlsched.real.live.seat import LEAVE, Assignment, Orders
+from ddlsched.real.state_folder import open_in
+
+__all__ = ["JobProcesses", "LiveProcess"]
 
 
 @dataclass(eq=False)
-class Worker:
+class LiveProcess:
     """A process on a node."""
 
     node: str
@@ -34,6 +36,10 @@ class Worker:
     is_ready: bool = False
     meets_at: tuple[str, int] = ("", 0)
     """The host and port at which a group meets of which it is the first; known once it is ready."""
+    script: str = ""
+    """The SHA-256 of the script that it runs; known once it is ready."""
+    is_aside: bool = False
+    """Whether the others of its job run another script, so that it does not train with them."""
 
     @property
     def is_starting(self) -> bool:
@@ -72,9 +78,9 @@ class JobProcesses:
     """What runs a job now."""
 
     assignment: Assignment
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, LiveProcess] = field(default_factory=dict)
     """By node, the oldest first."""
-    group: tuple[Worker, ...] = ()
+    group: tuple[LiveProcess, ...] = ()
     """Who was called to train together last, in the order of ranks."""
     is_leaving: bool = False
     progress_s: float = 0.0
@@ -98,12 +104,12 @@ class JobProcesses:
     def add(self, nodes: Iterable[str], now_s: float) -> None:
         """Start a process on each node; its assignment goes to its stdin, so that no token is in a command line."""
         for node in nodes:
-            with (Path(self.assignment.folder) / f"{node.replace('/', '_')}.log").open("ab") as log:
+            with open_in(Path(self.assignment.folder), f"{node.replace('/', '_')}.log", "ab") as log:
                 process = self.launcher.start(node, log)
             self.started += 1
-            self.workers[node] = worker = Worker(node, process, now_s, self.started)
+            self.workers[node] = worker = LiveProcess(node, process, now_s, self.started)
             assignment = replace(self.assignment, process=self.started)
-            worker.write(json.dumps(asdict(assignment)).encode() + b"\n")
+            worker.write(msgspec.json.encode(assignment) + b"\n")
 
     def remove(self, nodes: Iterable[str]) -> None:
         """End the processes on some nodes at once: what is committed is what there is of their work."""
@@ -111,18 +117,36 @@ class JobProcesses:
             worker = self.workers.pop(node)
             self.launcher.end(worker.process)
             worker.close()
+        self._set_aside()
 
-    def take_ended(self) -> list[Worker]:
+    def take_ended(self) -> list[LiveProcess]:
         """Return the processes that have ended by themselves, which are not part of this any more."""
         ended = [worker for worker in self.workers.values() if worker.process.poll() is not None]
         self.remove([worker.node for worker in ended])
         return ended
 
-    def take_ready(self, said: Ready) -> None:
-        """Note that a process waits for orders, unless it has been given some since it said so."""
+    def take_ready(self, said: Ready) -> bool:
+        """Note that a process waits for orders, unless it has been given some since it said so.
+
+        Return whether it is one that now stands aside, as its script is not that of the others.
+        """
         for worker in self.workers.values():
             if (worker.number, worker.generation) == (said.process, said.generation):
-                worker.is_ready, worker.meets_at = True, (said.host, said.port)
+                worker.is_ready, worker.meets_at, worker.script = True, (said.host, said.port), said.script
+        return self._set_aside()
+
+    def _set_aside(self) -> bool:
+        """Let those stand aside whose script is not the group's, or the oldest one's; return whether there are more."""
+        known = sorted((each for each in self.workers.values() if not each.is_starting), key=lambda each: each.is_aside)
+        trained = [each for each in known if each.generation and not each.is_aside]
+        before = sum(worker.is_aside for worker in known)
+        for worker in known:
+            worker.is_aside = worker.script != (trained or known)[0].script
+        return sum(worker.is_aside for worker in known) > before
+
+    @property
+    def _together(self) -> list[LiveProcess]:
+        return [worker for worker in self.workers.values() if not worker.is_aside]
 
     def has_broken(self) -> bool:
         """Return whether the group broke by itself: one has left it unasked, and all are still there."""
@@ -132,7 +156,7 @@ class JobProcesses:
     def ask_to_leave(self, now_s: float) -> None:
         """Ask the group's members to leave it, if one has gone or left, or if all who are to join are ready."""
         there = [worker for worker in self.group if self.workers.get(worker.node) is worker]
-        joining = [worker for worker in self.workers.values() if worker not in self.group]
+        joining = [worker for worker in self._together if worker not in self.group]
         is_short = len(there) < len(self.group) or any(worker.is_ready for worker in there)
         if not self.is_leaving and (is_short or (joining and all(worker.is_ready for worker in joining))):
             self.is_leaving, self.progress_s = True, now_s
@@ -141,7 +165,7 @@ class JobProcesses:
 
     def can_form(self) -> bool:
         """Return whether nobody trains, and those who are ready need not wait for those who are starting."""
-        workers = self.workers.values()
+        workers = self._together
         ready = [worker for worker in workers if worker.is_ready]
         all_ready = len(ready) == len(workers) or any(worker.generation for worker in ready)
         return bool(ready) and all_ready and not any(worker.is_training for worker in workers)
@@ -157,14 +181,14 @@ class JobProcesses:
 
     def form(self, generation: int, now_s: float) -> None:
         """Order those who are ready to a new group, which meets at the first of them; the oldest are first."""
-        self.group = tuple(worker for worker in self.workers.values() if worker.is_ready)
+        self.group = tuple(worker for worker in self._together if worker.is_ready)
         self.is_leaving, self.progress_s, self.last_step = False, now_s, 0
         for rank, worker in enumerate(self.group):
             worker.generation, worker.is_ready = generation, False
             orders = Orders(generation, rank, len(self.group), *self.group[0].meets_at)
-            worker.write(json.dumps(asdict(orders)).encode() + b"\n")
+            worker.write(msgspec.json.encode(orders) + b"\n")
 
-    def hanging(self, now_s: float, hang_s: float) -> list[Worker]:
+    def hanging(self, now_s: float, hang_s: float) -> list[LiveProcess]:
         """Return who takes too long to start, and who trains in a group of which nothing has been heard for as long.
 
         If some of these are stopped, the others only wait for them.

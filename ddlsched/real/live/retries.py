@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Retries"]
 
-_FIRST_S, _MOST_S = 1.0, 60.0
+_MOST_S = 60.0
 
 
 @dataclass
@@ -18,9 +18,12 @@ class Retries:
     give_up_s
         The pauses after which a thing may go on failing, in all, seconds. Time for which nobody tried, as a job had no
         node, does not count.
+    first_s
+        The first pause, seconds.
     """
 
     give_up_s: float = 3600.0
+    first_s: float = 1.0
     _paused_s: dict[str, float] = field(default_factory=dict)
     _pause_s: dict[str, float] = field(default_factory=dict)
     _next_s: dict[str, float] = field(default_factory=dict)
@@ -30,7 +33,7 @@ class Retries:
         paused_s = self._paused_s.get(name, 0.0)
         if paused_s > self.give_up_s:
             return None
-        self._pause_s[name] = min(2 * self._pause_s.get(name, _FIRST_S / 2), _MOST_S)
+        self._pause_s[name] = min(2 * self._pause_s.get(name, self.first_s / 2), _MOST_S)
         self._paused_s[name] = paused_s + self._pause_s[name]
         self._next_s[name] = now_s + self._pause_s[name]
         return self._pause_s[name]

@@ -6,7 +6,6 @@ that group until it is asked to leave or the group breaks, and says again that i
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ddlsched.real.live.commit_places import commits_at
-from ddlsched.real.live.commits import writing
-from ddlsched.real.live.progress_socket import Ready, Report, address_towards, send_report
+import msgspec
+
+from ddlsched.real.live.commits import commits_at, writing
+from ddlsched.real.live.reports import Ready, Report, address_towards, send_report
 
 __all__ = ["LEAVE", "Assignment", "Orders", "Seat"]
 
@@ -68,7 +68,9 @@ class Seat:
     def __init__(self, orders_from: int) -> None:
         self._from, self._read = orders_from, b""
         self._generation = 0
-        self.assignment = Assignment(**json.loads(self._line()))
+        self.script = ""
+        """The SHA-256 of the script that this process runs; empty for a program that has a name."""
+        self.assignment = msgspec.json.decode(self._line(), type=Assignment)
         self.folder = Path(self.assignment.folder)
         self.commits = commits_at(self.assignment.commits or self.folder)
         self.place = socket.socket()
@@ -84,7 +86,7 @@ class Seat:
                 self._say_ready()
             line = self._line()
             if line != LEAVE:
-                orders = Orders(**json.loads(line))
+                orders = msgspec.json.decode(line, type=Orders)
                 self._generation = orders.generation
                 return orders
 
@@ -121,7 +123,8 @@ class Seat:
 
     def _say_ready(self) -> None:
         job, (host, port) = self.assignment, self.place.getsockname()
-        send_report(job.socket, Ready(job.job, job.token, job.process, self._generation, host, port))
+        ready = Ready(job.job, job.token, job.process, self._generation, host, port, self.script)
+        send_report(job.socket, ready)
 
     def _has_more(self, timeout_s: float | None) -> bool:
         return bool(self._read or select.select([self._from], [], [], timeout_s)[0])

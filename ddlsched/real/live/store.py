@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
+from ddlsched.real.state_folder import open_in
 
 __all__ = ["JobStore", "StoredJob"]
 
@@ -53,6 +54,7 @@ class JobStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
         self._tokens: dict[str, str] = {}
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
@@ -115,6 +117,13 @@ class JobStore:
             lost = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'running' ORDER BY place")]
             db.execute("UPDATE jobs SET state = 'queued' WHERE state = 'running'")
         return lost
+
+    def retry_failed(self) -> list[str]:
+        """Put jobs that were given up back in the queue and return them; what they have committed holds."""
+        with self._transaction() as db:
+            failed = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'failed' ORDER BY place")]
+            db.execute("UPDATE jobs SET state = 'queued' WHERE state = 'failed'")
+        return failed
 
     def start(self, job_id: str) -> str:
         """Note that a job has processes (again); return a new token for what they report."""

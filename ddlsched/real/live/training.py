@@ -112,12 +112,11 @@ class _Training:
             self._losses = self.seat.commits.losses()
             if not self._losses and not self.seat.commits.has_state(0):
                 self._commit()  # What all begin with.
-        done = int(_from_first(len(self._losses) if orders.rank == 0 else 0, orders))
+        done = _from_first(len(self._losses) if orders.rank == 0 else 0)
         if self._in_memory != done:
             self._load(done)
         self._in_memory = done
-        if orders.ranks > 1:
-            distributed.barrier()
+        distributed.barrier()
         return done
 
     def _load(self, done: int) -> None:
@@ -126,23 +125,21 @@ class _Training:
                 kept = torch.load(file, weights_only=True)
             for name, each in self._state.items():
                 each.load_state_dict(kept[name])
-        except (OSError, KeyError) as error:
+        except (OSError, InputError, KeyError) as error:
             where = self.seat.commits.name_of_state(done)
             raise InputError(f"{where}: cannot be loaded ({error}); expected the state that was committed") from None
 
     def _are_to_leave(self, orders: Orders) -> bool:
         """Return the same answer on every rank, so that all leave between the same two steps."""
-        return bool(_from_first(orders.rank == 0 and self.seat.is_asked_to_leave(), orders))
+        return bool(_from_first(orders.rank == 0 and self.seat.is_asked_to_leave()))
 
     def _commit(self) -> None:
         states = {name: each.state_dict() for name, each in self._state.items()}
-        self.seat.commits.commit(self._losses, lambda path: torch.save(states, path))
+        self.seat.commits.commit(self._losses, lambda file: torch.save(states, file))
 
 
-def _from_first(value: int, orders: Orders) -> int:
+def _from_first(value: int) -> int:
     """Return the value of rank 0."""
-    if orders.ranks == 1:
-        return value
     shared = torch.tensor(value)
     distributed.broadcast(shared, 0)
     return int(shared)

@@ -7,17 +7,17 @@ lost with a process is at most the step under way.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
-import runpy
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
-from ddlsched.real.live.counting import BATCH, count
+from ddlsched.real.live.programs import PROGRAMS
 from ddlsched.real.live.seat import Seat
 
-__all__ = ["PROGRAMS", "main"]
+__all__ = ["main"]
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -29,13 +29,22 @@ def main() -> int:
     if seat.assignment.parent not in (0, os.getppid()):  # It died before the first line above.
         return 1
     Seat.here = seat
-    program = seat.assignment.program
-    if program in PROGRAMS:
-        PROGRAMS[program](seat)
+    if seat.assignment.program in PROGRAMS:
+        PROGRAMS[seat.assignment.program](seat)
     else:
-        sys.argv, sys.path[0] = [program], str(Path(program).parent)
-        runpy.run_path(program, run_name="__main__")
+        _run(seat, Path(seat.assignment.program))
     return 0
+
+
+def _run(seat: Seat, script: Path) -> None:
+    """Run a script as ``python script`` does; what the manager is told of it is what was read, and not read again."""
+    source = script.read_bytes()
+    seat.script = hashlib.sha256(source).hexdigest()
+    sys.argv, sys.path[0] = [str(script)], str(script.parent)
+    module = ModuleType("__main__")
+    module.__dict__["__file__"] = str(script)
+    sys.modules["__main__"] = module
+    exec(compile(source, str(script), "exec"), module.__dict__)
 
 
 def _private_stdin() -> int:
@@ -46,20 +55,6 @@ def _private_stdin() -> int:
     os.close(nothing)
     return orders_from
 
-
-def _count(seat: Seat) -> None:
-    """Count, where there is no PyTorch; nodes divide the work."""
-    count(seat, lambda ranks: 0.02 / ranks)
-
-
-def _train(_: Seat) -> None:
-    from ddlsched.real.live.small_training import fit
-
-    fit(BATCH)
-
-
-PROGRAMS: dict[str, Callable[[Seat], None]] = {"count": _count, "mlp": _train}
-"""What a job may run by name; else its program is the path of a script."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.errors import InputError
+from ddlsched.real.state_folder import open_in
 
 __all__ = ["Journal", "KnownJob", "Seats"]
 
@@ -98,6 +99,8 @@ class Journal:
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
+        if isinstance(path, Path):
+            open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
         with self._explained():
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
             self._db.execute("PRAGMA journal_mode=WAL")

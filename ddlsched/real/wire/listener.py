@@ -238,7 +238,8 @@ def listening(address: Address, backlog: int = 256) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=backlog)
     except OSError as error:
-        raise InputError(f"{address}: cannot listen there ({error.strerror or error})") from None
+        where = address if address.port else address.host
+        raise InputError(f"{where}: cannot listen there ({error.strerror or error})") from None
 
 
 def _peer(address: str) -> str:

@@ -16,7 +16,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.clusters import Plan
 from ddlsched.training.estimate.hardware import Machine, MemoryExpansion, Precision
 from ddlsched.training.estimate.models import Model
-from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Recompute
+from ddlsched.training.estimate.parallel_layout import MOST, Parallelism, Recompute, stage_blocks
 from ddlsched.training.estimate.step_estimate import estimate
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Sweep:
     ----------
     axes
         Values by name, of :data:`PLAN_AXES` and :data:`CLUSTER_AXES`. Without ``tensor``, ``pipeline`` or
-        ``micro_batch``: every one that divides; of the other axes: only the default (interleave 1, expert 1, ZeRO 0, no
+        ``micro_batch``: every one that divides (stages with a block fewer at the ends only where ``pipeline`` is
+        given); of the other axes: only the default (interleave 1, expert 1, ZeRO 0, no
         sequence parallelism, no overlap, the cluster as it is).
     recompute
         What to try of recomputation.
@@ -127,7 +128,8 @@ def design(
     variants = _grid({name: values for name, values in axes.items() if name not in PLAN_AXES})
     tables = []
     for recompute in sweep.recompute:
-        valid = np.flatnonzero(_valid(model, plans, recompute, num_gpus, global_batch))
+        kept = _valid(model, plans, recompute, num_gpus, global_batch)
+        valid = np.flatnonzero(kept if "pipeline" in sweep.axes else kept & _has_even_stages(model, plans))
         columns = _crossed({name: column[valid] for name, column in plans.items()}, variants)
         tables.append(_estimates(model, machine, columns, recompute, num_gpus, global_batch, precision))
     table = pd.concat(tables, ignore_index=True)
@@ -182,6 +184,12 @@ def _valid(model: Model, columns: Mapping[str, np.ndarray], recompute: Recompute
     rules = [*plan.rules(gpus), *model.rules(plan)]
     valid: np.ndarray = np.all(np.broadcast_arrays(*(rule.holds for rule in rules)), axis=0)
     return valid
+
+
+def _has_even_stages(model: Model, columns: Mapping[str, np.ndarray]) -> Amount:
+    plan = Parallelism(pipeline=columns["pipeline"], interleave=columns["interleave"])
+    blocks = stage_blocks(model.layers(Parallelism()).num_blocks, plan)
+    return blocks.end == blocks.middle
 
 
 def _estimates(

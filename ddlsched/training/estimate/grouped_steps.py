@@ -19,7 +19,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes
 from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
-from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag, Task
@@ -161,7 +161,8 @@ class _Step:
 
     def _parts(self, stage: int) -> Iterator[tuple[Iterable[Layer], float, bool]]:
         """Yield the layers of a stage, how often they occur, and whether they may be recomputed."""
-        yield self.layers.block, float(self.layers.num_blocks / self.plan.pipeline), True
+        at_end, between = stage_blocks(self.layers.num_blocks, self.plan)
+        yield self.layers.block, float(at_end if stage in (0, self.stages - 1) else between), True
         if stage == 0:
             yield self.layers.first, 1.0, False
         if stage == self.stages - 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Layer, Layers
-from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 
 __all__ = ["GRADIENT_BYTES", "OPTIMISER_BYTES", "WEIGHT_BYTES", "Memory", "memory_per_gpu", "stage_parameters"]
 
@@ -41,8 +41,8 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
     ZeRO divides by the data-parallel GPUs: optimiser states from stage 1, gradients from 2, weights from 3. Under 1F1B
     the first stage keeps the activations of as many micro-batches as there are stages, and when interleaved a share of
-    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are. The last stage keeps one,
-    but the logits too.
+    (p - 1) / (p v) more (Korthikanti et al., MLSys 2023), but never of more than there are; the second one fewer, which
+    may have a block more. The last stage keeps one, but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
     zero, data = np.asarray(parallelism.zero), np.asarray(parallelism.data)
@@ -61,13 +61,14 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
 
 def stage_parameters(layers: Layers, parallelism: Parallelism) -> tuple[Amount, Amount]:
     """Return the parameters on a GPU of the fullest stage: those that replicas copy, and its experts'; no tables."""
-    blocks = layers.num_blocks / parallelism.pipeline
-    whole = _sum(layers.block, "parameters") * blocks
-    own = _sum(layers.block, "expert_parameters") * blocks
+    whole, own = _sum(layers.block, "parameters"), _sum(layers.block, "expert_parameters")
     first = _sum(layers.first, "parameters") - _sum(layers.first, "table_parameters")
     last = _sum(layers.last, "parameters")
-    ends = np.where(np.asarray(parallelism.pipeline) > 1, np.maximum(first, last), first + last)
-    return whole + ends - own, own
+    stages, (at_end, between) = np.asarray(parallelism.pipeline), stage_blocks(layers.num_blocks, parallelism)
+    ends = np.where(stages > 1, np.maximum(first, last), first + last)
+    is_between = (stages > 2) & (whole * between > whole * at_end + ends)
+    blocks, beside = np.where(is_between, between, at_end), np.where(is_between, 0, ends)
+    return whole * blocks + beside - own * blocks, own * blocks
 
 
 def _sum(part: Iterable[Layer], quantity: str) -> Amount:
@@ -79,10 +80,11 @@ def _activations_bytes(layers: Layers, parallelism: Parallelism) -> Amount:
     kept_passes = stages + np.where(chunks > 1, (stages - 1) / chunks, 0)
     in_flight = np.minimum(parallelism.micro_batches, kept_passes)
     kept, working = _block_bytes(layers.block, parallelism.recompute)
-    body = kept * layers.num_blocks / stages
+    at_end, between = (kept * blocks for blocks in stage_blocks(layers.num_blocks, parallelism))
     first, last = (_sum(part, "activation_bytes") for part in (layers.first, layers.last))
-    first_stage = in_flight * (body + first) + np.where(stages > 1, 0, last)
-    return np.maximum(first_stage, body + last) + working
+    first_stage = in_flight * (at_end + first) + np.where(stages > 1, 0, last)
+    second_stage = np.where(stages > 2, np.minimum(parallelism.micro_batches, kept_passes - 1) * between, 0)
+    return np.maximum(np.maximum(first_stage, second_stage), at_end + last) + working
 
 
 def _block_bytes(block: tuple[Layer, ...], recompute: Amount) -> tuple[Amount, Amount]:

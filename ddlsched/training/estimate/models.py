@@ -120,7 +120,7 @@ class Transformer:
             _divisible("key-value heads", self.groups, "tensor", tensor),
             _divisible("hidden size", self.hidden, "tensor", tensor),
             _divisible("feed-forward size", self.inner, "tensor", tensor),
-            _divisible("layers", self.num_layers, "pipeline x interleave", stages),
+            _dealt_out(self.num_layers, stages),
             _divisible("experts", self.experts, "expert", parallelism.expert),
         ]
         split = np.where(np.asarray(parallelism.sequence_parallel), tensor, 1)
@@ -136,6 +136,14 @@ class Transformer:
 def _divisible(name: str, number: Amount, by: str, divisor: Amount) -> Rule:
     text = f"{name} {number} not divisible by {by} {divisor}; expected a divisor of {number}"
     return Rule(np.mod(number, np.maximum(divisor, 1)) == 0, text)
+
+
+def _dealt_out(layers: Amount, stages: Amount) -> Rule:
+    """Return the rule that :func:`~.parallel_layout.stage_blocks` can deal out a number of layers."""
+    text = f"layers {layers} not divisible by pipeline x interleave {stages}; expected a divisor of {layers}"
+    divisor = np.maximum(stages, 1)
+    holds = (np.mod(layers, divisor) == 0) | (np.mod(layers + 2, divisor) == 0)
+    return Rule(holds, f"{text}, or of {layers + 2} for one layer fewer on the first and on the last stage")
 
 
 class _Shard:

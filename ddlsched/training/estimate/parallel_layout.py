@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
 
-__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "refuse_broken"]
+__all__ = ["MOST", "RECOMPUTE", "Parallelism", "Recompute", "Rule", "StageBlocks", "refuse_broken", "stage_blocks"]
 
 Recompute: TypeAlias = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -83,7 +83,7 @@ class Parallelism:
     @property
     def micro_batches(self) -> Amount:
         """Micro-batches of a step on each pipeline."""
-        return self.global_batch / (self.data * self.micro_batch)
+        return self.global_batch / np.maximum(self.data * self.micro_batch, 1)
 
     @property
     def replicas(self) -> Amount:
@@ -147,6 +147,25 @@ _DEGREES = ("tensor", "data", "pipeline", "expert", "interleave", "micro_batch",
 
 def _divides(divisor: Amount, number: Amount) -> Amount:
     return np.mod(number, np.maximum(divisor, 1)) == 0
+
+
+class StageBlocks(NamedTuple):
+    """How many of a model's blocks the first and the last pipeline stage hold each, and how many one between them."""
+
+    end: Amount
+    middle: Amount
+
+
+def stage_blocks(num_blocks: Amount, parallelism: Parallelism) -> StageBlocks:
+    """Return the blocks of pipeline stages: as many on each or, where that does not divide, one fewer at both ends.
+
+    The embedding and the output layer then count as a block each, as Llama 3 was split: 126 layers on 16 stages are
+    7 at the ends and 8 between (Dubey et al. 2024; Megatron-core's ``account_for_embedding_in_pipeline_split``).
+    """
+    chunks = np.maximum(parallelism.pipeline * parallelism.interleave, 1)
+    lacking = np.where(np.mod(num_blocks, chunks) == 0, 0, 2)
+    middle = (num_blocks + lacking) / np.maximum(parallelism.pipeline, 1)
+    return StageBlocks(middle - lacking // 2, middle)
 
 
 def refuse_broken(rules: Iterable[Rule]) -> None:

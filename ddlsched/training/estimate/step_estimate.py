@@ -15,7 +15,7 @@ from ddlsched.training.estimate.layers import Collective, Layer, Layers
 from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
-from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken
+from ddlsched.training.estimate.parallel_layout import Parallelism, refuse_broken, stage_blocks
 
 __all__ = ["OPTIMISER_TRAFFIC_BYTES", "Estimate", "estimate", "estimate_checked", "reduction_rounds"]
 
@@ -190,12 +190,13 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     for both passes: m max(t_i) + (sum(t_i) - max(t_i)) / v.
     """
     plan = costs.parallelism
-    blocks = layers.num_blocks / plan.pipeline
     block = costs.part(layers.block)
     first, last = costs.part(layers.first, recomputed=False), costs.part(layers.last, recomputed=False)
     staged = np.asarray(plan.pipeline) > 1
     ends = _choose(staged, _slower(first, last), _plus(first, last, 1.0))
-    slowest = _plus(ends, block, blocks)
+    at_end, between = stage_blocks(layers.num_blocks, plan)
+    slowest, inner = _plus(ends, block, at_end), _plus(PassTimes(), block, between)
+    slowest = _choose((np.asarray(plan.pipeline) > 2) & (_both_s(inner) > _both_s(slowest)), inner, slowest)
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
     longest_s = slowest.compute_s + slowest.exposed_s + send_s
     through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)

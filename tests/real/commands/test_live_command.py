@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import run
 
-from ddlsched.real.live.ownership import Ownership
+from ddlsched.real.state_folder import Ownership
 
 JOBS = "job_id,program,steps,max_nodes\na,count,12,2\nb,count,5,1\n"
 IDLE = "node,idle_from_s,idle_to_s\n0,0,600\n1,30,600\n"

@@ -6,24 +6,25 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_live_manager import GOOD, AllToTheFirst, Nodes, manager, received
+from test_live_manager import GOOD, LINE, AllToTheFirst, Nodes, manager, received
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import committed_steps
-from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.progress_socket import MOST_BYTES, Report, ReportSocket, send_report
+from ddlsched.real.live.manager import LiveEvent, LiveManager
+from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, send_report
 from ddlsched.real.live.seat import Assignment, Seat
 from ddlsched.real.live.store import JobStore
 
 MALFORMED = {
-    "a lone surrogate": json.dumps(GOOD | {"token": "\ud800"}).encode(),
+    "a lone surrogate": json.dumps(LINE | {"token": "\ud800"}).encode(),
     "nested brackets": b"[" * 1015,
-    "a whole number of 400 digits": json.dumps(GOOD | {"loss": 10**400}).encode(),
+    "a whole number of 400 digits": json.dumps(LINE | {"loss": 10**400}).encode(),
 }
 
 
@@ -65,7 +66,8 @@ def test_a_second_manager_of_the_same_jobs_is_refused_and_changes_nothing(tmp_pa
     manager(tmp_path, 1)[0].close()
 
 
-def test_the_temporary_folder_of_a_killed_manager_is_removed_by_the_next(tmp_path) -> None:
+def test_the_temporary_folder_of_a_killed_manager_is_removed_by_the_next(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where no other test removes it
     if (child := os.fork()) == 0:
         killed, _ = manager(tmp_path, 1)
         (tmp_path / "there").write_text(str(Path(killed._socket.path).parent))
@@ -82,7 +84,7 @@ def train_until(live: LiveManager, folder: Path, step: int) -> None:
         live.turn()
 
 
-def turn_until(live: LiveManager, events: list[Event], what: str, hang_s: float) -> Event:
+def turn_until(live: LiveManager, events: list[LiveEvent], what: str, hang_s: float) -> LiveEvent:
     """Go on until an event, with less patience than a start on a busy machine takes."""
     live.hang_s, patience_s = hang_s, live.hang_s
     while what not in (found := {event.what: event for event in events}):
@@ -92,7 +94,7 @@ def turn_until(live: LiveManager, events: list[Event], what: str, hang_s: float)
 
 
 def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_commit(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)
     live.store.submit("a", program="count", steps=60, max_nodes=1)
     train_until(live, tmp_path, 5)
@@ -108,7 +110,7 @@ def test_a_stopped_process_is_noticed_ended_and_started_again_from_its_last_comm
 
 def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
     (tmp_path / "sleep.py").write_text("import time; time.sleep(600)")
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events, hang_s=0.4)
     live.store.submit("a", program=str(tmp_path / "sleep.py"), steps=5, max_nodes=1)
     live.run(60)
@@ -118,7 +120,7 @@ def test_a_process_that_hangs_as_it_starts_is_ended(tmp_path) -> None:
 
 
 def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 2, events)
     live.store.submit("a", program="count", steps=1000, max_nodes=2)
     while not (live.running and len(live.running["a"].group) == 2):
@@ -137,7 +139,7 @@ def test_only_the_stopped_one_of_a_group_is_ended(tmp_path) -> None:
 
 
 def test_a_group_whose_members_die_one_after_another_is_started_not_regrouped(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live = LiveManager(tmp_path, Nodes(2), AllToTheFirst(), 1, events.append)
     live.store.submit("a", program="count", steps=1000, max_nodes=2)
     while not (live.running and len(live.running["a"].group) == 2):

@@ -14,11 +14,10 @@ from test_live_manager import AllToTheFirst, Nodes, manager
 from test_unreadable_commits import unreadable
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.commit_places import CommitFolder, CommitStore, commits_at, note_place
-from ddlsched.real.live.commits import DamagedCommitsError
-from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.ownership import Ownership
+from ddlsched.real.live.commits import CommitFolder, CommitStore, DamagedCommitsError, commits_at, note_place
+from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.store import JobStore
+from ddlsched.real.state_folder import Ownership
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -36,7 +35,7 @@ def names(url: str) -> list[str]:
 
 
 def saved(content: bytes) -> Any:
-    return lambda path: path.write_bytes(content)
+    return lambda file: file.write(content)
 
 
 def test_each_step_replaces_the_one_before(url: str) -> None:
@@ -199,7 +198,7 @@ def test_places_that_others_do_not_see_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_read_at_an_event_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, nodes = list[Event](), Nodes(2)
+    events, nodes = list[LiveEvent](), Nodes(2)
     live = LiveManager(tmp_path, nodes, AllToTheFirst(), watch=events.append, commits=f"local://{tmp_path}/far")
     live.store.submit("a", program="count", steps=10_000, max_nodes=2)
     while not any(event.what == "step" and event.nodes == 2 for event in events):

@@ -10,7 +10,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.launchers import LocalLauncher, SlurmLauncher
-from ddlsched.real.live.progress_socket import Ready, ReportSocket, send_report
+from ddlsched.real.live.reports import Ready, ReportSocket, send_report
 
 
 @pytest.fixture

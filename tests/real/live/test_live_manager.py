@@ -11,8 +11,8 @@ import pytest
 from algorithms.allocation.count_programme import CountProgramme
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import committed_steps
-from ddlsched.real.live.manager import Event, LiveManager
-from ddlsched.real.live.progress_socket import MOST_BYTES, Report, ReportSocket, parse_report, send_report
+from ddlsched.real.live.manager import LiveEvent, LiveManager
+from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 from ddlsched.workload.malleable.profiled import Profiled
@@ -43,7 +43,7 @@ class AllToTheFirst:
 
 
 def manager(
-    folder: Path, nodes: int, events: list[Event] | None = None, hang_s: float = 60.0, commits: str | None = None
+    folder: Path, nodes: int, events: list[LiveEvent] | None = None, hang_s: float = 60.0, commits: str | None = None
 ) -> tuple[LiveManager, Nodes]:
     scavenger = Nodes(nodes)
     advisor = ProfilingAdvisor(scales=(2, 1), hold_s=0.2)
@@ -53,7 +53,7 @@ def manager(
 
 
 def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 3, events)
     live.store.submit("a", program="count", steps=150, max_nodes=2)
     live.store.submit("b", program="count", steps=20, max_nodes=1)
@@ -65,7 +65,7 @@ def test_jobs_are_trained_to_their_end_and_profiled_largest_first(tmp_path) -> N
 
 
 def test_a_node_that_vanishes_takes_its_process_and_at_most_a_step(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, nodes = manager(tmp_path, 2, events)
     live.store.submit("a", program="count", steps=10_000, max_nodes=2)
     while not (live.running and len(live.running["a"].group) == 2):
@@ -91,7 +91,7 @@ def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_pat
         first.turn()
     if first.running:  # else its process had ended already, and the job is finished
         first.close()
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     again, _ = manager(tmp_path, 1, events)
     again.run(60)
     assert "started" not in [event.what for event in events]
@@ -99,7 +99,7 @@ def test_a_job_stopped_after_its_last_step_is_done_and_not_started_again(tmp_pat
 
 
 def test_a_killed_process_is_started_again_from_what_is_committed(tmp_path) -> None:
-    events: list[Event] = []
+    events: list[LiveEvent] = []
     live, _ = manager(tmp_path, 1, events)
     live.store.submit("a", program="count", steps=60, max_nodes=1)
     while len(committed_steps(tmp_path / "a")) < 5:
@@ -139,6 +139,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path) -> None:
 
 
 GOOD = {"job": "a", "token": "t", "generation": 1, "step": 3, "samples": 192, "nodes": 2, "loss": 0.5, "time_s": 1.0}
+LINE = {"type": "Report", **GOOD}
 
 
 @pytest.mark.parametrize(
@@ -150,23 +151,23 @@ GOOD = {"job": "a", "token": "t", "generation": 1, "step": 3, "samples": 192, "n
         b"{",
         b"[" * 900,
         b"[" * 1015,
-        json.dumps(GOOD | {"token": "\ud800"}).encode(),
-        json.dumps(GOOD | {"job": "\udfff"}).encode(),
-        json.dumps(GOOD | {"loss": 10**400}).encode(),
-        json.dumps(GOOD | {"time_s": -(10**400)}).encode(),
-        json.dumps(GOOD | {"step": 10**400}).encode(),
-        json.dumps(GOOD | {"step": -1}).encode(),
-        json.dumps(GOOD | {"step": True}).encode(),
-        json.dumps(GOOD | {"loss": "0.5"}).encode(),
-        json.dumps(GOOD | {"loss": float("nan")}).encode(),
-        json.dumps(GOOD | {"more": 1}).encode(),
-        json.dumps({name: GOOD[name] for name in ("job", "token")}).encode(),
-        json.dumps(GOOD | {"job": ""}).encode(),
+        json.dumps(LINE | {"token": "\ud800"}).encode(),
+        json.dumps(LINE | {"job": "\udfff"}).encode(),
+        json.dumps(LINE | {"loss": 10**400}).encode(),
+        json.dumps(LINE | {"time_s": -(10**400)}).encode(),
+        json.dumps(LINE | {"step": 10**400}).encode(),
+        json.dumps(LINE | {"step": -1}).encode(),
+        json.dumps(LINE | {"step": True}).encode(),
+        json.dumps(LINE | {"loss": "0.5"}).encode(),
+        json.dumps(LINE | {"loss": float("nan")}).encode(),
+        json.dumps(LINE | {"more": 1}).encode(),
+        json.dumps({name: LINE[name] for name in ("type", "job", "token")}).encode(),
+        json.dumps(LINE | {"job": ""}).encode(),
     ],
 )
 def test_what_is_no_report_is_refused(line) -> None:
     assert parse_report(line) is None
-    assert parse_report(json.dumps(GOOD).encode()) == Report(**GOOD)
+    assert parse_report(json.dumps(LINE).encode()) == Report(**GOOD)
 
 
 def received(reports: ReportSocket) -> list[Report]:
@@ -188,7 +189,7 @@ def test_the_socket_believes_only_valid_tokens_and_drops_what_is_too_long() -> N
             endless.sendall(b"x" * (3 * MOST_BYTES))
             assert [report.token for report in received(reports)] == ["right"]
         assert reports.refused == 2
-        assert reports._buffers == {}
+        assert reports._listener._visitors == {}
     finally:
         reports.close()
     send_report(reports.path, Report(**GOOD))  # nobody there: no error

@@ -20,7 +20,7 @@ from ddlsched.real.live import meetings
 from ddlsched.real.live.manager import LiveManager
 from ddlsched.real.live.meetings import NotSealedError, Seal, meet
 from ddlsched.real.live.processes import JobProcesses, assignment_of
-from ddlsched.real.live.progress_socket import Ready, ReportSocket, address_towards, send_report
+from ddlsched.real.live.reports import Ready, ReportSocket, address_towards, send_report
 from ddlsched.real.live.seat import LEAVE, Assignment, Orders, Seat
 from ddlsched.real.live.store import JobStore
 

@@ -11,7 +11,7 @@ import pytest
 from test_live_manager import AllToTheFirst, Nodes
 
 from ddlsched.real.live.commits import committed_state, committed_steps
-from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.real.live.manager import LiveEvent, LiveManager
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "elastic_training.py"
@@ -109,7 +109,7 @@ def test_a_group_grows_without_losing_a_step(tmp_path: Path, monkeypatch: pytest
 def test_a_member_that_dies_as_its_group_forms_does_not_hold_the_others(tmp_path: Path) -> None:
     run = Run(tmp_path, 3)
 
-    def kill_one(event: Event) -> None:
+    def kill_one(event: LiveEvent) -> None:
         run.events.append(event)
         if event.what == "started":
             run.live.watch = run.events.append

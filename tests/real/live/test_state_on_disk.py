@@ -11,14 +11,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import refused, run
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.commits import commit
-from ddlsched.real.live.progress_socket import ReportSocket
+from ddlsched.real import state_folder
+from ddlsched.real.live.commits import CommitFolder
+from ddlsched.real.live.reports import ReportSocket
 from ddlsched.real.live.store import JobStore
+from ddlsched.real.state_folder import open_in
 
 
 def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go_last(
@@ -43,7 +46,7 @@ def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", synced)
-    commit(tmp_path, [0.5, 0.25], lambda path: path.write_bytes(b"new"))
+    CommitFolder(tmp_path).commit([0.5, 0.25], lambda file: file.write(b"new"))
     assert acts == [
         ("synced", "state.tmp"),
         ("renamed", "state.tmp"),
@@ -59,7 +62,7 @@ def test_weights_are_on_disk_before_the_file_that_names_them_and_the_old_ones_go
 
 MANAGER = """
 import sys
-from ddlsched.real.live.progress_socket import ReportSocket
+from ddlsched.real.live.reports import ReportSocket
 print(ReportSocket(lambda job: None).path, flush=True)
 sys.stdin.read()
 """
@@ -112,9 +115,11 @@ def test_a_full_disk_under_the_state_of_jobs_is_one_line(tmp_path: Path) -> None
     store.submit("one more", program="count", steps=1, max_nodes=1)
 
 
-def test_a_timeline_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "timeline.csv").symlink_to("/dev/full")
+def test_a_timeline_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, name: str, mode: str, **options: Any) -> Any:
+        return Path("/dev/full").open(mode, 0) if name == "timeline.csv" else open_in(folder, name, mode, **options)
+
+    monkeypatch.setattr(state_folder, "open_in", full)
     (tmp_path / "jobs.csv").write_text("job_id,program,steps,max_nodes\na,count,3,1\n")
     (tmp_path / "idle.csv").write_text("node,idle_from_s,idle_to_s\n1,0,1000\n")
     done = run("live", tmp_path / "jobs.csv", "--state", tmp_path / "state", "--trace", tmp_path / "idle.csv")

@@ -8,8 +8,8 @@ import pytest
 from test_live_manager import AllToTheFirst, Nodes, manager
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.commit_places import Commits, commits_at
-from ddlsched.real.live.manager import Event, LiveManager
+from ddlsched.real.live.commits import Commits, commits_at
+from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.retries import Retries
 from ddlsched.real.live.store import JobStore
 
@@ -25,7 +25,7 @@ def all_but_a(where: Path) -> Commits:
 def test_a_job_whose_commits_cannot_be_read_waits_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events, warnings = list[Event](), list[str]()
+    events, warnings = list[LiveEvent](), list[str]()
     live = LiveManager(tmp_path, Nodes(1), AllToTheFirst(), watch=events.append, warn=warnings.append)
     for job in "ab":
         live.store.submit(job, program="count", steps=10, max_nodes=1)
@@ -42,7 +42,7 @@ def test_a_job_whose_commits_cannot_be_read_waits_and_is_tried_again(
 def test_a_job_whose_last_commit_cannot_be_read_ends_when_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = list[Event]()
+    events = list[LiveEvent]()
     live = LiveManager(tmp_path, Nodes(1), AllToTheFirst(), watch=events.append)
     live.store.submit("a", program="count", steps=10, max_nodes=1)
     with monkeypatch.context() as patch:
@@ -68,8 +68,8 @@ def test_commits_that_cannot_be_read_for_too_long_end_the_manager(
     assert [job.state for job in JobStore(tmp_path / "jobs.sqlite").jobs()] == ["queued"]
 
 
-def two_jobs(folder: Path, commits: str | None = None) -> tuple[LiveManager, list[Event], list[str]]:
-    events, warnings = list[Event](), list[str]()
+def two_jobs(folder: Path, commits: str | None = None) -> tuple[LiveManager, list[LiveEvent], list[str]]:
+    events, warnings = list[LiveEvent](), list[str]()
     live = LiveManager(folder, Nodes(1), AllToTheFirst(), watch=events.append, warn=warnings.append, commits=commits)
     for job in "ab":
         live.store.submit(job, program="count", steps=10, max_nodes=1)
@@ -110,6 +110,7 @@ def test_a_job_whose_history_at_a_url_is_damaged_fails_alone(tmp_path: Path) -> 
 
 def test_a_history_that_is_damaged_while_its_job_runs_is_seen_when_its_process_ends(tmp_path: Path) -> None:
     live, events, warnings = two_jobs(tmp_path)
+    live._kills = Retries(first_s=0.01)
     while not live.running:
         live.turn()
     live.running["a"].processes[0].kill()

@@ -75,7 +75,8 @@ def test_a_job_for_the_simulator() -> None:
     result = run("estimate", "gpt3-350m", "--data", 8, "--job-out", "job.json", "--iterations", 5)
     assert result.exit_code == 0
     done = run("simulate", "job.json", "--servers", 1, "--gpus-per-server", 8, "--gpu-memory-mb", 80_000, "--json")
-    assert json.loads(done.stdout)["makespan_s"] > 0
+    step_s = json.loads(run("estimate", "gpt3-350m", "--data", 8, "--json").stdout)["step_s"]
+    assert json.loads(done.stdout)["makespan_s"] == pytest.approx(5 * step_s, rel=1e-6)
 
 
 def test_a_job_with_groups_for_the_simulator() -> None:
@@ -106,6 +107,8 @@ def test_a_job_with_groups_for_the_simulator() -> None:
         ("estimate gpt3-175b --cluster h100:nodes=2 --tensor 8", "expected their product to be the 16 GPUs"),
         ("estimate gpt3-175b --data 4 --global-batch 6", "not divisible by data 4"),
         ("estimate gpt3-175b --pipeline 5", "layers 96 not divisible by pipeline"),
+        ("estimate gpt3-175b --micro-batch 0", "micro_batch is 0; expected a whole number from 1"),
+        ("estimate resnet-50 --data 0", "data is 0; expected a whole number from 1"),
         ("estimate gpt3-175b --recompute all", "recompute is 'all'"),
         ("estimate gpt3-175b --efficiency best", "no efficiency is named 'best'"),
         ("estimate gpt3-175b --algorithm tree", "'tree'; expected one of ring"),

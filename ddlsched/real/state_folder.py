@@ -1,0 +1,83 @@
+"""A folder of state: one process owns it at a time, and no file in it leads elsewhere by a planted link."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+from ddlsched.errors import InputError
+
+__all__ = ["Ownership", "made_folder", "open_in"]
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_in(folder: Path, name: str, mode: str, *, buffering: int = -1, permissions: int = 0o666) -> IO[Any]:
+    """Open a plain file of a folder, neither of which may be a link; ``mode`` is that of :func:`open`.
+
+    Raises
+    ------
+    InputError
+        It cannot be opened, or is no plain file.
+    FileNotFoundError
+        There is none, and ``mode`` makes none.
+    """
+
+    def opener(file: str, flags: int) -> int:
+        below = os.open(folder, _FOLDER)
+        try:
+            return os.open(file, flags | _FILE, permissions, dir_fd=below)
+        finally:
+            os.close(below)
+
+    try:
+        opened: IO[Any] = open(name, mode, buffering, opener=opener)  # noqa: SIM115
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and mode.startswith("r"):
+            raise
+        raise InputError(f"{folder / name}: cannot be used ({error.strerror}); expected a file, and no link") from None
+    if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        opened.close()
+        raise InputError(f"{folder / name}: is no plain file; expected one")
+    return opened
+
+
+def made_folder(path: Path, what: str) -> Path:
+    """Return a folder, made if it is not there, without the links on the way to it.
+
+    Raises
+    ------
+    InputError
+        It cannot be made; ``what`` says in the message what it is for.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return path.resolve()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be used ({error.strerror}); expected a folder for {what}") from None
+
+
+class Ownership:
+    """The lock of a folder of state. The kernel gives it up with its process, however that ends.
+
+    Raises
+    ------
+    InputError
+        Another process has it, or its file cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open_in(folder, "manager.lock", "ab", permissions=0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise InputError(f"{folder}: another manager runs its jobs; expected to be the only one") from None
+
+    def close(self) -> None:
+        """Give it up."""
+        self._file.close()

@@ -10,16 +10,28 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, GpuId
+from ddlsched.policies.view_parts import Columns, GpuId, View, put
 from ddlsched.units import MAX_NS, s_from_ns
 
 __all__ = ["ClusterView"]
 
 
-class ClusterView:
+class ClusterView(View):
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
     __slots__ = ("_all_reduce", "_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
+    _what = "the cluster"
+
+    _gpus: Columns
+    _cluster: Cluster
+    _loads: Callable[[np.ndarray], np.ndarray]
+    _eligible: Callable[[int], np.ndarray]
+    _residents: Callable[[GpuId], list[JobView]]
+    _all_reduce: Callable[[float, int], float]
+    now_ns: int
+    """Simulated time, nanoseconds."""
+    network: Network
+    """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
 
     def __init__(
         self,
@@ -32,16 +44,14 @@ class ClusterView:
         residents: Callable[[GpuId], list[JobView]],
         all_reduce: Callable[[float, int], float],
     ) -> None:
-        self._gpus = gpus
-        self._cluster = cluster
-        self._loads = loads
-        self._eligible = eligible
-        self._residents = residents
-        self._all_reduce = all_reduce
-        self.now_ns = now_ns
-        """Simulated time, nanoseconds."""
-        self.network = network
-        """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
+        put(self, "_gpus", gpus)
+        put(self, "_cluster", cluster)
+        put(self, "_loads", loads)
+        put(self, "_eligible", eligible)
+        put(self, "_residents", residents)
+        put(self, "_all_reduce", all_reduce)
+        put(self, "now_ns", now_ns)
+        put(self, "network", network)
 
     @property
     def now_s(self) -> float:

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NoReturn
 
 import numpy as np
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.view_parts import Columns, refuse_attribute
+from ddlsched.policies.view_parts import Columns, View, put
 from ddlsched.units import s_from_ns
 
 __all__ = ["NetworkView", "TransferView"]
 
 
-class TransferView:
+class TransferView(View):
     """A collective that runs or waits, and crosses links."""
 
     __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number", "shares")
+    _what = "a transfer"
+
+    _columns: Columns
+    _place: int
+    _now: Columns
+    number: int
+    """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
+    job: JobView
+    """The job it belongs to."""
+    links: tuple[int, ...]
+    """Numbers of the links that it crosses, one entry a crossing."""
+    shares: tuple[float, ...]
+    """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
+    message_bytes: float
+    """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
 
     def __init__(
         self,
@@ -32,25 +46,17 @@ class TransferView:
         now: Columns,
         shares: tuple[float, ...] = (),
     ) -> None:
-        self.number = number
-        """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
-        self.job = job
-        """The job it belongs to."""
-        self.links = links
-        """Numbers of the links that it crosses, one entry a crossing."""
-        self.shares = shares or (1.0,) * len(links)
-        """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
-        self.message_bytes: float = columns.bytes.item(place)
-        """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
-        self._columns = columns
-        self._place = place
-        self._now = now
+        put(self, "number", number)
+        put(self, "job", job)
+        put(self, "links", links)
+        put(self, "shares", shares or (1.0,) * len(links))
+        put(self, "message_bytes", columns.bytes.item(place))
+        put(self, "_columns", columns)
+        put(self, "_place", place)
+        put(self, "_now", now)
 
     def __repr__(self) -> str:
         return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("a transfer", self, name)
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -79,8 +85,22 @@ class TransferView:
         return self.message_bytes - self.bytes_left
 
 
-class NetworkView:
+class NetworkView(View):
     """The links, who runs on them and who waits; an admitted transfer counts at once."""
+
+    _what = "the network"
+
+    _count: np.ndarray
+    _active: Callable[[], list[TransferView]]
+    _waiting: Callable[[], list[TransferView]]
+    links: Sequence[Link]
+    """All links of the network, by number."""
+    per_byte_s: float
+    """b: time of a byte of a transfer that shares nothing, seconds."""
+    penalty_per_byte_s: float
+    """η: extra time of a byte for each further transfer, seconds."""
+    now_ns: int
+    """Simulated time, nanoseconds."""
 
     def __init__(
         self,
@@ -92,20 +112,15 @@ class NetworkView:
         penalty_per_byte_s: float,
         now_ns: int,
     ) -> None:
-        self.links = links
-        """All links of the network, by number."""
-        self.per_byte_s = per_byte_s
-        """b: time of a byte of a transfer that shares nothing, seconds."""
-        self.penalty_per_byte_s = penalty_per_byte_s
-        """η: extra time of a byte for each further transfer, seconds."""
-        self.now_ns = now_ns
-        """Simulated time, nanoseconds."""
-        self._count = count
-        self._active = active
-        self._waiting = waiting
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("the network", self, name)
+        self.__dict__.update(
+            links=links,
+            per_byte_s=per_byte_s,
+            penalty_per_byte_s=penalty_per_byte_s,
+            now_ns=now_ns,
+            _count=count,
+            _active=active,
+            _waiting=waiting,
+        )
 
     @property
     def now_s(self) -> float:

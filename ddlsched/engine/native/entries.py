@@ -90,7 +90,7 @@ def _key_types(key: Any) -> list[Any]:
     """Return the types of the numbers that a key holds, in their order."""
     if isinstance(key, types.BaseTuple):
         return [kind for part in key for kind in _key_types(part)]
-    return [key]
+    return [key.type if isinstance(key, types.Optional) else key]
 
 
 @register_jitable
@@ -98,6 +98,16 @@ def _ordered(number: float) -> np.int64:
     """Return a whole number; they are ordered as the floats are. -0.0 is 0.0."""
     bits = np.float64(number + 0.0).view(np.int64)
     return bits if bits >= 0 else bits ^ np.int64(2**63 - 1)
+
+
+@intrinsic
+def _present(typing_context: Any, part: Any) -> Any:  # noqa: ARG001
+    """Return a number that may be None and is not."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], sig.args[0], sig.return_type)
+
+    return signature(part.type, part), generate
 
 
 def _store(s: Any, place: int, part: Any) -> int:
@@ -126,6 +136,8 @@ def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
             return place + 1
 
         return real
+    if isinstance(part, types.Optional):
+        return lambda s, place, part: -1 if part is None else _store(s, place, _present(part))
     if isinstance(part, types.BaseTuple) and len(part) > 0:
         if len(part) == 1:
             return lambda s, place, part: _store(s, place, part[0])

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Ring
 from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.workload.dag import AllReduceTask
 from ddlsched.workload.job import Job
@@ -128,21 +129,10 @@ class LiveJob:
     compute_left_ns: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.columns = Columns(make_records("job", 1))
-        job = self.job
-        values = {
-            "arrival_ns": job.arrival_ns,
-            "num_gpus": job.num_gpus,
-            "memory_bytes": job.gpu_memory_bytes,
-            "service_ns": job.service_ns,
-            "remaining_service_ns": job.service_ns,
-            "compute_ns": job.compute_ns,
-            "iterations": job.iterations,
-            "iterations_left": job.iterations,
-        }
-        for name, value in values.items():
-            getattr(self.columns, name)[0] = value
-        self.view = JobView(job, self.number, self.columns, 0)
+        records = make_records("job", 1)
+        write_fields(JobView, records, [self.job])
+        self.columns = Columns(records)
+        self.view = JobView(self.job, self.number, self.columns, 0)
 
     def place(
         self, gpus: Sequence[int], servers: Sequence[int], ring: Ring, communication_ns: int, now_ns: int

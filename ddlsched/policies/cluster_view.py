@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,48 +11,28 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, GpuId, View, put
+from ddlsched.policies.view_parts import Columns, GpuId, View, view
 from ddlsched.units import MAX_NS, s_from_ns
 
 __all__ = ["ClusterView"]
 
 
+@view
 class ClusterView(View):
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_all_reduce", "_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
     _what = "the cluster"
 
     _gpus: Columns
     _cluster: Cluster
     _loads: Callable[[np.ndarray], np.ndarray]
     _eligible: Callable[[int], np.ndarray]
-    _residents: Callable[[GpuId], list[JobView]]
-    _all_reduce: Callable[[float, int], float]
     now_ns: int
     """Simulated time, nanoseconds."""
     network: Network
     """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
-
-    def __init__(
-        self,
-        gpus: Columns,
-        cluster: Cluster,
-        loads: Callable[[np.ndarray], np.ndarray],
-        eligible: Callable[[int], np.ndarray],
-        now_ns: int,
-        network: Network,
-        residents: Callable[[GpuId], list[JobView]],
-        all_reduce: Callable[[float, int], float],
-    ) -> None:
-        put(self, "_gpus", gpus)
-        put(self, "_cluster", cluster)
-        put(self, "_loads", loads)
-        put(self, "_eligible", eligible)
-        put(self, "_residents", residents)
-        put(self, "_all_reduce", all_reduce)
-        put(self, "now_ns", now_ns)
-        put(self, "network", network)
+    _residents: Callable[[GpuId], list[JobView]]
+    _all_reduce: Callable[[float, int], float]
 
     @property
     def now_s(self) -> float:
@@ -125,16 +106,7 @@ class ClusterView(View):
         def eligible(memory_bytes: int) -> np.ndarray:
             return np.intersect1d(self._eligible(memory_bytes), gpus)
 
-        return ClusterView(
-            self._gpus,
-            self._cluster,
-            self._loads,
-            eligible,
-            self.now_ns,
-            self.network,
-            self._residents,
-            self._all_reduce,
-        )
+        return replace(self, _eligible=eligible)
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
@@ -144,15 +116,10 @@ class ClusterView(View):
             taken_bytes = self._cluster.gpu_memory_bytes[gpus] + 1 if self.exclusive else job.memory_bytes
             free_bytes[gpus] += taken_bytes
             num_residents[gpus] -= 1
-        return ClusterView(
-            SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
-            self._cluster,
-            self._loads,
-            lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
-            self.now_ns,
-            self.network,
-            self._residents,
-            self._all_reduce,
+        return replace(
+            self,
+            _gpus=SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
+            _eligible=lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
         )
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -10,50 +11,36 @@ import numpy as np
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.view_parts import Columns, View, put
+from ddlsched.policies.view_parts import Columns, View, put, view
 from ddlsched.units import s_from_ns
 
 __all__ = ["NetworkView", "TransferView"]
 
 
+@view
 class TransferView(View):
     """A collective that runs or waits, and crosses links."""
 
-    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number", "shares")
     _what = "a transfer"
 
-    _columns: Columns
-    _place: int
-    _now: Columns
     number: int
     """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
     job: JobView
     """The job it belongs to."""
     links: tuple[int, ...]
     """Numbers of the links that it crosses, one entry a crossing."""
-    shares: tuple[float, ...]
+    _columns: Columns
+    _place: int
+    _now: Columns
+    shares: tuple[float, ...] = ()
     """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
-    message_bytes: float
+    message_bytes: float = field(init=False)
     """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
 
-    def __init__(
-        self,
-        number: int,
-        job: JobView,
-        links: tuple[int, ...],
-        columns: Columns,
-        place: int,
-        now: Columns,
-        shares: tuple[float, ...] = (),
-    ) -> None:
-        put(self, "number", number)
-        put(self, "job", job)
-        put(self, "links", links)
-        put(self, "shares", shares or (1.0,) * len(links))
-        put(self, "message_bytes", columns.bytes.item(place))
-        put(self, "_columns", columns)
-        put(self, "_place", place)
-        put(self, "_now", now)
+    def __post_init__(self) -> None:
+        put(self, "message_bytes", self._columns.bytes.item(self._place))
+        if not self.shares:
+            put(self, "shares", (1.0,) * len(self.links))
 
     def __repr__(self) -> str:
         return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
@@ -90,9 +77,6 @@ class NetworkView(View):
 
     _what = "the network"
 
-    _count: np.ndarray
-    _active: Callable[[], list[TransferView]]
-    _waiting: Callable[[], list[TransferView]]
     links: Sequence[Link]
     """All links of the network, by number."""
     per_byte_s: float
@@ -101,6 +85,9 @@ class NetworkView(View):
     """η: extra time of a byte for each further transfer, seconds."""
     now_ns: int
     """Simulated time, nanoseconds."""
+    _count: np.ndarray
+    _active: Callable[[], list[TransferView]]
+    _waiting: Callable[[], list[TransferView]]
 
     def __init__(
         self,
@@ -112,15 +99,9 @@ class NetworkView(View):
         penalty_per_byte_s: float,
         now_ns: int,
     ) -> None:
-        self.__dict__.update(
-            links=links,
-            per_byte_s=per_byte_s,
-            penalty_per_byte_s=penalty_per_byte_s,
-            now_ns=now_ns,
-            _count=count,
-            _active=active,
-            _waiting=waiting,
-        )
+        own = self.__dict__  # one is made at each decision: quicker than an attribute after the other
+        own["links"], own["per_byte_s"], own["penalty_per_byte_s"] = links, per_byte_s, penalty_per_byte_s
+        own["now_ns"], own["_count"], own["_active"], own["_waiting"] = now_ns, count, active, waiting
 
     @property
     def now_s(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import View, put
+from ddlsched.policies.view_parts import View, view
 from ddlsched.units import s_from_ns
 
 __all__ = ["FlowView", "LinkLoads", "hash_of_flow"]
@@ -31,10 +31,10 @@ def hash_of_flow(seed: int, job: int, source: int, target: int, *cards: int) -> 
     return bits
 
 
+@view
 class FlowView(View):
     """What one server of a job sends to the next, and the paths that it may take."""
 
-    __slots__ = ("cards", "job", "number", "paths", "route", "source", "target")
     _what = "a flow"
 
     number: int
@@ -49,26 +49,8 @@ class FlowView(View):
     """The paths: of each the numbers of its links between switches, in order."""
     route: int
     """Which of them is the topology's own route."""
-    cards: tuple[int, ...]
+    cards: tuple[int, ...] = ()
     """The network cards at both ends, where servers have several; otherwise nothing."""
-
-    def __init__(
-        self,
-        number: int,
-        job: JobView,
-        source: int,
-        target: int,
-        paths: Sequence[tuple[int, ...]],
-        route: int,
-        cards: tuple[int, ...] = (),
-    ) -> None:
-        put(self, "number", number)
-        put(self, "job", job)
-        put(self, "source", source)
-        put(self, "target", target)
-        put(self, "paths", paths)
-        put(self, "route", route)
-        put(self, "cards", cards)
 
     def __repr__(self) -> str:
         return f"<flow of job {self.job.job_id} from server {self.source} to {self.target}>"
@@ -78,26 +60,18 @@ class FlowView(View):
         return hash_of_flow(seed, self.job.number, self.source, self.target, *self.cards)
 
 
+@view
 class LinkLoads(View):
     """What is on the links when a flow gets its path."""
 
-    __slots__ = ("_flows", "_jobs", "links", "now_ns")
     _what = "the network of a path policy"
 
-    _jobs: Callable[[int], int]
-    _flows: Callable[[int], int]
     links: Sequence[Link]
     """All links of the network, by number."""
+    _jobs: Callable[[int], int]
+    _flows: Callable[[int], int]
     now_ns: int
     """Simulated time, nanoseconds."""
-
-    def __init__(
-        self, links: Sequence[Link], jobs: Callable[[int], int], flows: Callable[[int], int], now_ns: int
-    ) -> None:
-        put(self, "links", links)
-        put(self, "now_ns", now_ns)
-        put(self, "_jobs", jobs)
-        put(self, "_flows", flows)
 
     @property
     def now_s(self) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
 from ddlsched.errors import did_you_mean
 
@@ -22,6 +23,7 @@ __all__ = [
     "stored",
     "text_code",
     "times",
+    "view",
     "write_fields",
 ]
 
@@ -30,6 +32,8 @@ GpuId: TypeAlias = int
 
 Columns: TypeAlias = Any
 """An attribute a field, each an array with an entry a job, transfer or GPU: what the engine keeps."""
+
+V = TypeVar("V")
 
 Kind: TypeAlias = Literal["int", "float", "float | None", "str | None"]
 
@@ -51,6 +55,14 @@ class View:
 
 put = object.__setattr__
 """Gives an attribute of a view its value, as only the engine does."""
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def view(kind: type[V]) -> type[V]:
+    """Give a view its slots and the constructor that fills them; like any other it cannot be changed afterwards."""
+    made = dataclass(frozen=True, slots=True, eq=False, repr=False)(kind)
+    del made.__setattr__, made.__delattr__  # dataclass's, which know a class without slots
+    return made
 
 
 class StoredField:

@@ -9,12 +9,9 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
-from math import inf
 from typing import Any
 
-from ddlsched.errors import InputError
-
-__all__ = ["Solver", "SolverEvent", "refuse_bad_time_limit"]
+__all__ = ["Solver", "SolverEvent"]
 
 _FOUND_IN_TIME = "the time limit was over, the best found is used"
 _NOTHING_IN_TIME = "the time limit was over and nothing was found, so that all stays as it is"
@@ -39,12 +36,6 @@ class SolverEvent:
     now_s: float
     jobs: str
     what: str
-
-
-def refuse_bad_time_limit(policy: str, time_limit_s: float) -> None:
-    """Raise InputError for a time limit that is none."""
-    if not 0 < time_limit_s < inf:
-        raise InputError(f"{policy}: time_limit_s is {time_limit_s}; expected seconds > 0")
 
 
 @dataclass

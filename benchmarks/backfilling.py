@@ -12,7 +12,7 @@ import argparse
 import time
 
 from ddlsched import simulate
-from experiments.backfilling.stream import CLUSTER, CONTENTION, steady_stream
+from experiments.arena.steady_stream import CLUSTER, CONTENTION, steady_stream
 
 PLACEMENTS = ("first-fit", "in-order", "easy-backfill", "conservative-backfill")
 

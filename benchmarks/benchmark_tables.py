@@ -1,12 +1,19 @@
-"""The tables that the benchmarks print, and the medians in them."""
+"""The tables that the benchmarks print, and what a command of its own process takes."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["Table", "say"]
+__all__ = ["DDLSCHED", "Table", "command_costs", "say"]
+
+DDLSCHED = (sys.executable, "-c", "from ddlsched.cli import main; main()")
+"""The program, as the beginning of a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +48,13 @@ def _text(value: str | float | None) -> str:
 def say(text: str) -> None:
     """Tell on stderr how far the benchmark has come."""
     print(f"... {text}", file=sys.stderr, flush=True)
+
+
+def command_costs(command: Sequence[str], folder: Path | None = None) -> tuple[float, float, float]:
+    """Return the wall and processor seconds of a command, and its peak resident memory (``ru_maxrss``), MB."""
+    begin_s = time.perf_counter()
+    child = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {status}")
+    return time.perf_counter() - begin_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6

@@ -32,8 +32,8 @@ NOTE = (
 )
 
 
-def jobs(count: int, load: float, counts: str, seed: int) -> ddlsched.Workload:
-    """Return jobs; what ``counts`` of those that arrive in a time is ``load`` of the time of the GPUs."""
+def jobs(count: int, load: float, seed: int) -> ddlsched.Workload:
+    """Return jobs; those that arrive in a time take ``load`` of the time of the GPUs, were each alone."""
     rng = np.random.default_rng(seed)
     gpus = rng.choice(LARGE_CLUSTER_GPUS, count, p=LARGE_CLUSTER_SHARES)
     compute_s = rng.choice([0.1, 0.25, 0.5, 1.0], count)
@@ -57,8 +57,7 @@ def jobs(count: int, load: float, counts: str, seed: int) -> ddlsched.Workload:
             for n in range(count)
         ]
     )
-    counted_s = run_s if counts == "compute" else alone_s(at_once, cluster(), CONTENTION)
-    arrivals_s = arrivals * float((gpus * counted_s).mean()) / (2048 * load)
+    arrivals_s = arrivals * float((gpus * alone_s(at_once, cluster(), CONTENTION)).mean()) / (2048 * load)
     return ddlsched.Workload.of(
         [dataclasses.replace(job, arrival_s=float(s)) for job, s in zip(at_once, arrivals_s, strict=True)]
     )
@@ -104,12 +103,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--load", type=float, default=0.6)
-    parser.add_argument("--counts", choices=("alone", "compute"), default="alone", help="what of a job --load counts")
     parser.add_argument("--iterations", type=float, default=1.0, help="the part of each job's that is simulated")
     parser.add_argument("--path", action="append", help="by default route, ecmp and least-congested")
     given = parser.parse_args()
-    workload, rows = shortened(jobs(given.jobs, given.load, given.counts, seed=1), given.iterations), []
-    few = shortened(jobs(20, given.load, given.counts, seed=1), given.iterations)
+    workload, rows = shortened(jobs(given.jobs, given.load, seed=1), given.iterations), []
+    few = shortened(jobs(20, given.load, seed=1), given.iterations)
     for path in given.path or ("ecmp",):
         run(few, None if path == "route" else path)  # loads the compiled code
     for path in [None if path == "route" else path for path in given.path] if given.path else PATHS:
@@ -119,7 +117,7 @@ def main() -> None:
         rows.append([path or "route", *figures, int(result.finished.state.run[0].contended_iterations)])
         say(str(rows[-1]))
     columns = ("paths", "wall, s", "CPU, s", "average JCT, s", "held", "queued", "transfers", "contended iterations")
-    title = f"{given.jobs:,} jobs on 2,048 GPUs, Clos, load {given.load} ({given.counts})"
+    title = f"{given.jobs:,} jobs on 2,048 GPUs, Clos, load {given.load}"
     print(Table(title=title, columns=columns, rows=rows, notes=[NOTE]))
 
 

@@ -37,7 +37,7 @@ from ddlsched.envs import (
     PlacementVectorEnv,
     SchedulingEnv,
 )
-from ddlsched.envs.stepped_vector_env import SteppedVectorEnv
+from ddlsched.envs.vector_env import SchedulingVectorEnv
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.units import ns_from_s
@@ -124,7 +124,7 @@ ENVIRONMENTS: dict[tuple[str, str], Callable[[], SchedulingEnv]] = {
     ("CommunicationEnv", TRAINING): lambda: CommunicationEnv(MICROSOFT),
     ("AllocationEnv", ELASTIC_TRAINING): lambda: AllocationEnv(ELASTIC),
 }
-VECTORS: dict[tuple[str, str], Callable[[int], SteppedVectorEnv]] = {
+VECTORS: dict[tuple[str, str], Callable[[int], SchedulingVectorEnv]] = {
     ("OrderVectorEnv", A_DURATION): lambda count: OrderVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
     ("PlacementVectorEnv", A_DURATION): lambda count: PlacementVectorEnv(count, GIVEN, cluster=EXCLUSIVE),
     ("OrderVectorEnv", TRAINING): lambda count: OrderVectorEnv(count, STREAM, cluster=EXCLUSIVE),
@@ -169,7 +169,7 @@ def measured(env: SchedulingEnv) -> tuple[int, float]:
 class CompiledTime:
     """Counts the CPU seconds in the compiled calls of an environment."""
 
-    def __init__(self, env: SteppedVectorEnv) -> None:
+    def __init__(self, env: SchedulingVectorEnv) -> None:
         self._decide, self.cpu_s = env._decide, 0.0
         env._decide = self.decide  # type: ignore[method-assign]
 
@@ -180,7 +180,7 @@ class CompiledTime:
         self.cpu_s += time.process_time() - begin_s
 
 
-def measured_together(env: SteppedVectorEnv, episodes: int) -> tuple[int, float, float]:
+def measured_together(env: SchedulingVectorEnv, episodes: int) -> tuple[int, float, float]:
     """Return the decisions of some episodes of each run after its first, their CPU seconds, and those compiled."""
     seen, _ = env.reset(seed=1)
     num_ended, to_end, compiled = 0, env.num_envs, CompiledTime(env)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.views import ClusterView, GpuId, JobView
@@ -24,7 +24,6 @@ __all__ = [
     "Flow",
     "FlowTimes",
     "draw_flows",
-    "perturbed",
     "simulate_flows",
     "wire_bytes",
 ]
@@ -78,12 +77,6 @@ def draw_flows(*, num_jobs: int, num_servers: int, seed: int = 1) -> list[Flow]:
 def wire_bytes(flow: Flow) -> float:
     """Return what each of the job's network cards carries in an iteration."""
     return flow.message_bytes * (2 * (len(flow.servers) - 1) / len(flow.servers))
-
-
-def perturbed(flows: Sequence[Flow], *, relative: float, seed: int) -> list[Flow]:
-    """Return the jobs with each compute time changed by up to ``relative`` of it, at random."""
-    rng = random.Random(seed)
-    return [replace(flow, compute_s=flow.compute_s * (1 + relative * rng.uniform(-1, 1))) for flow in flows]
 
 
 def simulate_flows(flows: Sequence[Flow], *, num_servers: int, iterations: int, contention: str) -> FlowTimes:

@@ -1,4 +1,4 @@
-"""The flow scenario: speed of ddlsched and of others, their answers, and how far an answer can be trusted."""
+"""The flow scenario: speed of ddlsched and of others, and their answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import TypeAlias
 
 from benchmark_tables import Table, say
 from flow_rivals import heapq_loop, simpy_processes
-from flow_scenario import CARD_BYTES_PER_S, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
+from flow_scenario import CARD_BYTES_PER_S, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
 
 __all__ = ["tables"]
 
@@ -23,35 +23,15 @@ Name: TypeAlias = tuple[str, str]  # simulator, sharing
 ITERATIONS = 1000
 REPEATS = {(12, 16): 9, (192, 256): 3}  # (jobs, servers)
 STATED = {"equal share": (926.871, 1573.468), "max-min": (895.655, 1573.568)}
-PERTURBATIONS = 20
 SYSTEM_PYTHON = "/usr/bin/python3"
 SIMGRID_MISSING = "SimGrid: none (apt-get install python3-simgrid)"
 SIMPY_MISSING = "SimPy: none (pip install simpy)"
-SPREAD_COLUMNS = (
-    "",
-    "sharing",
-    "change",
-    "JCT: least",
-    "mean",
-    "most",
-    "st. dev.",
-    "stated",
-    "makespan: least",
-    "most",
-)
-CHAOS = (
-    "The scenario is chaotic: who meets whom on a card depends on the last digit of every time before. Changing each",
-    "compute time by up to a billionth of it moves the average JCT as far as the first row shows, so the stated figure",
-    "is one draw from that spread, and so is the answer of ddlsched, whose clock counts whole nanoseconds. (No change",
-    "of less than 2e-8 would reach it: that is one nanosecond up or down.) Simulators agree where their spreads do.",
-)
 
 
 def tables() -> Iterator[Table]:
     """Measure and yield the tables, the smaller cluster's first."""
     for (num_jobs, num_servers), repeats in REPEATS.items():
         yield speed(num_jobs, num_servers, repeats)
-    yield spread()
 
 
 def speed(num_jobs: int, num_servers: int, repeats: int) -> Table:
@@ -118,32 +98,3 @@ def run_simgrid(flows: Sequence[Flow]) -> FlowTimes:
     command = [SYSTEM_PYTHON, str(Path(__file__).with_name("flow_simgrid.py"))]
     done = subprocess.run(command, input=json.dumps(scenario), check=True, capture_output=True, text=True)
     return FlowTimes(**json.loads(done.stdout))
-
-
-def spread() -> Table:
-    flows = draw_flows(num_jobs=12, num_servers=16)
-    ours = partial(simulate_flows, num_servers=16, iterations=ITERATIONS)
-    loop = partial(heapq_loop, iterations=ITERATIONS)
-    rows = [
-        spread_row("heapq loop in Python", "equal share", 1e-9, flows, loop),
-        spread_row("heapq loop in Python", "equal share", 2e-8, flows, loop),
-        spread_row("ddlsched", "equal share", 2e-8, flows, partial(ours, contention="equal-share")),
-        spread_row("ddlsched", "max-min", 2e-8, flows, partial(ours, contention="max-min")),
-    ]
-    return Table(
-        title=f"(b) what {PERTURBATIONS} minute random changes of the compute times do to the answer, 12 jobs",
-        columns=SPREAD_COLUMNS,
-        rows=rows,
-        notes=CHAOS,
-    )
-
-
-def spread_row(
-    simulator: str, sharing: str, relative: float, flows: Sequence[Flow], run: Callable[[list[Flow]], FlowTimes]
-) -> list[str | float]:
-    say(f"spread of {simulator}, {sharing}")
-    times = [run(perturbed(flows, relative=relative, seed=seed)) for seed in range(PERTURBATIONS)]
-    jcts = [time.average_jct_s for time in times]
-    makespans = [time.makespan_s for time in times]
-    average = [min(jcts), fmean(jcts), max(jcts), stdev(jcts), STATED[sharing][0]]
-    return [simulator, sharing, f"{relative:g}", *average, min(makespans), max(makespans)]

@@ -1,4 +1,4 @@
-"""The 160-job workload at full size: ddlsched, a compiled event loop, and the reference simulator.
+"""The 160-job workload at full size: ddlsched, and a compiled event loop.
 
 Each run is a process of its own (:mod:`one_run`, and ``event_loop.cpp``), so that its peak memory is its own.
 """
@@ -27,7 +27,6 @@ __all__ = ["OVERLAP_LIMIT", "SEED", "Run", "compile_event_loop", "run_event_loop
 
 HERE = Path(__file__).parent
 SEED = 1
-SMALL = 0.01
 REPEATS = 5
 OVERLAP_LIMIT = {"srsf-1": 1, "ada-srsf": 0}
 """The schedulers compared, and the number that stands for each in the input of ``event_loop.cpp``."""
@@ -52,8 +51,6 @@ def tables() -> Iterator[Table]:
         program = compile_event_loop(Path(folder))
         for scheduler in OVERLAP_LIMIT:
             yield full_size(scheduler, program)
-    for scheduler in OVERLAP_LIMIT:
-        yield against_reference(scheduler)
 
 
 def full_size(scheduler: str, program: Path | None) -> Table:
@@ -62,25 +59,13 @@ def full_size(scheduler: str, program: Path | None) -> Table:
     theirs: list[Run] = []
     for repeat in range(REPEATS):
         say(f"full size, {scheduler}: run {repeat + 1} of {REPEATS}")
-        ours.append(in_a_process("ddlsched", scheduler, 1.0))
+        ours.append(in_a_process(scheduler))
         if program is not None:
             theirs.append(run_event_loop(program, workload, scheduler))
     rows = [row("ddlsched", ours, ours), row("C++ event loop", theirs, ours) if theirs else [NO_COMPILER, *[None] * 6]]
     agreement = [same_finishes(theirs[0], ours[0], "the C++ event loop")] if theirs else []
     title = f"(a) {len(workload)} jobs at full size, LWF-1, {scheduler}: medians of {REPEATS} runs in turn"
     return Table(title=title, columns=COLUMNS, rows=rows, notes=[*agreement, TO_REACH])
-
-
-def against_reference(scheduler: str) -> Table:
-    say(f"reference simulator, {scheduler}")
-    ours = [in_a_process("ddlsched", scheduler, SMALL) for _ in range(REPEATS)]
-    reference = in_a_process("reference", scheduler, SMALL)
-    return Table(
-        title=f"(a) the same workload at scale {SMALL}, {scheduler}, against tests/reference_simulator.py (1 run)",
-        columns=COLUMNS,
-        rows=[row("ddlsched", ours, ours), row("reference simulator", [reference], ours)],
-        notes=[same_finishes(reference, ours[0], "the reference simulator")],
-    )
 
 
 def row(name: str, runs: Sequence[Run], ours: Sequence[Run]) -> list[str | float | int | None]:
@@ -96,8 +81,8 @@ def same_finishes(other: Run, ours: Run, name: str) -> str:
     return f"Finish times of ddlsched and {name}: {agree}."
 
 
-def in_a_process(simulator: str, scheduler: str, scale: float) -> Run:
-    command = [sys.executable, str(HERE / "one_run.py"), simulator, scheduler, str(scale)]
+def in_a_process(scheduler: str) -> Run:
+    command = [sys.executable, str(HERE / "one_run.py"), scheduler]
     return Run(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 

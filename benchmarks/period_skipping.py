@@ -1,4 +1,4 @@
-"""How often the state of contending jobs recurs, and what jumping over its periods gains.
+"""What jumping over the periods of contending jobs' joint state gains.
 
 python benchmarks/period_skipping.py [--only nic|experiment|trace] [--trace FILE] [--jobs N] [--repeats N]
 
@@ -14,20 +14,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmark_tables import Table, say
 
 import ddlsched
-from ddlsched.engine import build, driver
 from ddlsched.engine.driver import Simulation
 from ddlsched.results.result import Result
 from ddlsched.workload.generators.microsoft import microsoft_160
 
 COMMUNICATIONS = ("bounded-overlap:limit=1", "bounded-overlap:limit=2", "bounded-overlap:limit=1000", "adadual")
 SCHEDULERS = ("srsf-1", "srsf-2", "ada-srsf")
-CASES = 30
 GAIN = ("contended iterations", "jumped", "jumps", "CPU s without", "CPU s with", "finish times")
 
 
@@ -71,25 +68,6 @@ def on_one_nic(num_jobs: int, communication: str, seed: int) -> Result:
     )
 
 
-def nic_table() -> Table:
-    rows = []
-    for communication in COMMUNICATIONS:
-        say(f"recurrence under {communication}")
-        for num_jobs in range(2, 7):
-            # samples of the cluster's state end a jump, and periods are looked for late
-            with patched(build, "_FIRST_SAMPLE_NS", 10**16), patched(driver, "ROUNDS_BEFORE_JUMPS", 0):
-                runs = [on_one_nic(num_jobs, communication, seed).finished.state.run[0] for seed in range(CASES)]
-            after = [int(run.events_to_recurrence) for run in runs if run.jumps > 0]
-            share = sum(int(run.jumped_iterations) / int(run.contended_iterations) for run in runs) / CASES
-            middle = [int(median(after)), max(after)] if after else [None, None]
-            rows.append([communication, num_jobs, f"{len(after)} of {CASES}", *middle, f"{share:.0%}"])
-    columns = ("communication", "jobs", "jumped in", "after events, median", "at most", "contended iterations jumped")
-    title = (
-        "Jobs of the 64-GPU experiment's models on the network cards of two servers, 5,000 to 10,000 iterations each"
-    )
-    return Table(title=title, columns=columns, rows=rows, notes=["Events count every worker's tasks."])
-
-
 def gain(name: str, repeats: int, *simulated: Any, **policies: Any) -> list[Any]:
     """Return a row: the least CPU time of some runs with and without jumps, in turn."""
     cpu_s: dict[bool, float] = {}
@@ -109,7 +87,6 @@ def gain(name: str, repeats: int, *simulated: Any, **policies: Any) -> list[Any]
 
 
 def nic_gains(repeats: int) -> Table:
-    """Measure what jumps gain in ordinary runs, whose samples of the cluster's state end a jump now and then."""
     rows = []
     for communication in COMMUNICATIONS:
         for num_jobs in (2, 6):
@@ -123,7 +100,7 @@ def nic_gains(repeats: int) -> Table:
                         on_one_nic(num_jobs, communication, seed)
                     cpu_s[jumping] = time.process_time() - begin
             rows.append([name, cpu_s[False], cpu_s[True], f"{1 - cpu_s[True] / cpu_s[False]:.0%}"])
-    title = f"The same runs as a user has them, {repeats * 5} seeds"
+    title = f"Jobs on the network cards of the same two servers, {repeats * 5} seeds"
     return Table(title=title, columns=("", "CPU s without jumps", "CPU s with", "gain"), rows=rows)
 
 
@@ -153,7 +130,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="default: %(default)s")
     wanted = parser.parse_args()
     if wanted.only in (None, "nic"):
-        print(f"{nic_table()}\n", flush=True)
         print(f"{nic_gains(wanted.repeats)}\n", flush=True)
     if wanted.only in (None, "experiment"):
         print(f"{experiment_table(wanted.repeats)}\n", flush=True)

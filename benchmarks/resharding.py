@@ -16,13 +16,11 @@ from pathlib import Path
 
 from benchmark_tables import Table, say
 from best_flow import least_busiest_bytes
-from resharding_processes import Measured, made, process_tables, summary, transformer_tensors
+from resharding_processes import Measured, process_tables, summary
 
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.content import DIGESTS, content_hashes
-from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
+from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.plan import plan
-from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
 
 GPT_6_7B = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
@@ -76,23 +74,9 @@ def planning(repeats: int) -> Table:
     )
 
 
-def hashing(folder: Path, gb: float) -> Table:
-    source = folder / "source"
-    collection = made(source, transformer_tensors(gb), Parallelism(tp=2))
-    size = sum(tensor.num_bytes for tensor in collection.tensors)
-    rows = []
-    for digest in DIGESTS:
-        begin_s = time.perf_counter()
-        content_hashes(Reading.at(source), digest)
-        hash_s = time.perf_counter() - begin_s
-        rows.append((digest, size / 1e9, hash_s, size / hash_s / 1e9))
-    columns = ("digest of all tensors", "GB", "time, s", "GB/s")
-    return Table(title="(c) content hashes, warm, imports done", columns=columns, rows=rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["a", "b", "c"], help="one part")
+    parser.add_argument("--only", choices=["a", "b"], help="one part")
     parser.add_argument("--gb", type=float, action="append", help="of a checkpoint; may be given more than once")
     parser.add_argument("--state", choices=["warm", "cold"], help="of the sources in (b); else both")
     parser.add_argument("--repeats", type=int, default=3)
@@ -110,8 +94,6 @@ def main() -> None:
                 for table, found in process_tables(Path(folder), gb, asked.repeats, torch_python, states):
                     print(table, "\n", flush=True)
                     measured.append(found)
-            if asked.only in (None, "c"):
-                print(hashing(Path(folder), gb), "\n")
     if measured:
         print(summary(measured), "\n")
 

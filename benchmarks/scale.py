@@ -31,14 +31,6 @@ JOBS = (100, 1_000, 10_000, 100_000)
 GPUS = (64, 1_024, 8_192, 65_536)
 ITERATIONS = (1_000, 10_000, 100_000, 1_000_000)
 COLUMNS = ("", "loop, s", "CPU, s", "peak MB", "iterations", "skipped, %", "contended", "rounds")
-PARTS = (
-    "building the arrays",
-    "event loop",
-    "looking for jobs that fit",
-    "placement policy",
-    "carrying out placements",
-)
-SPREAD = {"placement": "list-scheduling", "order": "srsf", "communication": "bounded-overlap:limit=1"}
 TRACE_RUNS: dict[str, dict[str, Any]] = {
     "SRSF(1), LWF-1": {"gpus": 2_504} | SRSF_1,
     "SRSF(2), LWF-1": {"gpus": 2_504, "scheduler": "srsf-2"},
@@ -80,7 +72,7 @@ def row(label: str, found: dict[str, Any]) -> list[str | float | int | None]:
     ]
 
 
-def growth(title: str, name: str, values: Sequence[int], **fixed: Any) -> tuple[Table, Table]:
+def growth(title: str, name: str, values: Sequence[int], **fixed: Any) -> Table:
     runs = [run(**{name: value}, **fixed, **SRSF_1) for value in values]
     rows = [row(f"{value:,}", found) for value, found in zip(values, runs, strict=True)]
     notes = [
@@ -88,12 +80,7 @@ def growth(title: str, name: str, values: Sequence[int], **fixed: Any) -> tuple[
         for what, field in (("seconds", "engine_s"), ("CPU seconds", "cpu_s"), ("memory", "peak_mb"))
     ]
     notes.append("GPUs busy: " + ", ".join(f"{found['utilisation']:.0%}" for found in runs))
-    where = [[part, *(100 * found["parts_s"].get(part, 0.0) / found["total_s"] for found in runs)] for part in PARTS]
-    columns = ("share of the whole time, %", *(f"{value:,}" for value in values))
-    return (
-        Table(title=title, columns=(name, *COLUMNS[1:]), rows=rows, notes=notes),
-        Table(title=f"{title}: where the time goes", columns=columns, rows=where),
-    )
+    return Table(title=title, columns=(name, *COLUMNS[1:]), rows=rows, notes=notes)
 
 
 def exponent(values: Sequence[int], costs: Sequence[float]) -> float:
@@ -141,11 +128,11 @@ def experiment() -> Table:
 
 def tables(only: Sequence[str], philly: Path) -> Iterator[Table]:
     if "jobs" in only:
-        yield from growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000)
+        yield growth("1,024 GPUs, about 10,000 iterations a job", "jobs", JOBS, **MIXED, iterations=10_000)
     if "gpus" in only:
-        yield from growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
+        yield growth("100,000 jobs of one GPU", "gpus", GPUS, jobs=100_000, **SINGLE, iterations=10_000)
     if "iterations" in only:
-        yield from growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, **MIXED)
+        yield growth("10,000 jobs, 1,024 GPUs", "iterations", ITERATIONS, jobs=10_000, **MIXED)
     if "trace" in only:
         if philly.exists():
             yield trace(philly)

@@ -1,6 +1,6 @@
 """One large run in a process of its own: ``scale_run.py SPEC``, SPEC a JSON object of :func:`main`'s arguments.
 
-Prints JSON: seconds of the run and of its parts, peak memory of the process, iterations skipped over and contended.
+Prints JSON: seconds of the run, peak memory of the process, iterations skipped over and contended.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ import dataclasses
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from one_run import peak_mb
 
 import ddlsched
-from ddlsched.engine import driver, job_placement
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.workload.generators.microsoft import MODELS
 
 GPUS_PER_SERVER = 8
@@ -45,7 +40,6 @@ def main(
     servers = -(-gpus // GPUS_PER_SERVER)
     cluster = ddlsched.Cluster(num_servers=servers, gpus_per_server=GPUS_PER_SERVER, gpu_memory_mb=MEMORY_MB)
     ddlsched.simulate(ddlsched.Workload.of(workload.jobs[:1]), cluster)  # loads the compiled code
-    spent = watch_parts()
     cpu_s, begin = time.process_time(), time.perf_counter()
     result = ddlsched.simulate(workload, cluster, **policies)
     return {
@@ -60,7 +54,6 @@ def main(
         "contended": result.contended_iterations,
         "rounds": int(result.finished.state.run[0].rounds),
         "utilisation": result.summary()["gpu_utilisation"],
-        "parts_s": dict(spent),
     }
 
 
@@ -93,33 +86,6 @@ def made(jobs: int, gpus: int, iterations: int, choices: tuple[int, ...], load: 
 
 def exclusive(job: ddlsched.Job) -> ddlsched.Job:
     return dataclasses.replace(job, gpu_memory_mb=MEMORY_MB)
-
-
-def watch_parts() -> Counter[str]:
-    """Count from now on the seconds that each part of a run takes, those that it calls included."""
-    spent: Counter[str] = Counter()
-    watched: list[tuple[Any, str, str]] = [
-        (driver, "build_state", "building the arrays"),
-        (driver, "advance", "event loop"),
-        (CheckedPolicies, "place", "placement policy"),
-        (JobPlacement, "put", "carrying out placements"),
-        (job_placement, "next_fitting", "looking for jobs that fit"),
-    ]
-    for owner, name, part in watched:
-        setattr(owner, name, timed(getattr(owner, name), part, spent))
-    return spent
-
-
-def timed(function: Callable[..., Any], part: str, spent: Counter[str]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            spent[part] += time.perf_counter() - begin  # type: ignore[assignment]
-
-    call.__dict__.update(vars(function) if hasattr(function, "__dict__") else {})
-    return call
 
 
 if __name__ == "__main__":

@@ -7,21 +7,14 @@ that runs ``ddlsched workload import`` and nothing else; reading the file back i
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from benchmark_tables import Table, say
+from benchmark_tables import DDLSCHED, Table, command_costs, say
 
-from ddlsched.workload.traces.trace_import import import_trace
-
-PHILLY = Path(__file__).resolve().parents[2] / "shared/data/traces/pollux-osdi21/philly.csv.gz"
 SEED = 1
 BEGIN = datetime(2017, 10, 1)
 SIZES = (1, 1, 1, 1, 2, 4, 8, 16)
@@ -71,17 +64,6 @@ def generate(path: Path, format_name: str, rows: int) -> None:
         file.writelines(f"{line}\n" for line in GENERATORS[format_name](rows, random.Random(SEED)))
 
 
-def measure(command: list[str]) -> tuple[float, float, float]:
-    """Return the wall time and processor time of a command, seconds, and its peak resident memory, MB."""
-    begin = time.perf_counter()
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(command)} ended with {status}")
-    seconds = time.perf_counter() - begin
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
-
-
 def main(rows: int) -> None:
     measured = []
     with tempfile.TemporaryDirectory() as name:
@@ -91,9 +73,7 @@ def main(rows: int) -> None:
             for suffix in ("csv", "parquet"):
                 out = Path(name) / f"jobs.{suffix}"
                 options = ["workload", "import", format_name, str(trace), "--out", str(out)]
-                seconds, cpu_s, peak_mb = measure(
-                    [sys.executable, "-c", "import ddlsched.cli; ddlsched.cli.main()", *options]
-                )
+                seconds, cpu_s, peak_mb = command_costs([*DDLSCHED, *options])
                 size_mb = trace.stat().st_size / 1e6
                 say(f"{format_name} to {suffix}: {seconds:.1f} s")
                 figures = (f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{size_mb:,.0f}")
@@ -101,20 +81,6 @@ def main(rows: int) -> None:
     title = f"Importing a generated trace of {rows:,} rows, a process each"
     columns = ["format", "to", "wall, s", "processor, s", "peak MB", "trace, MB"]
     print(Table(title=title, columns=columns, rows=measured))
-    if PHILLY.is_file():
-        print(jobs_of_philly(PHILLY))
-
-
-def jobs_of_philly(path: Path) -> str:
-    begin = time.process_time()
-    trace = import_trace("philly-csv", [path])
-    imported = time.process_time()
-    jobs = len(trace.workload)
-    built_s = time.process_time() - imported
-    return (
-        f"{path.name}: {jobs:,} jobs read in {imported - begin:.1f} s, "
-        f"Job objects built in {built_s:.1f} s of a processor"
-    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from collections import defaultdict
 from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
-from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.gate import Gate, GateSettings
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.loop import ChannelRank, run_gate
@@ -140,7 +140,7 @@ def settings(cluster: Cluster, **given: Any) -> GateSettings:
     names = {"placement": "first-fit", "order": "srsf", "communication": "bounded-overlap:limit=99"}
     policies = {kind: resolve(kind, given.pop(kind, name)) for kind, name in names.items()}
     model = resolve("contention", given.pop("contention", "max-min")).bound_to(network)
-    return GateSettings(cluster=cluster, **policies, costs=Costs(model, network), **given)
+    return GateSettings(cluster=cluster, **policies, costs=CommunicationCosts(cluster, network, model), **given)
 
 
 def quick_job(name: str, *, gpus: int = 4, iterations: int = 3, compute_s: float = 0.004, **more: Any) -> Job:

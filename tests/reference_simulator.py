@@ -38,6 +38,7 @@ from ddlsched.workload.rescale import Rescale
 __all__ = ["ComputeInterval", "ReferenceOutcome", "ReferenceRun", "TransferSegment", "reference_simulate"]
 
 NS_PER_S = 1e9
+NO_TRAFFIC = Traffic((), 0.0, (), 0.0)
 UNKNOWN = 2**62
 
 
@@ -649,7 +650,7 @@ class Simulation:
             for place, workers in enumerate(state.tuples(number)):
                 members = [ranks[worker] for worker in workers]
                 given = task.kind, task.algorithm, members, task.message_bytes, self.model.wire_bytes
-                traffic = traffic_of(self.network, *given, way)
+                traffic = traffic_of(self.network, *given, way) if task.message_bytes else NO_TRAFFIC
                 state.traffic[number, place] = traffic
                 if traffic.links:
                     latency_s = self.model.latency_s + traffic.latency_s

@@ -23,10 +23,14 @@ class Clos:
 
     Parameters
     ----------
-    servers_per_rack, racks_per_pod
-        Counts, from 1 to 1024.
-    aggregations, cores
-        Aggregation switches of a pod, and core switches that each of them is on; from 1 to 1024.
+    servers_per_rack
+        From 1 to 1024.
+    racks_per_pod
+        From 1 to 1024.
+    aggregations
+        Aggregation switches of a pod, from 1 to 1024.
+    cores
+        Core switches that each aggregation switch is on, from 1 to 1024.
     nic_gbps
         Bandwidth of a server's network cards together, Gbit/s.
     rack_oversubscription

@@ -28,8 +28,12 @@ class DoubleSided:
 
     Parameters
     ----------
-    pairs, aggregations_per_pair, cores
-        Counts, from 1 to 1024. Hosts are dealt to pairs in order, equally many to each but for the last.
+    pairs
+        Pairs of switches, from 1 to 1024. Hosts are dealt to them in order, equally many to each but for the last.
+    aggregations_per_pair
+        Aggregation switches of a pair, from 1 to 1024.
+    cores
+        Core switches, from 1 to 1024.
     links_per_host
         To both switches together.
     link_gbps

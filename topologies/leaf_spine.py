@@ -23,8 +23,10 @@ class LeafSpine:
 
     Parameters
     ----------
-    servers_per_leaf, spines
-        Counts, at least 1; of spines at most 1024.
+    servers_per_leaf
+        Servers on a leaf switch, at least 1.
+    spines
+        Spine switches, from 1 to 1024.
     nic_gbps
         Bandwidth of each server's network card, Gbit/s.
     oversubscription

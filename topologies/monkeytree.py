@@ -27,8 +27,12 @@ class MonkeyTree:
 
     Parameters
     ----------
-    racks, servers_per_rack, spines
-        Counts, from 1 to 1024.
+    racks
+        From 1 to 1024.
+    servers_per_rack
+        From 1 to 1024.
+    spines
+        Spine switches, from 1 to 1024.
     nic_gbps
         Bandwidth of a card, and of a cable to a spine, Gbit/s.
     latency_s

@@ -29,8 +29,12 @@ class RailOptimised:
 
     Parameters
     ----------
-    hosts_per_unit, rails, spines
-        Counts, from 1 to 1024. A published unit has 32 hosts and 8 rails.
+    hosts_per_unit
+        From 1 to 1024; 32 in the published network.
+    rails
+        Network cards of a host, and leaves of a unit, from 1 to 1024; 8 in the published network.
+    spines
+        Spine switches, from 1 to 1024.
     rail_gbps
         Bandwidth of a card, Gbit/s.
     oversubscription

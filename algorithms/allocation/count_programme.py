@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from algorithms.allocation.sharing import Sharing, check_fields
+from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
+from ddlsched.ranges import ranged
 from ddlsched.workload.malleable.trainers import Trainer, gains
 
 __all__ = ["CountProgramme", "best_counts"]
@@ -28,17 +30,13 @@ _NEVER = -(1 << 60)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountProgramme:
+class CountProgramme(SharingPolicy):
     """The most samples within the look-ahead, less what changes cost: FreeTrain's and MalleTrain's optimum, exactly.
 
     Parameters
     ----------
     lookahead_s
         T_fwd, for how long an allocation is thought to last.
-    most_jobs
-        How many jobs run at a time, first come, first served.
-    scale_up_s, scale_down_s
-        What changes of a job's size are believed to cost that states no constants of its own.
     believes
         ``curve``: the job's own, which its owner has supplied; ``linear``: that every node adds the speed of the first.
 
@@ -47,27 +45,12 @@ class CountProgramme:
     Liu et al., arXiv 2106.12091 (BFTrainer, there solved as a node-level MILP); arXiv 2404.15668 (MalleTrain).
     """
 
-    lookahead_s: float = 10.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
-    believes: str = "curve"
-
-    def __post_init__(self) -> None:
-        times = {"scale_up_s": self.scale_up_s, "scale_down_s": self.scale_down_s}
-        check_fields("malleable", self.most_jobs, lookahead_s=self.lookahead_s, **times)
-        if self.believes not in (known := ("curve", "linear")):
-            raise InputError(f"malleable: believes is {self.believes!r}; expected one of {', '.join(known)}")
+    lookahead_s: float = ranged(10.0, 0.0)
+    believes: Literal["curve", "linear"] = "curve"
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
         """Return what is asked during a run."""
-        return Sharing(
-            self,
-            most_jobs=self.most_jobs,
-            scale_up_s=self.scale_up_s,
-            scale_down_s=self.scale_down_s,
-            is_linear=self.believes == "linear",
-        )
+        return Sharing(self, self, is_linear=self.believes == "linear")
 
     def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
         """Return the best size of each trainer; of equally good ones those with the fewest changes."""

@@ -12,15 +12,12 @@ import numpy as np
 from algorithms.allocation.packing import packed
 from algorithms.allocation.programme import best_counts
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.doors import DROP, Allocation, Drop
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.scalability import Scalability, analyse
 
 __all__ = ["ElasticScaling"]
-
-_BATCHES = ("best", "min", "max", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +47,13 @@ class ElasticScaling:
     Saxena et al., "Effective Elastic Scaling of Deep Learning Workloads", arXiv 2006.13878 (MASCOTS 2020).
     """
 
-    interval_s: float = 600.0
+    interval_s: float = ranged(600.0, 0.001, 1e9)
     queue: bool = False
-    most_gpus: int = 10
+    most_gpus: int = ranged(10, 1, 100_000)
     batch: Literal["best", "min", "max", "random"] = "best"
 
     def __post_init__(self) -> None:
-        if not 1e-3 <= self.interval_s <= 1e9:
-            raise InputError(f"elastic-scaling: interval_s is {self.interval_s}; expected seconds from 0.001 to 1e9")
-        if not is_whole(self.most_gpus, 1, 100_000):
-            raise InputError(f"elastic-scaling: most_gpus is {self.most_gpus}; expected a whole number from 1")
-        if self.batch not in _BATCHES:
-            raise InputError(f"elastic-scaling: batch is {self.batch!r}; expected one of {', '.join(_BATCHES)}")
+        check_fields(self, "elastic-scaling")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Autoscaler:
         """Return the autoscaler of a run."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.allocation.sharing import Sharing, check_fields
+from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.malleable.trainers import Trainer
 
 __all__ = ["NodeEqualShare"]
@@ -24,14 +25,14 @@ class NodeEqualShare:
         How many jobs run at a time, first come, first served.
     """
 
-    most_jobs: int = 10
+    most_jobs: int = ranged(10, 1)
 
     def __post_init__(self) -> None:
-        check_fields("malleable-equal-share", self.most_jobs)
+        check_fields(self, "malleable-equal-share")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
         """Return what is asked during a run."""
-        return Sharing(self, most_jobs=self.most_jobs, scale_up_s=0.0, scale_down_s=0.0)
+        return Sharing(self, SharingPolicy(most_jobs=self.most_jobs, scale_up_s=0.0, scale_down_s=0.0))
 
     def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
         """Return the shares; a trainer that needs more than is left for it gets as little as it may."""

@@ -10,11 +10,11 @@ from math import inf
 import numpy as np
 
 from algorithms.allocation.kinds import Kinds
-from algorithms.solving import Solver, refuse_bad_time_limit
+from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Gavel", "max_min_shares"]
 
@@ -50,16 +50,12 @@ class Gavel:
     Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.
     """
 
-    round_s: float = 360.0
+    round_s: float = ranged(360.0, 0.001, 1e9)
     blind: bool = False
-    time_limit_s: float = 10.0
+    time_limit_s: float = ranged(10.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.round_s <= 1e9:
-            raise InputError(f"gavel: round_s is {self.round_s}; expected seconds from 0.001 to 1e9")
-        if not isinstance(self.blind, bool):
-            raise InputError(f"gavel: blind is {self.blind!r}; expected True or False")
-        refuse_bad_time_limit("gavel", self.time_limit_s)
+        check_fields(self, "gavel")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the rounds of a run."""
@@ -83,6 +79,8 @@ def max_min_shares(
     from ortools.math_opt.python import mathopt
 
     jobs, kinds = speeds.shape
+    if not any(workers):
+        return np.zeros_like(speeds)
     equal = np.asarray(workers, float) / jobs
     alone = speeds @ (equal / max(equal.sum(), 1.0))
     value = speeds * np.asarray(sizes, float)[:, None] / alone[:, None]

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.sharing import Sharing, check_fields
+from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.ranges import ranged
 from ddlsched.workload.malleable.trainers import Numbers
 
 __all__ = ["LinkAware"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkAware:
+class LinkAware(SharingPolicy):
     """As :class:`~algorithms.allocation.count_programme.CountProgramme`, for jobs whose gradients cross the network.
 
     A job's rates hold its all-reduce, alone on its links. Jobs that grow add, the largest first, the free nodes whose
@@ -28,25 +29,15 @@ class LinkAware:
 
     Parameters
     ----------
-    lookahead_s, most_jobs, scale_up_s, scale_down_s
-        As there.
+    lookahead_s
+        T_fwd, for how long an allocation is thought to last, seconds.
     """
 
-    lookahead_s: float = 10.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
-
-    def __post_init__(self) -> None:
-        times = {"scale_up_s": self.scale_up_s, "scale_down_s": self.scale_down_s}
-        check_fields("malleable-links", self.most_jobs, lookahead_s=self.lookahead_s, **times)
+    lookahead_s: float = ranged(10.0, 0.0)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _LinkAwareRun:
         """Return what is asked during a run."""
-        sharing = Sharing(
-            CountProgramme(), most_jobs=self.most_jobs, scale_up_s=self.scale_up_s, scale_down_s=self.scale_down_s
-        )
-        return _LinkAwareRun(self, sharing)
+        return _LinkAwareRun(self, Sharing(CountProgramme(), self))
 
 
 @dataclass

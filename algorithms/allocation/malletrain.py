@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme
-from algorithms.allocation.sharing import check_fields
+from algorithms.allocation.sharing import SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import ranged
 from ddlsched.workload.malleable.job_monitor import JobMonitor
 from ddlsched.workload.malleable.profiled import Profiled
 from ddlsched.workload.malleable.profiling_advisor import Candidate, ProfilingAdvisor
@@ -22,15 +23,15 @@ _TICK_S = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class MalleTrain:
+class MalleTrain(SharingPolicy):
     """FreeTrain's allocation by speeds that the Job Profiling Advisor and the Job Monitor have measured.
 
     A job of which nothing is known has one node at most until its turn to be profiled.
 
     Parameters
     ----------
-    lookahead_s, most_jobs, scale_up_s, scale_down_s
-        As of :class:`~algorithms.allocation.count_programme.CountProgramme`.
+    lookahead_s
+        T_fwd, for how long an allocation is thought to last, seconds.
     most_scale
         Sizes ``most_scale``, ..., 2, 1 are profiled.
     hold_s
@@ -41,16 +42,12 @@ class MalleTrain:
     arXiv 2404.15668 (MalleTrain).
     """
 
-    lookahead_s: float = 120.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
+    lookahead_s: float = ranged(120.0, 0.0)
     most_scale: int = 4
-    hold_s: float = 20.0
+    hold_s: float = ranged(20.0, 0.0)
 
     def __post_init__(self) -> None:
-        times = {name: getattr(self, name) for name in ("lookahead_s", "scale_up_s", "scale_down_s", "hold_s")}
-        check_fields("malletrain", self.most_jobs, **times)
+        super().__post_init__()
         self.advisor()
 
     def advisor(self) -> ProfilingAdvisor:

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from algorithms.allocation.sharing import Sharing, check_fields
+from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.workload.malleable.trainers import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+from ddlsched.ranges import ranged
 
 __all__ = ["SOLVERS", "NodeMap", "NodeMilp", "best_map", "breakpoints"]
 
@@ -27,34 +28,26 @@ _UNLIMITED_S = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeMilp:
+class NodeMilp(SharingPolicy):
     """The same optimum as :class:`~algorithms.allocation.count_programme.CountProgramme`, by a solver: a cross-check.
 
     Parameters
     ----------
-    lookahead_s, most_jobs, scale_up_s, scale_down_s
-        As there.
+    lookahead_s
+        T_fwd, for how long an allocation is thought to last, seconds.
     solver
-        One of :data:`SOLVERS`.
+        Whose: HiGHS, SCIP or CP-SAT.
     time_limit_s
         Of one decision; the best map found by then is taken.
     """
 
-    lookahead_s: float = 10.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
-    solver: str = "highs"
-    time_limit_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        times = {name: getattr(self, name) for name in ("lookahead_s", "scale_up_s", "scale_down_s", "time_limit_s")}
-        check_fields("malleable-milp", self.most_jobs, **times)
-        _check_solver(self.solver)
+    lookahead_s: float = ranged(10.0, 0.0)
+    solver: Literal["highs", "scip", "cp-sat"] = "highs"
+    time_limit_s: float = ranged(60.0, 0.0)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sharing:
         """Return what is asked during a run."""
-        return Sharing(self, most_jobs=self.most_jobs, scale_up_s=self.scale_up_s, scale_down_s=self.scale_down_s)
+        return Sharing(self, self)
 
     def counts(self, trainers: Sequence[Trainer], num_nodes: int) -> list[int]:
         """Return the sizes of the best map found in time."""
@@ -127,7 +120,8 @@ def best_map(
     """
     from ortools.math_opt.python import mathopt
 
-    _check_solver(solver)
+    if solver not in SOLVERS:
+        raise InputError(f"malleable-milp: solver is {solver!r}; expected one of {', '.join(SOLVERS)}")
     for j, trainer in enumerate(trainers):
         if trainer.nodes != (count := sum(o == j for o in owner)):
             raise InputError(f"malleable-milp: trainer {j} has {trainer.nodes} nodes and the map gives it {count}")
@@ -153,11 +147,6 @@ def best_map(
         ),
     )
     return _read(result, has, len(owner))
-
-
-def _check_solver(solver: str) -> None:
-    if solver not in SOLVERS:
-        raise InputError(f"malleable-milp: solver is {solver!r}; expected one of {', '.join(SOLVERS)}")
 
 
 def breakpoints(trainer: Trainer) -> list[int]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
 from algorithms.allocation.kinds import Kinds, iteration_s
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Curve", "Rubick", "shared"]
 
@@ -48,17 +47,12 @@ class Rubick:
     2408.08586.
     """
 
-    round_s: float = 60.0
-    spare_share: float = 0.5
-    least_gain: float = 0.01
+    round_s: float = ranged(60.0, 0.001, 1e9)
+    spare_share: float = ranged(0.5, 0.0, 1.0)
+    least_gain: float = ranged(0.01, 0.0)
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.round_s <= 1e9:
-            raise InputError(f"rubick: round_s is {self.round_s}; expected seconds from 0.001 to 1e9")
-        if not 0 <= self.spare_share <= 1:
-            raise InputError(f"rubick: spare_share is {self.spare_share}; expected a number from 0 to 1")
-        if not 0 <= self.least_gain < inf:
-            raise InputError(f"rubick: least_gain is {self.least_gain}; expected a finite number >= 0")
+        check_fields(self, "rubick")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the rounds of a run."""

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer
 from ddlsched.workload.rescale import ConstantRescaleCost
 
-__all__ = ["Sharing", "check_fields", "rates_of"]
+__all__ = ["Sharing", "SharingPolicy", "rates_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingPolicy:
+    """What every policy is given that shares nodes among the first jobs of the queue.
+
+    Parameters
+    ----------
+    most_jobs
+        How many jobs run at a time, first come, first served.
+    scale_up_s
+        What a larger size is believed to cost a job that states no constants of its own, seconds.
+    scale_down_s
+        The same of a smaller size.
+    """
+
+    most_jobs: int = ranged(10, 1)
+    scale_up_s: float = ranged(18.0, 0.0)
+    scale_down_s: float = ranged(12.0, 0.0)
+
+    def __post_init__(self) -> None:
+        check_fields(self, type(self).__name__)
 
 
 class Sharing:
@@ -26,25 +48,15 @@ class Sharing:
     ----------
     allocator
         Who decides.
-    most_jobs
-        How many jobs run at a time.
-    scale_up_s, scale_down_s
-        Believed of a job that states no constants of its own, seconds.
+    policy
+        Its cap, and the costs that it believes in.
     is_linear
         Whether every node is believed to add the speed of the first, whatever a job's curve says.
     """
 
-    def __init__(
-        self,
-        allocator: NodeAllocator,
-        *,
-        most_jobs: int,
-        scale_up_s: float,
-        scale_down_s: float,
-        is_linear: bool = False,
-    ) -> None:
-        self._allocator, self._most_jobs, self._is_linear = allocator, most_jobs, is_linear
-        self._cost = ConstantRescaleCost(up_s=scale_up_s, down_s=scale_down_s)
+    def __init__(self, allocator: NodeAllocator, policy: SharingPolicy, *, is_linear: bool = False) -> None:
+        self._allocator, self._most_jobs, self._is_linear = allocator, policy.most_jobs, is_linear
+        self._cost = ConstantRescaleCost(up_s=policy.scale_up_s, down_s=policy.scale_down_s)
         self._rates: dict[int, Numbers] = {}
 
     def allocate(
@@ -79,12 +91,3 @@ def rates_of(job: ElasticJob) -> Numbers:
         batch = job.largest_batch(n)
         rates[n] = batch / job.curve.iteration_s(n, batch)
     return rates
-
-
-def check_fields(name: str, most_jobs: int, **seconds: float) -> None:
-    """Refuse a cap, a look-ahead or a cost out of range."""
-    for field, value in seconds.items():
-        if not 0 <= value < np.inf:
-            raise InputError(f"{name}: {field} is {value}; expected seconds from 0")
-    if not is_whole(most_jobs, 1):
-        raise InputError(f"{name}: most_jobs is {most_jobs}; expected a whole number from 1")

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from algorithms.allocation.kinds import Kinds, iteration_s, servers_for
-from algorithms.solving import Solver, refuse_bad_time_limit
+from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Configuration", "Sia", "best_configurations", "configurations", "normalised", "placed", "restart_factor"]
 
@@ -61,22 +62,16 @@ class Sia:
     Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023.
     """
 
-    round_s: float = 60.0
-    power: float = -0.5
-    queue_price: float = 1.1
-    restart_s: float = 30.0
-    time_limit_s: float = 10.0
+    round_s: float = ranged(60.0, 0.001, 1e9)
+    power: float = ranged(-0.5, -10.0, 10.0)
+    queue_price: float = ranged(1.1, 0.0)
+    restart_s: float = ranged(30.0, 0.0)
+    time_limit_s: float = ranged(10.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        if not 0.001 <= self.round_s <= 1e9:
-            raise InputError(f"sia: round_s is {self.round_s}; expected seconds from 0.001 to 1e9")
-        if not -10 <= self.power <= 10 or self.power == 0:
-            raise InputError(f"sia: power is {self.power}; expected a number from -10 to 10, not 0")
-        if not 0 <= self.queue_price < inf:
-            raise InputError(f"sia: queue_price is {self.queue_price}; expected a finite number >= 0")
-        if not 0 <= self.restart_s < inf:
-            raise InputError(f"sia: restart_s is {self.restart_s}; expected seconds >= 0")
-        refuse_bad_time_limit("sia", self.time_limit_s)
+        check_fields(self, "sia")
+        if self.power == 0:
+            raise InputError("sia: power is 0; expected another number from -10 to 10")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the rounds of a run."""

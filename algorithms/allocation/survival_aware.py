@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from algorithms.allocation.count_programme import CountProgramme, best_counts
-from algorithms.allocation.sharing import Sharing, check_fields
+from algorithms.allocation.sharing import Sharing, SharingPolicy
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.views import GpuId
+from ddlsched.ranges import ranged
 from ddlsched.workload.malleable.survival import Survival
 from ddlsched.workload.malleable.trainers import Trainer, gains
 
@@ -20,7 +21,7 @@ __all__ = ["SurvivalAware", "SurvivalRun"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurvivalAware:
+class SurvivalAware(SharingPolicy):
     """The optimum over counts with three changes, all from what has been seen so far.
 
     The look-ahead is for how long the nodes that are there are likely to stay, up to the horizon. A change costs
@@ -32,18 +33,9 @@ class SurvivalAware:
     ----------
     horizon_s
         Useful time ends here at the latest, since sizes are decided again later.
-    most_jobs, scale_up_s, scale_down_s
-        As of :class:`~algorithms.allocation.count_programme.CountProgramme`.
     """
 
-    horizon_s: float = 150.0
-    most_jobs: int = 10
-    scale_up_s: float = 18.0
-    scale_down_s: float = 12.0
-
-    def __post_init__(self) -> None:
-        times = {"scale_up_s": self.scale_up_s, "scale_down_s": self.scale_down_s}
-        check_fields("malleable-survival", self.most_jobs, horizon_s=self.horizon_s, **times)
+    horizon_s: float = ranged(150.0, 0.0)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> SurvivalRun:
         """Return what is asked during a run."""
@@ -59,13 +51,7 @@ class SurvivalRun:
     since_s: dict[GpuId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        policy = self.policy
-        self._sharing = Sharing(
-            CountProgramme(),
-            most_jobs=policy.most_jobs,
-            scale_up_s=policy.scale_up_s,
-            scale_down_s=policy.scale_down_s,
-        )
+        self._sharing = Sharing(CountProgramme(), self.policy)
 
     def allocate(
         self, jobs: Sequence[ElasticJobView], capacity: CapacityView, now_s: float

@@ -9,10 +9,10 @@ from math import inf
 
 import numpy as np
 
-from algorithms.ordering.tiresias import queue_thresholds_gpu_s
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["PreemptiveTiresias"]
 
@@ -41,15 +41,15 @@ class PreemptiveTiresias:
     Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.3.
     """
 
-    threshold_gpu_s: float = 100.0
-    queues: int = 3
+    threshold_gpu_s: float = ranged(100.0, 0.0, 1e9, above=True)
+    queues: int = ranged(3, 1, 10)
 
     def __post_init__(self) -> None:
-        queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
+        check_fields(self, "preemptive-tiresias")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Queues:
         """Return the queues of a run, which remember what each job has had."""
-        return _Queues(queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues))
+        return _Queues([self.threshold_gpu_s * 10**queue for queue in range(self.queues - 1)])
 
 
 class _Queues:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddlsched.errors import InputError
 from ddlsched.policies.views import NetworkView, TransferView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["BoundedOverlap"]
 
@@ -28,12 +27,11 @@ class BoundedOverlap:
     Wang, Shi, Wang, Chu, arXiv 2002.10105, SRSF(n).
     """
 
-    limit: int = 1
+    limit: int = ranged(1, 1, 2**31)
     refusal_lasts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not is_whole(self.limit, 1, 2**31):
-            raise InputError(f"bounded-overlap: limit is {self.limit}; expected a whole number from 1 to 2**31")
+        check_fields(self, "bounded-overlap")
 
     def admit(self, transfer: TransferView, network: NetworkView) -> bool:
         """Return whether no link of the transfer is full."""

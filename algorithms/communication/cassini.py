@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from algorithms.communication.circles import (
 )
 from algorithms.contention.crux import start_share
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import JobView, NetworkView, TransferView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
 __all__ = ["Cassini", "profile_of"]
@@ -55,17 +54,12 @@ class Cassini:
     Rajasekaran, Ghobadi, Akella, "CASSINI: Network-Aware Job Scheduling in Machine Learning Clusters", NSDI 2024.
     """
 
-    tick_s: float = 0.01
-    drift: float = 0.05
-    least_score: float = 0.8
+    tick_s: float = ranged(0.01, 1e-6, 1e6)
+    drift: float = ranged(0.05, 0.0, 1.0)
+    least_score: float = ranged(0.8, -1e9, 1.0)
 
     def __post_init__(self) -> None:
-        if not 1e-6 <= self.tick_s <= 1e6:
-            raise InputError(f"cassini: tick_s is {self.tick_s}; expected seconds from 1e-6 to 1e6")
-        if not 0 <= self.drift <= 1:
-            raise InputError(f"cassini: drift is {self.drift}; expected a number from 0 to 1")
-        if not -inf < self.least_score <= 1:
-            raise InputError(f"cassini: least_score is {self.least_score}; expected a number up to 1")
+        check_fields(self, "cassini")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Agent:
         """Return the agent of a run."""

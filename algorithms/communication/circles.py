@@ -10,7 +10,17 @@ from itertools import product
 
 import numpy as np
 
-__all__ = ["ANGLES", "Fit", "Profile", "best_rotations", "demand", "is_a_forest", "job_shifts", "merged_links", "score"]
+__all__ = [
+    "ANGLES",
+    "CircleFit",
+    "Profile",
+    "best_rotations",
+    "demand",
+    "is_a_forest",
+    "job_shifts",
+    "merged_links",
+    "score",
+]
 
 ANGLES = 72
 """Steps of 5 degrees on a circle."""
@@ -40,7 +50,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class CircleFit:
     """The best turn of the jobs on a link.
 
     Attributes
@@ -73,7 +83,7 @@ def score(demands: Sequence[np.ndarray]) -> float:
     return float(1.0 - np.maximum(np.sum(demands, axis=0) - 1.0, 0.0).mean())
 
 
-def best_rotations(profiles: Sequence[Profile]) -> Fit:
+def best_rotations(profiles: Sequence[Profile]) -> CircleFit:
     """Return the turn of jobs on one link with the best score, in steps of 5 degrees; the first job stays.
 
     All combinations are tried if they are few; otherwise one job after another is turned to its best, a few times over
@@ -88,7 +98,7 @@ def best_rotations(profiles: Sequence[Profile]) -> Fit:
     ]
     chosen = _tried(turned) if math.prod(steps) <= _MOST_COMBINATIONS else _climbed(turned)
     shifts = [step * step_ticks % profile.period_ticks for step, profile in zip(chosen, profiles, strict=True)]
-    return Fit(score([of[step] for of, step in zip(turned, chosen, strict=True)]), tuple(shifts), perimeter)
+    return CircleFit(score([of[step] for of, step in zip(turned, chosen, strict=True)]), tuple(shifts), perimeter)
 
 
 def _tried(turned: Sequence[Sequence[np.ndarray]]) -> tuple[int, ...]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ddlsched.errors import InputError, did_you_mean
 from ddlsched.policies.views import NetworkView, TransferView
+from ddlsched.ranges import check_fields
 
 __all__ = ["PreemptiveShortestFirst"]
-
-_KEYS = ("time", "service-per-gpu", "service", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +30,7 @@ class PreemptiveShortestFirst:
     key_falls_while_sending: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.by not in _KEYS:
-            raise InputError(
-                f"preemptive: by is {self.by!r}; expected one of {', '.join(_KEYS)}.{did_you_mean(self.by, _KEYS)}"
-            )
+        check_fields(self, "preemptive")
 
     def transfer_key(self, transfer: TransferView, network: NetworkView) -> float | tuple[float, float]:
         """Return what transfers are sorted by."""

@@ -10,12 +10,12 @@ import numpy as np
 
 from algorithms.contention.compression import compressed
 from algorithms.contention.crux_priority import Load, priorities
-from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
-from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.ranges import check_fields, ranged
+from ddlsched.units import NS_PER_S
 from ddlsched.workload.dag import ComputeTask, IterationDag
 
 __all__ = ["Crux", "start_share"]
@@ -48,20 +48,15 @@ class Crux(MaxMin):
     Cao et al., "Crux: GPU-Efficient Communication Scheduling for Deep Learning Training", SIGCOMM 2024.
     """
 
-    levels: int = LEVELS
-    orders: int = 10
-    seed: int = 0
+    levels: int = ranged(LEVELS, 1, LEVELS)
+    orders: int = ranged(10, 1, 1000)
+    seed: int = ranged(0, 0, 2**32 - 1)
     compiled: ClassVar[bool] = False
     _classes: _Classes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not is_whole(self.levels, 1, LEVELS):
-            raise InputError(f"contention Crux: levels is {self.levels}; expected a whole number from 1 to {LEVELS}")
-        if not is_whole(self.orders, 1, 1000):
-            raise InputError(f"contention Crux: orders is {self.orders}; expected a whole number from 1 to 1000")
-        if not is_whole(self.seed, 0, 2**32 - 1):
-            raise InputError(f"contention Crux: seed is {self.seed}; expected a whole number from 0 to 2**32 - 1")
+        check_fields(self, "contention Crux")
 
     def bound_to(self, network: Network) -> Crux:
         """Return the model of a run, which knows the jobs that have sent."""

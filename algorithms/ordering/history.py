@@ -8,8 +8,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["ShortByHistory"]
 
@@ -38,11 +38,10 @@ class ShortByHistory:
     section 4.2: what like jobs took tells what a job takes; there without ageing, times GPUs, by a learned model.
     """
 
-    patience: float = 2.0
+    patience: float = ranged(2.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.patience <= 1e6:
-            raise InputError(f"history: patience is {self.patience}; expected a number from 0 to 1e6")
+        check_fields(self, "history")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _History:
         """Return the order with an empty history."""

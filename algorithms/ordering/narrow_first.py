@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.errors import InputError
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
 __all__ = ["NarrowFirst"]
@@ -26,11 +26,10 @@ class NarrowFirst:
         Seconds a GPU; 0 is FIFO.
     """
 
-    patience_s: float = 1.0
+    patience_s: float = ranged(1.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.patience_s <= 1e6:
-            raise InputError(f"narrow-first: patience_s is {self.patience_s}; expected seconds from 0 to 1e6")
+        check_fields(self, "narrow-first")
 
     def key(self, job: JobView, now_s: float) -> float:
         """Return the time from which the job counts, nanoseconds."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from algorithms.ordering.srtf import ShortestRemainingTimeFirst
-from ddlsched.errors import InputError
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.policies.views import JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import ns_from_s
 
 __all__ = ["StoppingShortestRemainingTimeFirst"]
@@ -19,19 +19,16 @@ class StoppingShortestRemainingTimeFirst(ShortestRemainingTimeFirst, StopsByKey)
 
     Parameters
     ----------
-    communication
-        As for ``srtf``.
     least_gain_s
         A running job is stopped only if it has more than this more left, seconds: what going on costs it, for example.
         To swap two jobs of as many GPUs lowers the sum of their completion times by the difference, less that cost.
         With 0 it is stopped for any job that goes before it; of two with as much left that is the lower number.
     """
 
-    least_gain_s: float = 0.0
+    least_gain_s: float = ranged(0.0, 0.0, 1e9)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.least_gain_s <= 1e9:
-            raise InputError(f"stopping-srtf: least_gain_s is {self.least_gain_s}; expected seconds from 0 to 1e9")
+        check_fields(self, "stopping-srtf")
 
     def stopping_key(self, job: JobView, now_s: float) -> tuple[float, ...]:
         """Return the remaining time of a job that waits and the least gain, whole nanoseconds and the rest.

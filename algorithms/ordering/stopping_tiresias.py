@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from algorithms.ordering.tiresias import Tiresias
-from ddlsched.errors import InputError
 from ddlsched.policies.stopping import StopsByKey
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["StoppingTiresias"]
 
@@ -29,12 +29,10 @@ class StoppingTiresias(Tiresias, StopsByKey):
     Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.3.
     """
 
-    interval_s: float = 60.0
+    interval_s: float = ranged(60.0, 0.001, 1e9)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.001 <= self.interval_s <= 1e9:
-            raise InputError(f"stopping-tiresias: interval_s is {self.interval_s}; expected seconds from 0.001 to 1e9")
+        check_fields(self, "stopping-tiresias")
 
     def wake_s(self, now_s: float) -> float:
         """Return the next multiple of the interval."""

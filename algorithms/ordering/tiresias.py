@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.errors import InputError
 from ddlsched.policies.views import JobView
-from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.ranges import check_fields, ranged
+from ddlsched.units import NS_PER_S
 
-__all__ = ["Tiresias", "queue_thresholds_gpu_s"]
+__all__ = ["Tiresias"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class Tiresias:
     Gu et al., "Tiresias: a GPU cluster manager for distributed deep learning", NSDI 2019, section 3.3.
     """
 
-    threshold_gpu_s: float = 100.0
-    queues: int = 3
+    threshold_gpu_s: float = ranged(100.0, 0.0, 1e9, above=True)
+    queues: int = ranged(3, 1, 10)
 
     def __post_init__(self) -> None:
-        queue_thresholds_gpu_s(self.threshold_gpu_s, self.queues)
+        check_fields(self, "tiresias")
 
     def key(self, job: JobView, now_s: float) -> tuple[int, int]:
         """Return the queue and the arrival, nanoseconds."""
@@ -46,18 +46,3 @@ class Tiresias:
             queue += 1
             factor *= 10
         return queue, job.arrival_ns
-
-
-def queue_thresholds_gpu_s(first: float, queues: int) -> list[float]:
-    """Return the attained service, GPU-seconds, at which a job moves to the second queue, the third and so on.
-
-    Raises
-    ------
-    InputError
-        A number out of range.
-    """
-    if not 0 < first <= 1e9:
-        raise InputError(f"tiresias: threshold_gpu_s is {first}; expected a number > 0, to 1e9")
-    if not is_whole(queues, 1, 10):
-        raise InputError(f"tiresias: queues is {queues}; expected a whole number from 1 to 10")
-    return [first * 10**queue for queue in range(queues - 1)]

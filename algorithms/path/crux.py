@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
-from ddlsched.network.collectives import ring_share
+from ddlsched.network.collectives import ROUNDS
 from ddlsched.policies.views import FlowView, JobView, LinkLoads
+from ddlsched.ranges import check_fields
 from ddlsched.units import NS_PER_S
 from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["CruxPaths"]
-
-_INTENSITIES = ("ratio", "sum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +45,11 @@ class CruxPaths:
     Cao et al., "Crux", SIGCOMM 2024; Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
     """
 
-    intensity: str = "ratio"
+    intensity: Literal["ratio", "sum"] = "ratio"
     anew: bool = False
 
     def __post_init__(self) -> None:
-        if self.intensity not in _INTENSITIES:
-            raise InputError(f"crux: intensity is {self.intensity!r}; expected one of {', '.join(_INTENSITIES)}")
-        if not isinstance(self.anew, bool):
-            raise InputError(f"crux: anew is {self.anew!r}; expected True or False")
+        check_fields(self, "crux")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chosen | _ChosenAnew:
         """Return what remembers the paths of the jobs that run."""
@@ -71,7 +66,7 @@ class _Job:
 
 
 class _Chosen:
-    def __init__(self, intensity: str) -> None:
+    def __init__(self, intensity: Literal["ratio", "sum"]) -> None:
         self._intensity = intensity
         self._jobs: dict[int, _Job] = {}
         self._ahead, self._behind = Counter[int](), Counter[int]()
@@ -121,7 +116,7 @@ class _ChosenAnew:
     chosen: ClassVar[str] = "transfer"
     compiled: ClassVar[bool] = False  # it keeps the flows of all jobs by name
 
-    def __init__(self, intensity: str) -> None:
+    def __init__(self, intensity: Literal["ratio", "sum"]) -> None:
         self._intensity = intensity
         self._jobs: dict[int, _Known] = {}
         self._ahead, self._newest = Counter[int](), -1
@@ -194,7 +189,7 @@ def _sent_bytes(job: JobView) -> float:
         if isinstance(task, CollectiveTask):
             members = [job.num_gpus] if task.group is None else map(len, job.dag.groups[task.group])
             # Of a kind that goes round no ring, as many messages as there are others.
-            hops = sum(2 * (ring_share(task.kind) or 0.5) * (count - 1) for count in members)
+            hops = sum(ROUNDS.get(task.kind, 1) * (count - 1) for count in members)
             sent_bytes += hops * task.message_bytes
     return sent_bytes
 

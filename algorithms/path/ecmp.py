@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import FlowView, LinkLoads
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Ecmp"]
 
@@ -28,11 +27,10 @@ class Ecmp:
     Hopps, "Analysis of an Equal-Cost Multi-Path Algorithm", RFC 2992.
     """
 
-    seed: int | None = None
+    seed: int | None = ranged(None, 0, 2**32 - 1)
 
     def __post_init__(self) -> None:
-        if self.seed is not None and not is_whole(self.seed, 0, 2**32 - 1):
-            raise InputError(f"ecmp: seed is {self.seed}; expected a whole number from 0 to 2**32 - 1")
+        check_fields(self, "ecmp")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Ecmp:
         """Return the policy with its seed."""

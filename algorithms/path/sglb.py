@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import FlowView, LinkLoads
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Sglb"]
 
@@ -34,15 +33,12 @@ class Sglb:
     Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296, whose baseline it is.
     """
 
-    best: int = 4
-    seed: int | None = None
+    best: int = ranged(4, 1, 1024)
+    seed: int | None = ranged(None, 0, 2**32 - 1)
     chosen: ClassVar[str] = "transfer"
 
     def __post_init__(self) -> None:
-        if not is_whole(self.best, 1, 1024):
-            raise InputError(f"sglb: best is {self.best}; expected a whole number from 1 to 1024")
-        if self.seed is not None and not is_whole(self.seed, 0, 2**32 - 1):
-            raise InputError(f"sglb: seed is {self.seed}; expected a whole number from 0 to 2**32 - 1")
+        check_fields(self, "sglb")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Sglb:
         """Return the policy with its seed."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.solving import Solver, refuse_bad_time_limit
+from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Arnold", "pods_of_servers"]
 
@@ -34,8 +33,10 @@ class Arnold:
         Servers s to s + n - 1 for s a multiple of it are a pod: those under one leaf, or a pod of a Clos.
     alpha
         Weight of the data-parallel spread, from 0 to 1; beta is 1 - alpha. The paper's tests favoured pipelines.
-    data, pipeline
-        What the groups are called in jobs' iterations.
+    data
+        What the data-parallel group is called in jobs' iterations.
+    pipeline
+        What the pipeline group is called there.
     time_limit_s
         Of one programme; the best found by then is used.
 
@@ -44,18 +45,14 @@ class Arnold:
     He et al., "Arnold", NeurIPS 2025, arXiv 2509.15940.
     """
 
-    servers_per_pod: int = 4
-    alpha: float = 0.5
+    servers_per_pod: int = ranged(4, 1, 1_000_000)
+    alpha: float = ranged(0.5, 0.0, 1.0)
     data: str = "data"
     pipeline: str = "pipeline"
-    time_limit_s: float = 10.0
+    time_limit_s: float = ranged(10.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        if not is_whole(self.servers_per_pod, 1, 1_000_000):
-            raise InputError(f"arnold: servers_per_pod is {self.servers_per_pod}; expected a whole number from 1")
-        if not 0 <= self.alpha <= 1:
-            raise InputError(f"arnold: alpha is {self.alpha}; expected a number from 0 to 1")
-        refuse_bad_time_limit("arnold", self.time_limit_s)
+        check_fields(self, "arnold")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Planner:
         """Return the planner of a run."""

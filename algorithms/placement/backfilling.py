@@ -14,6 +14,7 @@ from ddlsched.errors import InputError, InvalidDecisionError, label
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import MAX_NS, ns_from_s
 from ddlsched.workload.dag import CollectiveTask
 
@@ -65,12 +66,11 @@ class BackfillingPolicy:
     """
 
     placement: PlacementPolicy | str = "first-fit"
-    error_sigma: float | None = None
+    error_sigma: float | None = ranged(None, 0.0, 10.0)
 
     def __post_init__(self) -> None:
+        check_fields(self, "backfilling")
         resolve("placement", self.placement)
-        if self.error_sigma is not None and not 0 <= self.error_sigma <= 10:
-            raise InputError(f"error_sigma is {self.error_sigma}; expected a number from 0 to 10, or none")
 
 
 class Backfilling(PlacesOthers):

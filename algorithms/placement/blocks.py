@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
 __all__ = ["AlignedBlocks"]
@@ -39,17 +40,12 @@ class AlignedBlocks:
     """
 
     aligned: bool = True
-    spanning_weight: float = 0.0
-    price: str = "delay"
-    per_byte_s: float | None = None
+    spanning_weight: float = ranged(0.0, 0.0, 1.0)
+    price: Literal["delay", "load"] = "delay"
+    per_byte_s: float | None = ranged(None, 0.0, 1.0)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.spanning_weight <= 1:
-            raise InputError(f"blocks: spanning_weight is {self.spanning_weight}; expected a number from 0 to 1")
-        if self.price not in ("delay", "load"):
-            raise InputError(f"blocks: price is {self.price!r}; expected delay or load")
-        if self.per_byte_s is not None and not 0 <= self.per_byte_s <= 1:
-            raise InputError(f"blocks: per_byte_s is {self.per_byte_s}; expected seconds from 0 to 1")
+        check_fields(self, "blocks")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Placing:
         """Return the policy with room to remember what the servers hold at one instant."""

@@ -14,6 +14,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import NS_PER_S
 
 __all__ = ["CassiniPlacement"]
@@ -42,9 +43,10 @@ class CassiniPlacement:
     """
 
     candidates: str = "first-fit+lwf+blocks"
-    tick_s: float = 0.01
+    tick_s: float = ranged(0.01, 1e-6, 1e6)
 
     def __post_init__(self) -> None:
+        check_fields(self, "cassini")
         names = self.candidates.split("+")
         if not 1 <= len(names) <= _MOST:
             raise InputError(f"cassini: candidates has {len(names)} placements; expected 1 to {_MOST}")
@@ -53,8 +55,6 @@ class CassiniPlacement:
                 raise InputError(
                     f"cassini: candidates has {name!r}, which decides about the whole queue; expected place"
                 )
-        if not 1e-6 <= self.tick_s <= 1e6:
-            raise InputError(f"cassini: tick_s is {self.tick_s}; expected seconds from 1e-6 to 1e6")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Chooser:
         """Return the chooser of a run, with the other placements begun."""

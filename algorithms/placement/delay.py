@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["DelayScheduling"]
 
@@ -22,8 +22,10 @@ class DelayScheduling:
 
     Parameters
     ----------
-    server_s, rack_s
-        How long after arrival a job waits for one server, and then for one rack, seconds.
+    server_s
+        How long after arrival a job waits for one server, seconds.
+    rack_s
+        How long it then waits for one rack, seconds.
     servers_per_rack
         Racks are runs of so many servers.
 
@@ -32,15 +34,12 @@ class DelayScheduling:
     Sharma et al., "Dally", arXiv 2401.16492 (there the timers are tuned as it runs).
     """
 
-    server_s: float = 60.0
-    rack_s: float = 60.0
-    servers_per_rack: int = 4
+    server_s: float = ranged(60.0, 0.0, 1e9)
+    rack_s: float = ranged(60.0, 0.0, 1e9)
+    servers_per_rack: int = ranged(4, 1)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.server_s <= 1e9 or not 0 <= self.rack_s <= 1e9:
-            raise InputError("delay: server_s and rack_s must be seconds from 0 to 1e9")
-        if self.servers_per_rack < 1:
-            raise InputError(f"delay: servers_per_rack is {self.servers_per_rack}; expected at least 1")
+        check_fields(self, "delay")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Delaying:
         """Return the policy with a list of the timers that run."""

@@ -13,6 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Lucid", "scores_of"]
 
@@ -38,10 +39,14 @@ class Lucid:
     ----------
     scores
         Of each model, as ``resnet50=0+bert=2``: 0 tiny, 1 medium, 2 jumbo.
-    tiny, medium
-        Bounds of the compute share, ascending, from 0 to 1.
-    few_arrivals, window_s
-        With so many or fewer jobs in so many seconds nobody shares; -1: jobs always may.
+    tiny
+        A job with at most this compute share is tiny, from 0 to ``medium``.
+    medium
+        One with at most this is medium, to 1.
+    few_arrivals
+        With so many or fewer jobs in a window nobody shares; -1: jobs always may.
+    window_s
+        The window, seconds.
 
     References
     ----------
@@ -52,17 +57,14 @@ class Lucid:
     scores: str = ""
     tiny: float = 0.4
     medium: float = 0.7
-    few_arrivals: int = 2
-    window_s: float = 100.0
+    few_arrivals: int = ranged(2, -1)
+    window_s: float = ranged(100.0, 0.0, 1e9, above=True)
 
     def __post_init__(self) -> None:
+        check_fields(self, "lucid")
         scores_of(self.scores)
         if not 0 <= self.tiny <= self.medium <= 1:
             raise InputError(f"lucid: tiny is {self.tiny} and medium {self.medium}; expected 0 <= tiny <= medium <= 1")
-        if not isinstance(self.few_arrivals, int) or self.few_arrivals < -1:
-            raise InputError(f"lucid: few_arrivals is {self.few_arrivals}; expected a whole number from -1")
-        if not 0 < self.window_s <= 1e9:
-            raise InputError(f"lucid: window_s is {self.window_s}; expected seconds from 0 to 1e9")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Packing:
         """Return what counts arrivals during a run.

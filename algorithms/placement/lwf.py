@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddlsched.errors import InputError
 from ddlsched.policies.gpu_order import GpuKey, TakesGpusInOrder
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["LeastWorkloadFirst"]
 
@@ -25,11 +24,10 @@ class LeastWorkloadFirst(TakesGpusInOrder):
     Wang, Shi, Wang, Chu, arXiv 2002.10105, LWF-κ.
     """
 
-    kappa: int = 1
+    kappa: int = ranged(1, 0)
 
     def __post_init__(self) -> None:
-        if not is_whole(self.kappa, 0):
-            raise InputError(f"lwf: kappa is {self.kappa}; expected a whole number from 0")
+        check_fields(self, "lwf")
 
     def gpu_order(self, num_gpus: int) -> tuple[GpuKey, ...]:
         """Return the load, or for a large job the server's first; ties of load go to the lower server and GPU."""

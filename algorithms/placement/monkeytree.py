@@ -9,12 +9,12 @@ import networkx as nx
 import numpy as np
 
 from algorithms.placement.fragments import Segment, fragmentation, planned
-from algorithms.solving import Solver, refuse_bad_time_limit
+from algorithms.solving import Solver
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["MigrationPlanner", "MonkeyTreePlacement", "rings_of"]
@@ -37,8 +37,10 @@ class MonkeyTreePlacement:
 
     Parameters
     ----------
-    gpus_per_rack, block_gpus
-        GPUs are racks and blocks in the order of their numbers.
+    gpus_per_rack
+        GPUs are racks in the order of their numbers.
+    block_gpus
+        GPUs of a block, which a rack has a whole number of.
     spines
         λ: how many rings of fragmented jobs a rack may have.
     moves_jobs
@@ -51,24 +53,19 @@ class MonkeyTreePlacement:
     Zabreyko, Wang, Ghobadi, "MonkeyTree", arXiv 2602.08296.
     """
 
-    gpus_per_rack: int = 64
-    block_gpus: int = 8
-    spines: int = 16
+    gpus_per_rack: int = ranged(64, 1, 1_000_000)
+    block_gpus: int = ranged(8, 1, 1_000_000)
+    spines: int = ranged(16, 1, 1_000_000)
     moves_jobs: bool = True
-    time_limit_s: float = 10.0
+    time_limit_s: float = ranged(10.0, 0.0, above=True)
 
     def __post_init__(self) -> None:
-        for name in ("gpus_per_rack", "block_gpus", "spines"):
-            if not is_whole(getattr(self, name), 1, 1_000_000):
-                raise InputError(f"monkeytree: {name} is {getattr(self, name)}; expected a whole number from 1")
+        check_fields(self, "monkeytree")
         if self.gpus_per_rack % self.block_gpus:
             raise InputError(
                 f"monkeytree: gpus_per_rack is {self.gpus_per_rack}; "
                 f"expected a multiple of block_gpus, {self.block_gpus}"
             )
-        if not isinstance(self.moves_jobs, bool):
-            raise InputError(f"monkeytree: moves_jobs is {self.moves_jobs!r}; expected True or False")
-        refuse_bad_time_limit("monkeytree", self.time_limit_s)
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _BestFit:
         """Return the blocks of a run.

@@ -11,13 +11,13 @@ import numpy as np
 
 from algorithms.placement.shared_gpus import refuse_exclusive
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.policies.doors import Start
 from ddlsched.policies.views import ClusterView, GpuId, JobQueue, JobView
-from ddlsched.units import NS_PER_S, is_whole
+from ddlsched.units import NS_PER_S
 
 if TYPE_CHECKING:
     import networkx as nx
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["Muri", "efficiency", "grouped", "period_s"]
 
@@ -49,14 +49,11 @@ class Muri:
     Zhao et al., "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022.
     """
 
-    most: int = 4
-    rounds: int = 4
+    most: int = ranged(4, 1, 4)
+    rounds: int = ranged(4, 0, 100)
 
     def __post_init__(self) -> None:
-        if not is_whole(self.most, 1, 4):
-            raise InputError(f"muri: most is {self.most}; expected a whole number from 1 to 4")
-        if not is_whole(self.rounds, 0, 100):
-            raise InputError(f"muri: rounds is {self.rounds}; expected a whole number from 0 to 100")
+        check_fields(self, "muri")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> Muri:
         """Return the policy.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.doors import PlacementPolicy, RoundPolicy, Start
 from ddlsched.policies.views import ClusterView, JobQueue
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.units import ns_from_s, s_from_ns
 
 __all__ = ["Rounds"]
@@ -34,13 +34,12 @@ class Rounds:
     """
 
     placement: PlacementPolicy | RoundPolicy | str = "first-fit"
-    interval_s: float = 1.0
+    interval_s: float = ranged(1.0, 1e-6, 1e6)
     in_order_between: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self, "rounds")
         resolve("placement", self.placement)
-        if not 1e-6 <= self.interval_s <= 1e6:
-            raise InputError(f"rounds: interval_s is {self.interval_s}; expected seconds from 1e-6 to 1e6")
 
     def begin(self, cluster: Cluster, rng: np.random.Generator) -> _Rounds:
         """Return the policy with the other one begun."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["BestSharingBenefitFirst"]
 
@@ -29,11 +29,10 @@ class BestSharingBenefitFirst:
     arXiv 2407.13088, SJF-BSBF, with one ξ for all pairs.
     """
 
-    slowdown: float = 1.5
+    slowdown: float = ranged(1.5, 1.0, 1000.0)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.slowdown <= 1000:
-            raise InputError(f"sjf-bsbf: slowdown is {self.slowdown}; expected a number from 1 to 1000")
+        check_fields(self, "sjf-bsbf")
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return free GPUs first, then those with the largest benefit."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from algorithms.placement.whole_servers import refuse_uneven_pods
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.tasks import CollectiveTask
 
 __all__ = ["WholeRacks"]
@@ -40,19 +41,13 @@ class WholeRacks:
         How many rings of running jobs may leave a rack; 0: none of jobs that fit in one.
     """
 
-    servers_per_rack: int = 0
-    servers_per_pod: int = 0
-    rings_up: int = 0
+    servers_per_rack: int = ranged(0, 0, 1_000_000)
+    servers_per_pod: int = ranged(0, 0, 1_000_000)
+    rings_up: int = ranged(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
-        for name in ("servers_per_rack", "servers_per_pod", "rings_up"):
-            if not is_whole(getattr(self, name), 0, 1_000_000):
-                raise InputError(f"whole-racks: {name} is {getattr(self, name)}; expected a whole number from 0")
-        if self.servers_per_pod and (not self.servers_per_rack or self.servers_per_pod % self.servers_per_rack):
-            raise InputError(
-                f"whole-racks: servers_per_pod is {self.servers_per_pod}; "
-                f"expected a multiple of servers_per_rack, which is {self.servers_per_rack}"
-            )
+        check_fields(self, "whole-racks")
+        refuse_uneven_pods("whole-racks", self.servers_per_rack, self.servers_per_pod)
         if self.rings_up and not self.servers_per_rack:
             raise InputError("whole-racks: rings_up is given without servers_per_rack; expected both")
 

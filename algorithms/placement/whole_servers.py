@@ -8,11 +8,18 @@ from typing import TypeVar
 
 from ddlsched.errors import InputError
 from ddlsched.policies.views import ClusterView, GpuId, JobView
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["WholeServers"]
 
 _Value = TypeVar("_Value")
+
+
+def refuse_uneven_pods(who: str, servers_per_rack: int, servers_per_pod: int) -> None:
+    """Raise InputError for pods that are not whole racks."""
+    if servers_per_pod and (not servers_per_rack or servers_per_pod % servers_per_rack):
+        expected = f"expected a multiple of servers_per_rack, which is {servers_per_rack}"
+        raise InputError(f"{who}: servers_per_pod is {servers_per_pod}; {expected}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +40,12 @@ class WholeServers:
         So do they share a pod, of whole racks; 0 for a network without pods.
     """
 
-    servers_per_rack: int = 0
-    servers_per_pod: int = 0
+    servers_per_rack: int = ranged(0, 0, 1_000_000)
+    servers_per_pod: int = ranged(0, 0, 1_000_000)
 
     def __post_init__(self) -> None:
-        for name in ("servers_per_rack", "servers_per_pod"):
-            if not is_whole(getattr(self, name), 0, 1_000_000):
-                raise InputError(f"whole-servers: {name} is {getattr(self, name)}; expected a whole number from 0")
-        if self.servers_per_pod and (not self.servers_per_rack or self.servers_per_pod % self.servers_per_rack):
-            raise InputError(
-                f"whole-servers: servers_per_pod is {self.servers_per_pod}; "
-                f"expected a multiple of servers_per_rack, which is {self.servers_per_rack}"
-            )
+        check_fields(self, "whole-servers")
+        refuse_uneven_pods("whole-servers", self.servers_per_rack, self.servers_per_pod)
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         """Return the GPUs, server by server, or None to wait, also for more than there are."""

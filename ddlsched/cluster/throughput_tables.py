@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
-from ddlsched.io.tables import cell_number, check_columns, read_text, readable
+from ddlsched.io.tables import cell_number, check_columns, first_line, read_text, readable
 
 __all__ = ["read_throughputs", "throughputs_of"]
 
@@ -77,8 +77,8 @@ def _throughput(where: str, kind: str, cell: str) -> float:
 def _read_json(path: Path) -> list[tuple[str, str, float]]:
     try:
         table = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected an object a model") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: is no JSON ({first_line(error)}); expected an object a model") from None
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
         raise InputError(f"{path}: expected an object with an object a model, in it a number a kind")
     values = []

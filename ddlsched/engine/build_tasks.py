@@ -13,7 +13,7 @@ import numpy as np
 
 from ddlsched.engine.records.layout import Records, make_records
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
-from ddlsched.workload.groups import Part, is_grouped, parts_of
+from ddlsched.workload.groups import TaskPart, is_grouped, parts_of
 from ddlsched.workload.job import Job, Workload
 
 __all__ = ["TaskArrays", "build_tasks", "count_parts"]
@@ -200,7 +200,7 @@ class _Waits:
     sources: list[int]
 
     @classmethod
-    def of(cls, dag: IterationDag, parts: list[Part], num_gpus: int) -> _Waits:
+    def of(cls, dag: IterationDag, parts: list[TaskPart], num_gpus: int) -> _Waits:
         numbers = {task.name: number for number, task in enumerate(dag.tasks)}
         part_on = np.full((len(dag.tasks), num_gpus), -1)
         needs = np.full((num_gpus, len(parts)), -1)

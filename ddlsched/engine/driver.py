@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
 from ddlsched.engine.build import build_state
-from ddlsched.engine.checked_policies import CheckedPolicies, begun
-from ddlsched.engine.hop_tables import HopTables
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.accounts import add_busy_ns, close_books
 from ddlsched.engine.loop.advance import advance
@@ -29,25 +29,25 @@ from ddlsched.engine.policy_forms import DOORS, Kind, PolicyForms
 from ddlsched.engine.recording import KeptSlices, touching
 from ddlsched.engine.records.field_values import NEVER, Contention, Door, Question
 from ddlsched.engine.records.layout import make_records
-from ddlsched.engine.repeated_run import RunParts
 from ddlsched.engine.rescaling import Rescaling
-from ddlsched.engine.routes import Routes, refuse_all_but_rings
+from ddlsched.engine.routes import HopTables, Routes, beyond_plain_rings, refuse_what_nobody_sends
 from ddlsched.engine.run_progress import ProgressTeller
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.server_outages import ServerOutages
+from ddlsched.engine.server_outages import ServerOutages, Standstill
 from ddlsched.engine.settings import RunSettings
-from ddlsched.engine.standstill import Standstill
 from ddlsched.engine.state_transfers import StateTransfers
 from ddlsched.engine.stops_and_moves import StopsAndMoves
 from ddlsched.engine.transfer_decisions import TransferDecisions
 from ddlsched.errors import SimulationError, label
-from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s, s_from_ns
+from ddlsched.units import MAX_NS, NS_PER_S, ns_from_s
 from ddlsched.workload.job import Workload
 
-__all__ = ["Simulation", "run_simulation"]
+__all__ = ["RunParts", "Simulation", "run_simulation"]
 
 _SLICES = 1 << 16
 _MOST_IDLE = 1_000_000
+_MOST_WHOLE = 1_000
+"""So often all servers may be there, nothing run, nobody ask to be woken, and still no job start."""
 ROUNDS_BEFORE_JUMPS = 1 << 17
 """So many instants, some 20 ms of the loop, pass before periods are looked for, as what does it must be compiled."""
 
@@ -90,19 +90,31 @@ def run_simulation(workload: Workload, settings: RunSettings) -> Finished:
             in_python |= {failed.kind}
 
 
+class RunParts(NamedTuple):
+    """What does the work of a run."""
+
+    state: RunState
+    placing: JobPlacement
+    resizing: Rescaling
+    forms: PolicyForms
+    settings: RunSettings
+
+
 class Simulation:
     """A run of a workload under given settings; ``in_python`` are policies that are not to be compiled."""
 
     def __init__(self, workload: Workload, settings: RunSettings, in_python: frozenset[Kind] = frozenset()) -> None:
         self._settings = settings
         cluster, network, disturbances = settings.cluster, settings.network, settings.disturbances
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.options["seed"]).spawn(7)]
+        streams = random_streams(settings.options["seed"])
         self._policies = policies = CheckedPolicies(
-            placement=begun("placement", settings.placement, cluster, streams[0]),
-            order=begun("order", settings.order, cluster, streams[1]),
-            communication=begun("communication", settings.communication, cluster, streams[2]),
-            allocation=begun("allocation", settings.allocation, cluster, streams[5]),
-            path=begun("path", settings.path, cluster, streams[6]),
+            cluster,
+            streams,
+            placement=settings.placement,
+            order=settings.order,
+            communication=settings.communication,
+            allocation=settings.allocation,
+            path=settings.path,
             contention=settings.contention,
             rescale_cost=settings.rescale_cost,
         )
@@ -113,32 +125,33 @@ class Simulation:
         num_slices = _SLICES if settings.window else 0
         moving = policies.order_stops or policies.placement_moves
         arrays = build_state(
-            workload, cluster, network, disturbances, settings.interference, streams[3], num_slices, moving
+            workload, cluster, network, disturbances, settings.interference, streams["jobs"], num_slices, moving
         )
         self._state = state = RunState(workload, cluster, network, arrays)
-        changes = disturbances.capacity_changes(cluster.num_servers, streams[4])
+        changes = disturbances.capacity_changes(cluster.num_servers, streams["capacity"])
         if settings.capacity is not None:
             changes = settings.capacity.changes(cluster.num_servers)
         standstill = Standstill(state, settings.span.until_ns < MAX_NS)
         self._servers = ServerOutages(state, changes, disturbances.checkpoint_iterations, standstill)
         self._routes = Routes(state, policies)
-        self._costs = costs = Costs(state, self._routes, settings.contention, settings.options["load_per_byte_s"])
-        refuse_all_but_rings(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
+        costs = CommunicationCosts(cluster, network, settings.contention, settings.options["load_per_byte_s"])
+        state.refuse_long_service(costs)
+        refuse_what_nobody_sends(workload, settings.contention, self._routes, moving and disturbances.state_mb != 0)
         transfers = StateTransfers(state, costs, disturbances.state_mb)
-        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, costs.beyond_plain_rings)
+        in_loop = self._forms.loop_asks_for_paths(settings.window is not None, beyond_plain_rings(state))
         hops = HopTables(state, self._routes) if in_loop else None
         self._placing = JobPlacement(state, policies, costs, self._routes, disturbances.restart_ns, transfers, hops)
         self._moving = (
             StopsAndMoves(state, policies, self._placing, disturbances.restart_ns, standstill) if moving else None
         )
-        self._resizing = Rescaling(state, policies, costs, self._placing)
-        self._sending = TransferDecisions(state, policies, settings.contention, self._forms.communication_form)
+        self._resizing = Rescaling(state, policies, self._placing)
+        self._sending = TransferDecisions(state, policies, settings.contention)
         self._outside = policies.advance_run
         self._configure(settings.window)
         self._warmup_busy_ns = np.zeros(cluster.num_gpus, np.int64)
         self._recorded_job = _number_of(workload, settings.window)
         self._kept = KeptSlices(short=self._recorded_job is not None)
-        self._idle, self._compiling_s = 0, 0.0
+        self._idle, self._whole, self._compiling_s = 0, 0, 0.0
 
     def _configure(self, window: Window | None) -> None:
         run = self._state.run
@@ -149,7 +162,9 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
-        run.grouping = window is None  # otherwise each GPU's tasks are recorded
+        # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
+        # GPU, as in recorded runs.
+        run.grouping = window is None and not run.order_ranked
         if window is not None:
             run.record = 1
             run.record_from_ns = ns_from_s(window.from_s)
@@ -210,7 +225,7 @@ class Simulation:
     @property
     def parts(self) -> RunParts:
         """What does the run's work, for who does some of it in the driver's stead."""
-        return RunParts(self._state, self._placing, self._resizing, self._costs, self._forms, self._settings)
+        return RunParts(self._state, self._placing, self._resizing, self._forms, self._settings)
 
     def _parts(self) -> Iterator[Part]:
         """Yield what of the event loop the run calls, so that the run's own time is without compilation."""
@@ -253,6 +268,7 @@ class Simulation:
 
     def _finish(self, engine_s: float) -> Finished:
         self._forms.check_unchanged()
+        self._policies.say_what_they_keep()
         state, now_ns = self._state, self._state.now_ns
         take_samples(state.arrays, now_ns)
         if now_ns > state.run.sampled_ns:
@@ -292,9 +308,8 @@ class Simulation:
             rank_rivals(state.arrays)
             return
         count = gather_rivals(state.arrays)
-        rivals = state.arrays.items[:count].tolist()
-        keys = {n: self._policies.key(state.views[n], now_s) for n in rivals}
-        for rank, number in enumerate(self._policies.sort(rivals, keys, state.views, now_s)):
+        rivals = (state.views[number] for number in state.arrays.items[:count].tolist())
+        for rank, number in enumerate(self._policies.in_order(rivals, now_s)):
             state.jobs.rank[number] = rank
         if not self._policies.order_stops:  # such is asked once a round, compiled or not
             self._set_wake("wake_placement_ns", "order")
@@ -330,6 +345,7 @@ class Simulation:
         self._set_wake("wake_communication_ns", "communication")
 
     def _change_capacity(self) -> None:
+        self._count_whole()
         stopped, gone = self._servers.change()
         self._resizing.jobs.lose(stopped, gone)
         self._count_idle("servers left or joined")
@@ -346,13 +362,9 @@ class Simulation:
             state.arrays = state.arrays._replace(slices=make_records("slice", 4 * most))
 
     def _set_wake(self, field: str, kind: str) -> None:
-        now_s = self._state.now_s
-        wake_s = self._policies.wake_s(kind, now_s)
-        if wake_s is None or wake_s <= now_s:
+        run, wake_ns = self._state.run, self._policies.wake_ns(kind, self._state.now_ns)
+        if wake_ns is None:
             return
-        wake_ns = ns_from_s(wake_s)
-        wake_ns += s_from_ns(wake_ns) < wake_s  # never before the time asked for
-        run = self._state.run
         run[field] = min(wake_ns, run[field]) if run[field] >= 0 else wake_ns
         self._count_idle(f"{kind} asked to be woken")
 
@@ -365,6 +377,18 @@ class Simulation:
         self._idle = self._idle + 1 if idle else 0
         if self._idle > _MOST_IDLE:
             raise SimulationError(self._why_stuck() + f" ({what} {_MOST_IDLE} times while the cluster was idle)")
+
+    def _count_whole(self) -> None:
+        """Give up when more of the cluster will never be there than often was, before a server leaves."""
+        now, run = self._state.now, self._state.run
+        idle = now.heap_size.item(0) == 0 and now.next_arrival.item(0) == len(self._state.workload)
+        if not idle or run.wake_placement_ns >= 0 or run.wake_communication_ns >= 0:
+            self._whole = 0
+        elif not self._servers.down:
+            self._whole += 1
+            if self._whole > _MOST_WHOLE:
+                why = f" (all servers were there {_MOST_WHOLE} times while the cluster was idle)"
+                raise SimulationError(self._why_stuck() + why)
 
     def _why_stuck(self) -> str:
         state, run = self._state, self._state.run

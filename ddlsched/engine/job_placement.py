@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.hop_tables import HopTables
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
+from ddlsched.engine.decisions.rounds import start_queued
 from ddlsched.engine.loop.from_python import wake
 from ddlsched.engine.loop.loads import fill_loads
 from ddlsched.engine.loop.placement import place_job, reroute_transfer
@@ -17,7 +16,7 @@ from ddlsched.engine.loop.room import next_fitting
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.records.layout import make_records
-from ddlsched.engine.routes import Routes
+from ddlsched.engine.routes import HopTables, Routes
 from ddlsched.engine.run_state import RunState
 from ddlsched.engine.state_transfers import StateTransfer, StateTransfers
 from ddlsched.policies.views import ClusterView, JobQueue, JobView, TransferView
@@ -37,13 +36,15 @@ class JobPlacement:
         self,
         state: RunState,
         asker: CheckedPolicies,
-        costs: Costs,
+        costs: CommunicationCosts,
         routes: Routes,
         restart_ns: int,
         transfers: StateTransfers,
         hops: HopTables | None = None,
     ) -> None:
-        self._state, self._asker, self._costs, self._restart_ns = state, asker, costs, restart_ns
+        self._state, self._asker, self._restart_ns = state, asker, restart_ns
+        self.costs = costs
+        """What communication costs."""
         self._routes, self._transfers = routes, transfers
         self.hops = hops
         """Where the loop finds the paths that transfers may take, if it chooses among them itself."""
@@ -64,18 +65,15 @@ class JobPlacement:
             state.now_ns,
             state.network,
             self._residents,
-            self._costs.all_reduce_s,
+            self.costs.all_reduce_s,
         )
 
     def place_queue(self) -> None:
         """Ask who of the queue starts, and where."""
-        state, now, view = self._state, self._state.now, self.view()
+        state, now = self._state, self._state.now
         queue = state.arrays.queue[: now.num_queued.item(0)].copy()
-        num_left, some_started = len(queue), False
-        for number, chosen in self._starts(queue, view):
-            self.put(number, chosen, self._restart_ns if state.jobs.restarts.item(number) else 0)
-            some_started = True
-        if some_started:
+        num_left = len(queue)
+        if start_queued(self._asker, JobQueue(queue, state.views), self.view(), self):
             left = queue[state.jobs.state[queue] == _QUEUED]
             num_left = len(left)
             state.arrays.queue[:num_left] = left
@@ -83,20 +81,13 @@ class JobPlacement:
         if now.record.item(0):
             self._note_reservations()
 
-    def _starts(self, queue: np.ndarray, view: ClusterView) -> Iterator[tuple[int, list[int]]]:
-        """Yield who starts; a policy that goes job by job is asked for those, in order, that GPUs have room for."""
-        state = self._state
-        if self._asker.placement_has_rounds:
-            if len(queue):
-                yield from self._asker.place_round(JobQueue(queue, state.views), view)
-            return
-        place = 0
-        while place < len(queue) and (place := next_fitting(state.arrays, queue, place)) >= 0:
-            number = queue.item(place)
-            chosen = self._asker.place(state.views[number], view)
-            if chosen is not None:
-                yield number, chosen
-            place += 1
+    def next_fitting(self, queue: JobQueue, place: int) -> int:
+        """Return the first place in the queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
+        return int(next_fitting(self._state.arrays, queue.numbers, place))
+
+    def put(self, number: int, gpus: list[int]) -> None:
+        """Give a job its GPUs, in placement order; one that was stopped holds them before it starts."""
+        self.put_after(number, gpus, self._restart_ns if self._state.jobs.restarts.item(number) else 0)
 
     def place(self, number: int) -> list[int] | None:
         """Ask where a job runs."""
@@ -109,32 +100,48 @@ class JobPlacement:
         self.reservations += changed
         self._reserved_ns = dict(reserved_ns)
 
-    def put(self, number: int, chosen: list[int], hold_ns: int) -> None:
+    def put_after(self, number: int, chosen: list[int], hold_ns: int) -> None:
         """Give a job its GPUs, in placement order; it starts after ``hold_ns``."""
-        state, costs, view = self._state, self._costs, self._state.views[number]
-        servers = tuple(dict.fromkeys(state.server_of_gpu[gpu] for gpu in chosen))
-        planned = costs.planned(number, chosen, servers)
+        state, costs, dag = self._state, self.costs, self._state.workload[number].dag
+        planned = costs.planned(dag, chosen, self._routes.of_job(number))
         transfers = self._state_transfers(number, chosen)
         crossed = [*chain.from_iterable(transfer.links for transfer in planned)]
         if crossed:
-            reduces_ns = costs.iteration_ns(number, planned)
-            costs.check_service(number, reduces_ns)
+            reduces_ns = costs.iteration_ns(dag, planned)
+            state.check_service(number, reduces_ns)
             state.jobs.communication_ns[number] = reduces_ns
-        self._join(number, chosen, servers, planned, crossed, -1 if transfers else hold_ns)
-        gpus = tuple(chosen)
-        view._placed(gpus, servers)
-        stay = Residency(number, gpus, {}, state.now_ns, hold_ns)
+        self._join(number, chosen, planned, crossed, -1 if transfers else hold_ns)
+        self._note_start(number, chosen, planned, state.now_ns, hold_ns)
+        if transfers:
+            stay = state.stays[-1]
+            stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
+            stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
+            self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
+            self._transfers.send(number, transfers, hold_ns)
+
+    def note_starts(self) -> None:
+        """Make what Python looks at of the jobs that compiled code has started since it was asked last."""
+        state, jobs = self._state, self._state.jobs
+        new = np.flatnonzero((jobs.start_ns >= 0) & (jobs.stay >= len(state.stays)))
+        for number in new[np.argsort(jobs.stay[new])].tolist():
+            first = jobs.first_worker.item(number)
+            gpus = state.arrays.workers.gpu[first : first + jobs.num_gpus.item(number)].tolist()
+            planned = self.costs.planned(state.workload[number].dag, gpus)
+            self._note_start(number, gpus, planned, jobs.start_ns.item(number), 0)
+
+    def _note_start(
+        self, number: int, gpus: list[int], planned: list[PlannedTransfer], from_ns: int, hold_ns: int
+    ) -> None:
+        """Make what Python looks at of a job that has just started: its views, and its stay on its GPUs."""
+        state, view = self._state, self._state.views[number]
+        view._placed(tuple(gpus), self.costs.servers_of(gpus))
+        stay = Residency(number, tuple(gpus), {}, from_ns, hold_ns)
         for t, transfer in enumerate(planned, state.jobs.first_transfer.item(number)):
             state.transfer_views[t] = TransferView(
                 t, view, transfer.links, state.transfers, t, state.now, transfer.shares
             )
             stay.links_of[state.transfers.task.item(t)] = transfer.links
         state.stays.append(stay)
-        if transfers:
-            stay.links_of |= {-1 - place: transfer.links for place, transfer in enumerate(transfers)}
-            stay.state_bytes = sum(transfer.size_bytes for transfer in transfers)
-            self._make_room(sum(len(transfer.links) for transfer in transfers), 0)
-            self._transfers.send(number, transfers, hold_ns)
 
     def _state_transfers(self, number: int, chosen: list[int]) -> list[StateTransfer]:
         """Return what of a job's state goes over the network, if a policy has taken it off its GPUs."""
@@ -145,13 +152,12 @@ class JobPlacement:
         self,
         number: int,
         chosen: list[int],
-        servers: tuple[int, ...],
         planned: list[PlannedTransfer],
         crossed: list[int],
         hold_ns: int,
     ) -> None:
         """Put a job on its GPUs and links; ``crossed`` are the links of all transfers, an entry a crossing."""
-        state, costs = self._state, self._costs
+        state, costs, servers = self._state, self.costs, self.costs.servers_of(chosen)
         job_links = [*dict.fromkeys([*crossed, *self._routes.candidates])]
         gpus = np.array(chosen, np.int64)
         self._make_room_on(gpus)
@@ -168,7 +174,7 @@ class JobPlacement:
             _shares(planned, len(crossed)),
             np.array([transfer.wire_bytes for transfer in planned], np.float64),
             np.array([costs.latency_s(transfer.cable_latency_s) * NS_PER_S for transfer in planned], np.float64),
-            np.array([costs.load_ns(transfer.wire_bytes) if transfer.links else 0 for transfer in planned], np.int64),
+            np.array([costs.load_ns(transfer) for transfer in planned], np.int64),
             hold_ns,
         )
 
@@ -176,7 +182,7 @@ class JobPlacement:
         self, number: int, servers: tuple[int, ...], planned: list[PlannedTransfer], crossed: list[int]
     ) -> int:
         """Return how many links the transfers of a job may come to have in all; have the loop choose if it can."""
-        if self.hops is None or not self._costs.has_plain_rings(number):
+        if self.hops is None or not self.costs.has_plain_rings(self._state.workload[number].dag):
             return len(crossed)
         return len(planned) * self.hops.write(number, servers)
 
@@ -188,10 +194,11 @@ class JobPlacement:
             number = state.transfers.job.item(transfer)
             stay = state.stays[state.jobs.stay.item(number)]
             place = transfer - state.jobs.first_transfer.item(number)
-            planned = self._costs.planned_anew(number, place, stay.gpus, state.views[number].servers)
+            dag = state.workload[number].dag
+            planned = self.costs.planned_one(dag, place, stay.gpus, self._routes.asked(number))
             self._make_room(len(planned.links), 0)
             shares = planned.shares or (1.0,) * len(planned.links)
-            latency_ns = self._costs.latency_s(planned.cable_latency_s) * NS_PER_S
+            latency_ns = self.costs.latency_s(planned.cable_latency_s) * NS_PER_S
             reroute_transfer(
                 state.arrays, transfer, np.array(planned.links, np.int64), np.array(shares, np.float64), latency_ns
             )

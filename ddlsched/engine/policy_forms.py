@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ddlsched.engine.compiled.forms import CompiledMethod, compile_method
+from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.engine.native.support import runs_in_python
 from ddlsched.engine.records.field_values import Communication, Contention, Door
 from ddlsched.engine.records.layout import Records
@@ -20,7 +21,7 @@ from ddlsched.network.rates import contention_form, message_parts
 from ddlsched.policies.compiling.source import CannotCompileError
 from ddlsched.policies.promises import BYTES, CLOCK, FULLEST, PROGRESS, WIDE, promises
 
-__all__ = ["DOORS", "Kind", "PolicyForms", "communication_form"]
+__all__ = ["DOORS", "Kind", "PolicyForms"]
 
 Kind = Literal["order", "communication", "contention", "path"]
 
@@ -30,15 +31,6 @@ DOORS: dict[Door, Kind] = {
     Door.CONTENTION: "contention",
     Door.PATH: "path",
 }
-
-
-def communication_form(policy: Any) -> str | None:
-    """Return which of ``select``, ``transfer_key`` and ``admit`` a policy has: that of the nearest class, or None."""
-    for kind in type(policy).__mro__:
-        for form in ("select", "transfer_key", "admit"):
-            if callable(vars(kind).get(form)):
-                return form
-    return next((form for form in ("select", "transfer_key", "admit") if hasattr(policy, form)), None)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ddlsched.engine.all_reduce_costs import Costs
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
@@ -21,8 +20,8 @@ __all__ = ["Rescaling"]
 class Rescaling:
     """Resizes the elastic jobs of a run; ``rescales`` are job, change and its cost (ns), in order of time."""
 
-    def __init__(self, state: RunState, asker: CheckedPolicies, costs: Costs, placing: JobPlacement) -> None:
-        self._state, self._asker, self._costs, self._placing = state, asker, costs, placing
+    def __init__(self, state: RunState, asker: CheckedPolicies, placing: JobPlacement) -> None:
+        self._state, self._asker, self._placing = state, asker, placing
         self.jobs = ElasticJobs(state.workload, state.jobs)
         self.rescales: list[tuple[int, Rescale, int]] = []
 
@@ -62,7 +61,7 @@ class Rescaling:
             cluster=state.cluster,
             queued=[state.views[number] for number in queued],
             network=state.network,
-            all_reduce=self._costs.all_reduce_s,
+            all_reduce=self._placing.costs.all_reduce_s,
         )
 
     def _carry_out(self, changes: list[Change]) -> None:
@@ -87,7 +86,7 @@ class Rescaling:
         if gpus:
             cost_ns = self._asker.rescale_ns(holding.job, rescale)
             self._fit(holding, len(gpus), change.batch)
-            self._placing.put(number, list(gpus), cost_ns)
+            self._placing.put_after(number, list(gpus), cost_ns)
             state.now.num_elastic_queued[0] -= 1
             holding.started_ns = state.jobs.start_ns.item(number)
         holding.gpus, holding.batch, holding.queued_view = gpus, change.batch, None
@@ -96,20 +95,20 @@ class Rescaling:
 
     def _fit(self, holding: Holding, num_gpus: int, batch: int) -> None:
         """Give the records of a job the size that it has from now on."""
-        jobs, number = self._state.jobs, holding.number
+        state, jobs, number = self._state, self._state.jobs, holding.number
         compute_ns = holding.compute_ns_at(num_gpus, batch)
         attained_ns = jobs.service_ns.item(number) - jobs.remaining_service_ns.item(number)
         left = -(-jobs.samples_left.item(number) // batch)
         remaining_ns = left * compute_ns * num_gpus
-        self._costs.refuse_service(number, attained_ns + remaining_ns)
+        state.refuse_service(number, attained_ns + remaining_ns)
         jobs.iterations[number] += left - jobs.iterations_left.item(number)
         jobs.iterations_left[number] = left
         jobs.num_gpus[number], jobs.batch[number], jobs.compute_ns[number] = num_gpus, batch, compute_ns
         jobs.service_ns[number], jobs.remaining_service_ns[number] = attained_ns + remaining_ns, remaining_ns
         first = jobs.first_task.item(number)
-        self._state.tasks.duration_ns[first] = compute_ns
+        state.tasks.duration_ns[first] = compute_ns
         if jobs.num_tasks.item(number) > 1:
-            self._state.tasks.pending[first + 1] = num_gpus
+            state.tasks.pending[first + 1] = num_gpus
 
     def _drop(self, number: int) -> None:
         """Turn a job away that has no GPUs."""

@@ -5,32 +5,55 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+import numpy as np
+
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.engine.loop.from_python import wake
+from ddlsched.engine.records.layout import make_records
 from ddlsched.engine.run_state import RunState
 from ddlsched.errors import InputError, label
 from ddlsched.network.collectives import Card
 from ddlsched.network.contention import ContentionModel
-from ddlsched.network.topology import Node, Path, Ring, flows_of_ring, ring_along
-from ddlsched.network.traffic import Way
+from ddlsched.network.topology import Node, Path, flows_of_ring
+from ddlsched.network.traffic import Way, collective_for
 from ddlsched.policies.path_views import FlowView, LinkLoads
 from ddlsched.workload.job import Workload
 
-__all__ = ["Routes", "refuse_all_but_rings"]
+__all__ = ["HopTables", "Routes", "beyond_plain_rings", "refuse_what_nobody_sends"]
 
 
-def refuse_all_but_rings(workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool) -> None:
-    """Raise InputError for what a run may send that a contention model which only knows rings cannot rate."""
-    if not getattr(contention, "only_rings", False):
-        return
+def refuse_what_nobody_sends(
+    workload: Workload, contention: ContentionModel, routes: Routes, state_moves: bool
+) -> None:
+    """Raise InputError for collectives that no algorithm has, or that a model which only knows rings cannot rate."""
+    only_rings = getattr(contention, "only_rings", False)
     what = f"contention {label(contention)} knows only all-reduces in rings over the servers of jobs"
-    if routes.chosen:
+    if only_rings and routes.chosen:
         raise InputError(f"{what}, on the topology's own routes; expected a run without a path policy")
-    if state_moves:
+    if only_rings and state_moves:
         raise InputError(f"{what}, and the state of jobs that stop or move goes otherwise; expected state_mb=0")
     for number, job in enumerate(workload):
-        if not job.dag.only_rings_of_all:
+        if only_rings and not job.dag.only_rings_of_all:
             raise InputError(f"{workload.where(number)}: job {job.job_id!r} has other collectives, but {what}")
+        if not job.dag.only_rings_of_all:
+            for kind, algorithm in sorted(job.dag.collectives):
+                _refuse_unknown(f"{workload.where(number)}: job {job.job_id!r}", kind, algorithm)
+
+
+def _refuse_unknown(where: str, kind: str, algorithm: str) -> None:
+    try:
+        collective_for(kind, algorithm)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def beyond_plain_rings(state: RunState) -> str:
+    """Return the transfers that are no rings over a job's servers, as messages name them; nothing if there are none."""
+    if state.network.inside is not None:
+        return "about all transfers, as the inside of servers takes time"
+    if not all(job.dag.only_rings_of_all for job in state.workload):
+        return "about transfers of jobs that do not only all-reduce over all their workers"
+    return ""
 
 
 class Routes:
@@ -44,23 +67,15 @@ class Routes:
         self.chosen_anew = asker.path_chosen_anew is not None
         """Whether each transfer gets its paths when it becomes ready."""
 
-    def ring(self, servers: Sequence[int], way: Way) -> Ring:
-        """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
-        network = self._state.network
-        if len(servers) < 2 or way == network.own_way:
-            return network.ring(servers)
-        ordered = sorted(servers)
-        paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
-        return ring_along(ordered, paths, len(ordered))
-
-    def of_job(self, number: int) -> Way:
+    def of_job(self, number: int) -> Way | None:
         """Return what says which path a job's flow from card to card takes when the job is placed.
 
+        None is the topology's own route.
         Where transfers choose anew, it is the topology's own route, and :meth:`candidates` has the links of all others.
         """
         network = self._state.network
         if not self.chosen_anew:
-            return self.asked(number) if self.chosen else network.own_way
+            return self.asked(number) if self.chosen else None
         candidates = self._candidates = dict[int, None]()
 
         def way(source: Card, target: Card) -> Path:
@@ -122,3 +137,54 @@ class Routes:
             count += not state.transfers.unrouted.item(entries.transfer.item(entry))
             entry = entries.next.item(entry)
         return count
+
+
+class HopTables:
+    """Writes hops and paths into a run's arrays; of two servers the paths are written once."""
+
+    def __init__(self, state: RunState, routes: Routes) -> None:
+        self._state, self._routes = state, routes
+        self._num_hops = self._num_paths = self._num_links = 0
+        self._known: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+
+    def write(self, number: int, servers: Sequence[int]) -> int:
+        """Have the loop choose the paths of a job's transfers, rings over its servers; return the most links of one."""
+        state = self._state
+        hops = flows_of_ring(sorted(servers)) if len(servers) > 1 else []
+        offers = [self._offer(number, source, target) for source, target in hops]
+        first, most_links = self._num_hops, len(hops) + sum(longest for *_, longest in offers)
+        self._num_hops += len(hops)
+        self._make_room("hops", self._num_hops)
+        for place, ((source, target), (first_path, num_paths, route, _)) in enumerate(zip(hops, offers, strict=True)):
+            state.arrays.hops[first + place] = (number, place, source, target, first_path, num_paths, route, -1)
+        job = state.jobs
+        own = slice(job.first_transfer.item(number), job.first_transfer.item(number) + job.num_transfers.item(number))
+        state.transfers.first_hop[own], state.transfers.num_hops[own] = first, len(hops)
+        state.transfers.entry_room[own] = most_links
+        return most_links
+
+    def _offer(self, number: int, source: int, target: int) -> tuple[int, int, int, int]:
+        """Return the first path from a server to another, how many there are, its own route, and the most links."""
+        if (source, target) not in self._known:
+            paths, route = self._routes.offered(number, source, target)
+            first = self._num_paths
+            self._num_paths += len(paths)
+            self._make_room("paths", self._num_paths)
+            for place, path in enumerate(paths, first):
+                begin = self._num_links
+                self._num_links += len(path.links)
+                self._make_room("path_links", self._num_links)
+                self._state.arrays.path_links[begin : self._num_links] = path.links
+                self._state.arrays.paths[place] = (begin, len(path.links), path.latency_s)
+            longest = max(len(path.links) for path in paths)
+            self._known[source, target] = first, len(paths), route, longest
+        return self._known[source, target]
+
+    def _make_room(self, name: str, needed: int) -> None:
+        """Double an array that would be too short."""
+        array = getattr(self._state.arrays, name)
+        if needed > len(array):
+            length = max(needed, 2 * len(array))
+            longer = np.zeros(length, np.int64) if name == "path_links" else make_records(name[:-1], length)
+            longer[: len(array)] = array
+            self._state.arrays = self._state.arrays._replace(**{name: longer})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.outcome import Residency
 from ddlsched.engine.records.layout import Columns, Records, State
+from ddlsched.errors import InputError
 from ddlsched.network.topology import Network
 from ddlsched.policies.views import JobView, TransferView
-from ddlsched.units import s_from_ns
+from ddlsched.units import MAX_NS, NS_PER_S, s_from_ns
 from ddlsched.workload.job import Workload
 
 __all__ = ["RunState"]
@@ -58,6 +60,29 @@ class RunState:
     def now_s(self) -> float:
         """The instant, seconds."""
         return s_from_ns(self.now_ns)
+
+    def refuse_long_service(self, costs: CommunicationCosts) -> None:
+        """Refuse jobs whose service with communication, or load, the clock cannot hold wherever they run."""
+        for number, job in enumerate(self.workload):
+            if job.num_gpus > 1:
+                wire = [costs.wire_bytes(message, job.num_gpus) for message in job.dag.messages]
+                self.check_service(number, sum(costs.alone_ns(w, 0.0) for w in wire))
+                self.check_service(number, sum(map(costs.bytes_load_ns, wire)))
+
+    def check_service(self, number: int, iteration_ns: int) -> None:
+        """Refuse a job whose service with so much communication in each iteration the clock cannot hold."""
+        jobs = self.jobs
+        communication_ns = iteration_ns * jobs.iterations.item(number) * jobs.num_gpus.item(number)
+        self.refuse_service(number, jobs.service_ns.item(number) + communication_ns)
+
+    def refuse_service(self, number: int, service_ns: int) -> None:
+        """Raise InputError for more service than the clock holds."""
+        if service_ns > MAX_NS:
+            raise InputError(
+                f"{self.workload.where(number)}: job {self.workload[number].job_id!r} has more compute and "
+                "communication x GPUs (or load by load_per_byte_s) than the clock holds; expected at most "
+                f"{MAX_NS / NS_PER_S:.4g} s in all"
+            )
 
     def end_stay(self, number: int, why: str = "stopped by a failure") -> None:
         """Note that a job has no GPUs any more."""

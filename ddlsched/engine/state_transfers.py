@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.all_reduce_costs import Costs
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.engine.loop.state_flows import send_state
 from ddlsched.engine.run_state import RunState
 from ddlsched.network.collectives import Card
@@ -29,7 +29,7 @@ class StateTransfer(NamedTuple):
 class StateTransfers:
     """Sends the state of jobs; ``state_mb`` is that of a worker, MB, None for the memory that it takes on its GPU."""
 
-    def __init__(self, state: RunState, costs: Costs, state_mb: float | None) -> None:
+    def __init__(self, state: RunState, costs: CommunicationCosts, state_mb: float | None) -> None:
         self._state, self._costs = state, costs
         self._state_bytes = None if state_mb is None else bytes_from_mb(state_mb)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.rounds import stop_running
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.loop.iterations import go_on
@@ -11,7 +12,7 @@ from ddlsched.engine.loop.state_flows import plan_move, wake_running
 from ddlsched.engine.outcome import Departure
 from ddlsched.engine.records.field_values import JobState
 from ddlsched.engine.run_state import RunState
-from ddlsched.engine.standstill import Standstill
+from ddlsched.engine.server_outages import Standstill
 from ddlsched.errors import InputError
 from ddlsched.policies.views import JobQueue, JobView
 from ddlsched.workload.elastic_job import ElasticJob
@@ -59,18 +60,18 @@ class StopsAndMoves:
 
     def stop(self) -> bool:
         """Ask the order which running jobs stop for those that wait; return whether any does."""
-        state, run = self._state, self._state.run
-        if not self._policies.order_stops or not run.num_queued:
+        state, policies = self._state, self._policies
+        if not policies.order_stops or not state.run.num_queued:
             return False
-        queue = JobQueue(state.arrays.queue[: run.num_queued].copy(), state.views)
-        running = self._running()
-        stopped = self._policies.stops(running, queue, self._placing.view()) if running else []
-        for number in stopped:
-            if number in self._targets:
-                self._release(number)
-            self._leave(number, moved=False)
-            self._standstill.count(number, f"order {self._policies.label('order')}")
-        return bool(stopped)
+        queue = JobQueue(state.arrays.queue[: state.run.num_queued].copy(), state.views)
+        return bool(stop_running(policies, self._running(), queue, self._placing.view(), self))
+
+    def leave(self, number: int) -> None:
+        """Take a job off its GPUs for others that wait."""
+        if number in self._targets:
+            self._release(number)
+        self._leave(number, moved=False)
+        self._standstill.count(number, f"order {self._policies.label('order')}")
 
     def _leave(self, number: int, *, moved: bool) -> None:
         """Take a job off its GPUs; its state stays on its servers."""
@@ -132,4 +133,4 @@ class StopsAndMoves:
             return
         self._leave(number, moved=True)
         state.now.num_queued[0] -= 1  # it has joined the queue last
-        self._placing.put(number, gpus, self._restart_ns)
+        self._placing.put_after(number, gpus, self._restart_ns)

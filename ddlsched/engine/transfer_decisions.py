@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.loop.from_python import (
     change_share,
     gather_transfers,
@@ -30,38 +31,24 @@ class TransferDecisions:
     ----------
     state, policies, contention
         The run, its policies, and its contention model.
-    form
-        Whether the policy has ``admit``, ``transfer_key`` or ``select``.
     """
 
-    def __init__(
-        self, state: RunState, policies: CheckedPolicies, contention: ContentionModel, form: str | None
-    ) -> None:
-        self._state, self._policies, self._contention, self._form = state, policies, contention, form
+    def __init__(self, state: RunState, policies: CheckedPolicies, contention: ContentionModel) -> None:
+        self._state, self._policies, self._contention = state, policies, contention
 
     def choose(self) -> None:
         """Ask which of the ready transfers run."""
-        state = self._state
-        count = gather_transfers(state.arrays)
-        candidates = self._views(state.arrays.items[:count])
-        network = self.network()
-        if self._form == "admit":
-            for transfer in candidates:
-                if self._policies.admit(transfer, network):
-                    start_transfer(state.arrays, transfer.number)
-                    network = self.network()
-        elif candidates:
-            if self._form == "transfer_key":
-                self._switch(candidates, self._policies.select_by_key(candidates, network))
-            else:
-                self._switch(candidates, self._policies.select(candidates, network))
+        arrays = self._state.arrays
+        count = gather_transfers(arrays)
+        choose_transfers(self._policies, self._views(arrays.items[:count]), self)
 
-    def _switch(self, candidates: list[TransferView], selected: set[int]) -> None:
-        for transfer in candidates:
-            if transfer.is_active and transfer.number not in selected:
-                pause_transfer(self._state.arrays, transfer.number)
-            elif transfer.number in selected and not transfer.is_active:
-                start_transfer(self._state.arrays, transfer.number)
+    def start(self, transfer: TransferView) -> None:
+        """Let a transfer send."""
+        start_transfer(self._state.arrays, transfer.number)
+
+    def pause(self, transfer: TransferView) -> None:
+        """Let a transfer wait."""
+        pause_transfer(self._state.arrays, transfer.number)
 
     def rate(self) -> None:
         """Ask how fast transfers go."""

@@ -15,14 +15,17 @@ except ImportError:
     raise InputError("environments need Gymnasium and greenlet; expected pip install 'ddlsched[envs]'") from None
 
 from ddlsched.envs.allocation_env import AllocationEnv
-from ddlsched.envs.allocation_vector_env import AllocationVectorEnv
 from ddlsched.envs.communication_env import CommunicationEnv
-from ddlsched.envs.communication_vector_env import CommunicationVectorEnv
 from ddlsched.envs.order_env import OrderEnv
-from ddlsched.envs.order_vector_env import OrderVectorEnv
 from ddlsched.envs.placement_env import PlacementEnv
-from ddlsched.envs.placement_vector_env import PlacementVectorEnv
 from ddlsched.envs.scheduling_env import SchedulingEnv
+from ddlsched.envs.vector_env import SchedulingVectorEnv
+from ddlsched.envs.vector_envs import (
+    AllocationVectorEnv,
+    CommunicationVectorEnv,
+    OrderVectorEnv,
+    PlacementVectorEnv,
+)
 
 __all__ = [
     "AllocationEnv",
@@ -34,8 +37,13 @@ __all__ = [
     "PlacementEnv",
     "PlacementVectorEnv",
     "SchedulingEnv",
+    "SchedulingVectorEnv",
 ]
 
 for _name in ("Order", "Placement", "Communication", "Allocation"):
     if f"ddlsched/{_name}-v0" not in _gymnasium.registry:
-        _gymnasium.register(id=f"ddlsched/{_name}-v0", entry_point=f"ddlsched.envs:{_name}Env")
+        _gymnasium.register(
+            id=f"ddlsched/{_name}-v0",
+            entry_point=f"ddlsched.envs:{_name}Env",
+            vector_entry_point=f"ddlsched.envs:{_name}VectorEnv",
+        )

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 
-from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
@@ -41,18 +37,8 @@ class AllocationEnv(SchedulingEnv):
 
     doors: ClassVar[frozenset[str]] = frozenset({"allocation"})
 
-    def __init__(
-        self,
-        workload: Workload | str | Path,
-        *,
-        cluster: Cluster | None = None,
-        settings: Mapping[str, Any] | None = None,
-        unit_s: float = 3600.0,
-    ) -> None:
-        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
-        job = spaces.Box(0, 1, (len(JOB_FEATURES),), np.float32)
-        sums = spaces.Box(0, 1, (len(SUMS),), np.float32)
-        self._with_mask({"job": job, "cluster": sums}, self.cluster.num_gpus + 1)
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        return {"job": (len(JOB_FEATURES),), "cluster": (len(SUMS),)}, self.cluster.num_gpus + 1
 
     def _check(self, jobs: Workload) -> None:
         other = next((job.job_id for job in jobs if not isinstance(job, ElasticJob)), None)

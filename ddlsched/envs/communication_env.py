@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.loop.transfer_steps import MET
+from ddlsched.engine.loop.batch.transfers import MET
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.policies.choosing import begun_placement
 from ddlsched.policies.doors import PlacementPolicy
 from ddlsched.policies.queue_features import log_share
@@ -50,18 +48,13 @@ class CommunicationEnv(SchedulingEnv):
     doors: ClassVar[frozenset[str]] = frozenset({"communication", "placement"})
 
     def __init__(
-        self,
-        workload: Workload | str | Path,
-        *,
-        cluster: Cluster | None = None,
-        settings: Mapping[str, Any] | None = None,
-        unit_s: float = 3600.0,
-        placement: PlacementPolicy | str = "lwf",
+        self, workload: Workload | str | Path, *, placement: PlacementPolicy | str = "lwf", **given: Any
     ) -> None:
-        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
         self.placement = placement
-        transfers = spaces.Box(0, 1, (1 + MET, len(_TRANSFER_FEATURES)), np.float32)
-        self._with_mask({"transfers": transfers, "most": spaces.Box(0, 1, (1,), np.float32)}, 2)
+        super().__init__(workload, **given)
+
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        return {"transfers": (1 + MET, len(_TRANSFER_FEATURES)), "most": (1,)}, 2
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a communication policy that asks, and a placement that notes who starts."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.errors import InputError
 from ddlsched.policies.choosing import Choosing, begun_placement
 from ddlsched.policies.doors import PlacementPolicy
@@ -49,21 +46,21 @@ class OrderEnv(SchedulingEnv):
         self,
         workload: Workload | str | Path,
         *,
-        cluster: Cluster | None = None,
-        settings: Mapping[str, Any] | None = None,
-        unit_s: float = 3600.0,
         placement: PlacementPolicy | str = "lwf",
         slots: int = 16,
+        **given: Any,
     ) -> None:
-        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
         if not is_whole(slots, 1):
             raise InputError(f"slots is {slots!r}; expected a whole number from 1")
-        self.slots, self._placement = slots, placement
-        self._with_mask({"queue": spaces.Box(0, 1, (slots, len(JOB_FEATURES)), np.float32)}, slots + 1)
+        self.slots, self.placement = slots, placement
+        super().__init__(workload, **given)
+
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        return {"queue": (self.slots, len(JOB_FEATURES))}, self.slots + 1
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a placement policy that asks who starts."""
-        return {"placement": _AskedOrder(ask, seconds, self._placement, self.slots)}
+        return {"placement": _AskedOrder(ask, seconds, self.placement, self.slots)}
 
 
 @dataclass(frozen=True)

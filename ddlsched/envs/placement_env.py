@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import spaces
 
-from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.scheduling_env import SchedulingEnv
-from ddlsched.envs.stepping import Ask, Decision
+from ddlsched.envs.scheduling_env import Ask, Decision, SchedulingEnv
 from ddlsched.policies.queue_features import JOB_FEATURES, log_shares, queue_features
 from ddlsched.policies.views import ClusterView, GpuId, JobView
 from ddlsched.units import NS_PER_S
-from ddlsched.workload.job import Workload
 
 __all__ = ["SERVER_FEATURES", "PlacementEnv"]
 
@@ -38,19 +33,9 @@ class PlacementEnv(SchedulingEnv):
 
     doors: ClassVar[frozenset[str]] = frozenset({"placement"})
 
-    def __init__(
-        self,
-        workload: Workload | str | Path,
-        *,
-        cluster: Cluster | None = None,
-        settings: Mapping[str, Any] | None = None,
-        unit_s: float = 3600.0,
-    ) -> None:
-        super().__init__(workload, cluster=cluster, settings=settings, unit_s=unit_s)
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
         servers = self.cluster.num_servers
-        job = spaces.Box(0, 1, (len(JOB_FEATURES),), np.float32)
-        each = spaces.Box(0, 1, (servers, len(SERVER_FEATURES)), np.float32)
-        self._with_mask({"job": job, "servers": each}, servers + 1)
+        return {"job": (len(JOB_FEATURES),), "servers": (servers, len(SERVER_FEATURES))}, servers + 1
 
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return a placement policy that asks where."""

@@ -1,19 +1,19 @@
-"""What all environments have in common: a run, its steps, masks, rewards and seeds."""
+"""What all environments have in common: a run that stands still at decisions, its steps, masks, rewards and seeds."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import greenlet
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.envs.job_seconds import JobSeconds
-from ddlsched.envs.stepping import Ask, Decision, Stepped
 from ddlsched.errors import InputError
 from ddlsched.results.result import Result
 from ddlsched.simulation import simulate
@@ -21,12 +21,68 @@ from ddlsched.units import is_whole
 from ddlsched.workload.job import Workload
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["NO_DECISION", "Observation", "SchedulingEnv"]
+__all__ = ["NO_DECISION", "Ask", "Decision", "Observation", "SchedulingEnv", "Stepped"]
 
 Observation = dict[str, Any]
 NO_DECISION = "the run has no decision to take; expected jobs among which something can be chosen"
 _MOST_SEEDS = 1 << 31
 _MOST_DRAWS = 100
+
+
+class Decision(NamedTuple):
+    """What has to be decided now.
+
+    Attributes
+    ----------
+    now_s
+        Simulated time, seconds.
+    observation
+        Of the environment's observation space, without the mask.
+    mask
+        Which actions are allowed, at least one of them.
+    """
+
+    now_s: float
+    observation: dict[str, Any]
+    mask: Any
+
+
+Ask = Callable[[Decision], int]
+"""What a policy calls to have something decided: from the decision to the action."""
+
+Asked = TypeVar("Asked")
+"""What a simulation stands still with."""
+
+
+class Stepped(Generic[Asked]):
+    """A simulation in a greenlet of its own, so that a policy deep in the engine can wait for an answer.
+
+    Parameters
+    ----------
+    run
+        Simulates, with policies that call what they are given for each decision.
+    """
+
+    def __init__(self, run: Callable[[Callable[[Asked], int]], Result]) -> None:
+        self._outside = greenlet.getcurrent()
+        self._inside = greenlet.greenlet(lambda: run(self._outside.switch))
+
+    def advance(self, action: int | None = None) -> Asked | Result:
+        """Go on to the next decision, or to the end; ``action`` is the answer to the last one, None at the start.
+
+        Raises
+        ------
+        DdlschedError
+            As :func:`ddlsched.simulate`.
+        """
+        self._outside = greenlet.getcurrent()
+        found: Asked | Result = self._inside.switch() if action is None else self._inside.switch(action)
+        return found
+
+    def close(self) -> None:
+        """End a simulation that stands still; what it has done is lost."""
+        if self._inside and not self._inside.dead:
+            self._inside.throw(greenlet.GreenletExit)
 
 
 class SchedulingEnv(gymnasium.Env[Observation, Any]):
@@ -77,6 +133,11 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
         self._before_s = 0.0
         self._stepped: Stepped[Decision] | None = None
         self._decision: Decision | None = None
+        observed, num_actions = self._spaces()
+        self.action_space = spaces.Discrete(num_actions)
+        mask = spaces.Box(0, 1, (num_actions,), np.int8)
+        boxes = {name: spaces.Box(0, 1, shape, np.float32) for name, shape in observed.items()}
+        self.observation_space = spaces.Dict({**boxes, "action_mask": mask})
 
     action_space: spaces.Discrete
     doors: ClassVar[frozenset[str]]
@@ -86,14 +147,12 @@ class SchedulingEnv(gymnasium.Env[Observation, Any]):
     def policies(self, ask: Ask, seconds: JobSeconds) -> dict[str, Any]:
         """Return the policies of a run that take their decisions from ``ask``, by argument of ``simulate``."""
 
+    @abstractmethod
+    def _spaces(self) -> tuple[dict[str, tuple[int, ...]], int]:
+        """Return the shapes of what is observed, beside the mask, and how many actions there are."""
+
     def _check(self, jobs: Workload) -> None:
         """Raise InputError about jobs that the environment has no decisions for; by default none."""
-
-    def _with_mask(self, observed: dict[str, spaces.Space[Any]], num_actions: int) -> None:
-        """Set the spaces."""
-        self.action_space = spaces.Discrete(num_actions)
-        mask = spaces.Box(0, 1, (num_actions,), np.int8)
-        self.observation_space = spaces.Dict({**observed, "action_mask": mask})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

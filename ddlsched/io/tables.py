@@ -10,6 +10,7 @@ import codecs
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -111,14 +112,15 @@ def check_columns(path: Path, header: Sequence[str], required: Sequence[str], op
     known = (*required, *optional)
     for name in required:
         if name not in header:
-            unknown = [repr(found) for found in header if found not in known]
-            instead = f" (there is {', '.join(unknown)})" if unknown else ""
+            unknown = ", ".join(repr(found) for found in header[:_SHOWN] if found not in known)
+            instead = f" (there is {_cut(unknown)})" if unknown else ""
             raise InputError(f"{path}: column {name!r} is missing{instead}; expected the columns {', '.join(required)}")
+    counts = Counter(header)
     for name in header:
         if name not in known:
-            raise InputError(f"{path}: unknown column {name!r}.{did_you_mean(name, known)}")
-        if header.count(name) > 1:
-            raise InputError(f"{path}: column {name!r} occurs {header.count(name)} times; expected once")
+            raise InputError(f"{path}: unknown column {abbreviated(name)}.{did_you_mean(name[:_SHOWN], known)}")
+        if counts[name] > 1:
+            raise InputError(f"{path}: column {name!r} occurs {counts[name]} times; expected once")
 
 
 def located(where: str, make: Callable[[], Made]) -> Made:
@@ -170,7 +172,10 @@ def cell_whole(where: str, column: str, value: Any, at_most: int = MAX_NS, at_le
 
 def abbreviated(value: Any) -> str:
     """Return how a value is shown in a message."""
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 

@@ -254,12 +254,24 @@ class Linear:
 
 
 def ten_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
-    """Return the linear model with the constants measured on 10 Gbit/s Ethernet, whatever the topology's card."""
+    """Return the linear model with the constants measured on 10 Gbit/s Ethernet, whatever the topology's card.
+
+    Parameters
+    ----------
+    latency_s
+        Of each transfer, before its first byte, seconds.
+    """
     return Linear(latency_s=latency_s, **TEN_GBE)
 
 
 def gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
-    """Return the linear model with the constants measured on 1 Gbit/s Ethernet, whatever the topology's card."""
+    """Return the linear model with the constants measured on 1 Gbit/s Ethernet, whatever the topology's card.
+
+    Parameters
+    ----------
+    latency_s
+        Of each transfer, before its first byte, seconds.
+    """
     return Linear(latency_s=latency_s, **ONE_GBE)
 
 
@@ -268,6 +280,11 @@ def measured_gigabit_ethernet(*, latency_s: float = 0.0) -> Linear:
 
     They are 4 % off on average on the half of the latencies that was not fitted, those of :func:`gigabit_ethernet`,
     which the authors' simulator has, 15 %. A penalty does not improve the fit.
+
+    Parameters
+    ----------
+    latency_s
+        Of each transfer, before its first byte, seconds.
     """
     return Linear(latency_s=latency_s, **ONE_GBE_MEASURED)
 

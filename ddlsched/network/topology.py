@@ -7,8 +7,7 @@ Each edge is a full-duplex cable with attributes ``bandwidth_bytes_per_s`` (in e
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf
@@ -323,25 +322,6 @@ class Network:
             path = guarded(what, lambda: self.route(self.node(source), self.node(target)))
             self._own_ways[source, target] = path
         return self._own_ways[source, target]
-
-    def carry(
-        self, hops: Mapping[tuple[Card, Card], float], way: Callable[[Card, Card], Path]
-    ) -> tuple[dict[int, float], float]:
-        """Return the bytes on each link of what goes from card to card, and the latency of the slowest hop, seconds.
-
-        Of what a card sends and what it gets, the more counts on it. ``way`` says which path each hop takes.
-        """
-        out: dict[int, float] = defaultdict(float)
-        into: dict[int, float] = defaultdict(float)
-        slowest_hop_s = 0.0
-        for (source, target), sent_bytes in hops.items():
-            path = way(source, target)
-            slowest_hop_s = max(slowest_hop_s, path.latency_s)
-            out[source[0] * self.cards + source[1]] += sent_bytes
-            into[target[0] * self.cards + target[1]] += sent_bytes
-            for link in path.links:
-                out[link] += sent_bytes
-        return {link: max(out[link], into[link]) for link in sorted({*out, *into})}, slowest_hop_s
 
 
 def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from operator import add
+from typing import Any, TypeAlias
 
-from ddlsched.network.collectives import Card, Rank, ring_share, sent_by
+from ddlsched.errors import InputError, PluginError, guarded
+from ddlsched.network.collectives import ROUNDS, Card, Collective, Message, Phase, Rank
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
+from ddlsched.plugins.names import resolve
 
-__all__ = ["Traffic", "Way", "traffic_of"]
+__all__ = ["Traffic", "Way", "collective_for", "phases_of", "traffic_of"]
 
 Way: TypeAlias = Callable[[Card, Card], Path]
 """Says which path goes from one card to another."""
+
+_OWN_PARTS = ("all-to-all", "send")
+"""Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
+
+_AtLink: TypeAlias = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,52 @@ class Traffic:
     wire_bytes: float
     shares: tuple[float, ...]
     latency_s: float
+
+
+def collective_for(kind: str, algorithm: Any) -> Any:
+    """Return the algorithm that a text names, or the one given, for a kind of collective.
+
+    Raises
+    ------
+    UnknownNameError
+        No such name or parameter.
+    InputError
+        The algorithm has no such kind.
+    """
+    found = _named(algorithm)
+    if kind not in found.kinds:
+        known = ", ".join(found.kinds)
+        raise InputError(f"collective {algorithm}: has no {kind}; expected a task of one of its kinds ({known})")
+    return found
+
+
+@lru_cache
+def _named(algorithm: Any) -> Any:
+    return resolve("collective", algorithm)
+
+
+def phases_of(
+    kind: str, algorithm: str | Collective, ranks: Sequence[Rank], message: Message, has_inside: bool
+) -> list[Phase]:
+    """Return what a collective sends, checked; nothing for a rank alone.
+
+    Without an inside the exchange between ranks of a server is free: they count as one, but where each has its own.
+    """
+    members = list(ranks) if has_inside or kind in _OWN_PARTS else list({rank.server: rank for rank in ranks}.values())
+    if len(members) < 2:
+        return []
+    found = collective_for(kind, algorithm)
+    name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
+    phases = guarded(name, lambda: [Phase(list(flows), *rest) for flows, *rest in found.phases(kind, members, message)])
+    known = set(members)
+    for phase in phases:
+        if not isinstance(phase.steps, int) or phase.steps < 0:
+            raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")
+        for source, target, sent_bytes in phase.flows:
+            if source == target or not known.issuperset((source, target)) or not 0 <= sent_bytes < float("inf"):
+                flow = f"{sent_bytes!r} bytes from {source} to {target}"
+                raise PluginError(f"{name} answered {flow}; expected finite bytes from one of the ranks to another")
+    return phases
 
 
 def traffic_of(
@@ -62,35 +118,81 @@ def traffic_of(
     way
         Which path goes from one card to another: ``network.own_way`` is the topology's own route.
     """
-    share = ring_share(kind)
-    if network.inside is None and share is not None:
-        servers = sorted({rank.server for rank in ranks})
-        if len(servers) < 2:
-            return Traffic((), all_reduce_bytes(message_bytes, 1), (), 0.0)
-        paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(servers)]
-        ring = ring_along(servers, paths, len(servers))
-        sent_bytes = share * all_reduce_bytes(message_bytes, len(servers))
-        return Traffic(ring.links, sent_bytes, (1.0,) * len(ring.links), ring.latency_s * share)
-    # Of nothing the shares are those of a byte.
-    counted = message_bytes or 1.0
-    sent = sent_by(
-        kind,
-        algorithm,
-        ranks,
-        counted,
-        lambda members: all_reduce_bytes(counted, members),
-        has_inside=network.inside is not None,
-    )
-    on_link, slowest_hop_s = network.carry(sent.hops, way)
-    cards = [on_link[link] for link in on_link if network.is_card(link)]
-    ports = {network.port(server, place): sent_bytes for (server, place), sent_bytes in sent.ports.items()}
-    scaled = [sent_bytes / network.links[link].relative_bandwidth for link, sent_bytes in ports.items()]
-    wire_bytes = max([*cards, *scaled], default=0.0)
-    bytes_on = dict(sorted((on_link | ports).items()))
-    inner_s = 0.0 if network.inside is None else network.inside.latency_s
-    return Traffic(
-        tuple(bytes_on),
-        wire_bytes if message_bytes else 0.0,
-        tuple(link_bytes / wire_bytes for link_bytes in bytes_on.values()),
-        sent.outer_steps * slowest_hop_s + sent.inner_steps * inner_s,
-    )
+
+    def phases(counted: float) -> list[Phase]:
+        message = Message(counted, lambda members: all_reduce_bytes(counted, members))
+        return phases_of(kind, algorithm, ranks, message, network.inside is not None)
+
+    found = [phase for phase in phases(message_bytes) if phase.flows or phase.steps]
+    if network.inside is None and kind in ROUNDS and _is_ring(found):
+        return _of_ring(found[0], way)
+    out, into = defaultdict[int, float](float), defaultdict[int, float](float)
+    latency_s = 0.0
+    for phase in found if message_bytes else phases(1.0):  # of nothing the shares are those of a byte
+        latency_s += _add(phase, network, way, out, into)
+    bytes_on = {link: max(out[link], into[link]) for link in sorted({*out, *into})}
+    return _shared(network, bytes_on, bool(message_bytes), latency_s)
+
+
+def _shared(network: Network, bytes_on: dict[int, float], has_bytes: bool, latency_s: float) -> Traffic:
+    ports = network.ports
+    wire_bytes = 0.0
+    for link, link_bytes in bytes_on.items():
+        if network.is_card(link):
+            wire_bytes = max(wire_bytes, link_bytes)
+        elif ports.start <= link < ports.stop:
+            wire_bytes = max(wire_bytes, link_bytes / network.links[link].relative_bandwidth)
+    shares = tuple(link_bytes / wire_bytes for link_bytes in bytes_on.values())
+    return Traffic(tuple(bytes_on), wire_bytes if has_bytes else 0.0, shares, latency_s)
+
+
+def _is_ring(phases: Sequence[Phase]) -> bool:
+    """Return whether all is one ring over servers in ascending order, each of which sends as much."""
+    if len(phases) != 1 or not phases[0].flows:
+        return False
+    servers = [source.server for source, _, _ in phases[0].flows]
+    order = [(source.server, target.server) for source, target, _ in phases[0].flows]
+    return order == flows_of_ring(sorted(set(servers))) and len({sent for *_, sent in phases[0].flows}) == 1
+
+
+def _of_ring(phase: Phase, way: Way) -> Traffic:
+    """Return the traffic of a ring as all-reduces over whole jobs have it: an entry a crossing, all alike."""
+    paths = [way((source.server, source.card), (target.server, target.card)) for source, target, _ in phase.flows]
+    links = ring_along([source.server for source, _, _ in phase.flows], paths, len(paths)).links
+    latency_s = phase.steps * max(path.latency_s for path in paths)
+    return Traffic(links, phase.flows[0][2], (1.0,) * len(links), latency_s)
+
+
+def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: dict[int, float]) -> float:
+    """Add the bytes of a phase, out of each link and into each card and port; return the latency of its steps, seconds.
+
+    Of what a card or a port sends and what it gets, the more counts on it.
+    """
+    both = max if phase.merged else add
+    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtLink](), Counter[_AtLink]()
+    for source, target, amount in phase.flows:  # counted first: a multiple of what many get alike is rounded once
+        if source.server != target.server:
+            crossing[source, (target.server, target.card), amount] += 1
+        elif network.inside is not None:
+            from_ports[network.port(source.server, source.place), amount] += 1
+            to_ports[network.port(target.server, target.place), amount] += 1
+    hops = defaultdict[tuple[Card, Card], float](float)
+    sent, received = defaultdict[int, float](float), defaultdict[int, float](float)
+    for (source, end, amount), count in crossing.items():
+        start = source.server, source.card
+        hops[start, end] = both(hops[start, end], amount if phase.merged else count * amount)
+    for ports, totals in ((from_ports, sent), (to_ports, received)):
+        for (port, amount), count in ports.items():
+            totals[port] = both(totals[port], amount if phase.merged else count * amount)
+    slowest_s = 0.0 if hops or network.inside is None else network.inside.latency_s
+    for (start, end), hop_bytes in hops.items():
+        path = way(start, end)
+        slowest_s = max(slowest_s, path.latency_s)
+        for link in (start[0] * network.cards + start[1], *path.links):
+            sent[link] = both(sent[link], hop_bytes)
+        card = end[0] * network.cards + end[1]
+        received[card] = both(received[card], hop_bytes)
+    for whole, own in ((out, sent), (into, received)):
+        for link, link_bytes in own.items():
+            whole[link] += link_bytes
+    return phase.steps * slowest_s

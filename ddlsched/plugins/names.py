@@ -7,8 +7,8 @@
 ===========================================  ====================================================
 
 Names are entry points of the groups ``ddlsched.placement``, ``ddlsched.order``, ``ddlsched.communication``,
-``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.contention``, ``ddlsched.interference``, ``ddlsched.topology``,
-``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
+``ddlsched.allocation``, ``ddlsched.path``, ``ddlsched.collective``, ``ddlsched.contention``, ``ddlsched.interference``,
+``ddlsched.topology``, ``ddlsched.workload`` and ``ddlsched.bundle``; listing them imports nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "Maker", "made_by", "maker", "names", "resolve", "resolve_bundle"]
 
 Kind: TypeAlias = Literal[
     "placement",
@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "communication",
     "allocation",
     "path",
+    "collective",
     "contention",
     "interference",
     "topology",
@@ -133,6 +134,18 @@ def maker(kind: Kind, given: str, supplied: Collection[str] = ()) -> Maker:
     return Maker(kind, label, function, _parse_parameters(f"{kind} {label}", known, text, label), frozenset(taken))
 
 
+def made_by(kind: Kind, name: str) -> tuple[Callable[..., Any], dict[str, inspect.Parameter]]:
+    """Return the class or function of a registered name, or of one in a file, and its parameters.
+
+    Raises
+    ------
+    UnknownNameError, InputError, PluginError
+        As :func:`resolve`.
+    """
+    function, label, _ = _find(kind, name)
+    return function, _parameters(f"{kind} {label}", function)
+
+
 def _elsewhere(kind: Kind, name: str) -> str:
     """Return under which other flags a name is known: somebody who writes ``--scheduler tiresias`` means an order."""
     others = [other for other in KINDS if other not in (kind, "workload") and name in _registered(other)]
@@ -164,6 +177,7 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
     "communication": ("admit or transfer_key or select",),
     "allocation": ("allocate",),
     "path": ("path",),
+    "collective": ("kinds", "phases"),
     "contention": (
         "alone_per_byte_s",
         "penalty_per_byte_s",

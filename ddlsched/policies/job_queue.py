@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -23,7 +23,7 @@ class JobQueue(Sequence[JobView]):
         The view of each job, by number.
     """
 
-    def __init__(self, numbers: np.ndarray, views: Sequence[JobView]) -> None:
+    def __init__(self, numbers: np.ndarray, views: Sequence[JobView] | Mapping[int, JobView]) -> None:
         self.numbers = numbers
         """The jobs' numbers, in the queue's order, for policies that reckon with arrays."""
         self._views = views

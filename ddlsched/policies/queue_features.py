@@ -10,9 +10,8 @@ import numpy as np
 
 from ddlsched.policies.cluster_view import ClusterView
 from ddlsched.policies.job_view import JobsTogether, JobView
-from ddlsched.units import NS_PER_S
 
-__all__ = ["JOB_FEATURES", "LARGEST_LOG", "log_share", "log_shares", "queue_features"]
+__all__ = ["JOB_FEATURES", "job_features", "log_share", "log_shares", "queue_features"]
 
 JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message", "waited", "present")
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
@@ -59,11 +58,29 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
-        rows = features[: len(jobs)].T
-        rows[0], rows[1] = num_gpus / cluster.num_gpus, eligible / cluster.num_gpus
-        rows[2] = most_on_a_server >= num_gpus
-        rows[3] = log_shares(together.remaining_service_ns.astype(np.float64) / num_gpus / NS_PER_S)
-        rows[4] = log_shares(together.message_bytes / 1e6)
-        rows[5] = log_shares((cluster.now_ns - together.arrival_ns.astype(np.float64)) / NS_PER_S)
-        rows[6] = 1.0
+        features[: len(jobs)].T[:] = job_features(  # type: ignore[no-untyped-call]
+            (num_gpus, eligible, most_on_a_server, cluster.num_gpus),
+            together.remaining_service_ns.astype(np.float64),
+            together.message_bytes,
+            cluster.now_ns - together.arrival_ns.astype(np.float64),
+            log_shares,
+        )
     return features, has_room
+
+
+def job_features(gpus, service_ns, message_bytes, waited_ns, shares):  # type: ignore[no-untyped-def]
+    """Return :data:`JOB_FEATURES` of jobs: of arrays here, and of numbers where it is compiled.
+
+    Parameters
+    ----------
+    gpus
+        Those that a job needs, those eligible for it, the most of these on a server, and the cluster's.
+    service_ns, message_bytes, waited_ns
+        Of each job: compute left x GPUs, bytes of an iteration, and time since its arrival.
+    shares
+        :func:`log_shares`, or its compiled form.
+    """
+    needed, eligible, most, num_gpus = gpus
+    one_server = (most >= needed) * 1.0
+    time_left, message = shares(service_ns / needed / 1e9), shares(message_bytes / 1e6)
+    return needed / num_gpus, eligible / num_gpus, one_server, time_left, message, shares(waited_ns / 1e9), 1.0

@@ -11,8 +11,11 @@ import numpy as np
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.interference import MAX_PENALTY_SHARE, InterferenceModel
-from ddlsched.engine.allocation_checks import what_is_wrong_with
-from ddlsched.engine.placement_checks import what_is_wrong_with_move, what_is_wrong_with_stops
+from ddlsched.engine.decisions.checks import (
+    what_is_wrong_with_allocations,
+    what_is_wrong_with_move,
+    what_is_wrong_with_stops,
+)
 from ddlsched.policies.promises import promises
 from ddlsched.policies.views import ClusterView, JobView
 from ddlsched.simulation import simulate
@@ -26,6 +29,7 @@ from ddlsched.testing.conformance_runs import (
     assert_stops_and_moves_alike,
     begun,
     finishes_of,
+    run_example,
 )
 from ddlsched.testing.examples import (
     example_elastic_workload,
@@ -147,6 +151,12 @@ class OrderingConformance:
         assert_runs_alike("order", self.make())
         assert_promises_change_nothing("order", self.make())
 
+    def test_recording_changes_nothing(self) -> None:
+        """A run that is recorded asks the order about the same jobs in the same sequence as one that is not."""
+        for seed in SEEDS:
+            finishes = finishes_of(run_example(seed, order=self.make()))
+            assert finishes == finishes_of(run_example(seed, order=self.make(), timeline=True)), "recording changed it"
+
     def test_stops_are_jobs_that_run(self) -> None:
         """Of an order that has ``stops``: some of the running jobs that it was given, each once."""
         rng = np.random.default_rng(13)
@@ -214,7 +224,7 @@ class AllocationConformance:
             ]
             capacity = capacity_view(held=[gpu for gpus in held.values() for gpu in gpus])
             answer = begun(self.make()).allocate(jobs, capacity, 0.0)
-            assert what_is_wrong_with(answer, jobs, capacity) is None
+            assert what_is_wrong_with_allocations(answer, jobs, capacity) is None
 
     def test_every_job_ends_though_servers_come_and_go(self) -> None:
         """Every job finishes or is dropped, and the same seed gives the same run, to the bit."""

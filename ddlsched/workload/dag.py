@@ -105,6 +105,11 @@ class IterationDag:
         return tuple(task.message_bytes for task in self.tasks if isinstance(task, CollectiveTask))
 
     @cached_property
+    def collectives(self) -> frozenset[tuple[str, str]]:
+        """Kind and algorithm of each collective."""
+        return frozenset((task.kind, task.algorithm) for task in self.tasks if isinstance(task, CollectiveTask))
+
+    @cached_property
     def only_rings_of_all(self) -> bool:
         """Whether all collectives are all-reduces over all workers, in rings."""
         return all(isinstance(task, AllReduceTask | ComputeTask) for task in self.tasks)
@@ -209,12 +214,15 @@ class DataParallelIteration:
         Gradient bytes a worker contributes each iteration.
     buckets
         Parts into which backward and message are split.
+    algorithm
+        Name of the collective algorithm of its all-reduces (``ddlsched list collective``).
     """
 
     forward_s: float
     backward_s: float
     message_bytes: float
     buckets: int = 1
+    algorithm: str = "ring"
 
     @lru_cache(maxsize=4096)  # noqa: B019 - equal iterations of a trace's jobs share one graph
     def dag(self) -> IterationDag:
@@ -228,6 +236,11 @@ class DataParallelIteration:
             backward = ComputeTask(name=f"backward{suffix}", duration_ns=part_ns + rest_ns * last, after=(before,))
             before = backward.name
             message_bytes = self.message_bytes / self.buckets
-            reduce = AllReduceTask(name=f"all-reduce{suffix}", message_bytes=message_bytes, after=(before,))
-            tasks += [backward, reduce]
+            tasks += [backward, self._all_reduce(f"all-reduce{suffix}", message_bytes, before)]
         return IterationDag(tuple(tasks))
+
+    def _all_reduce(self, name: str, message_bytes: float, before: str) -> CollectiveTask:
+        if self.algorithm == "ring":
+            return AllReduceTask(name=name, message_bytes=message_bytes, after=(before,))
+        kind, algorithm = "all-reduce", self.algorithm
+        return CollectiveTask(name=name, kind=kind, message_bytes=message_bytes, algorithm=algorithm, after=(before,))

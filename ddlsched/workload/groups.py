@@ -11,7 +11,7 @@ from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 from ddlsched.workload.tasks import CollectiveTask, Task
 
-__all__ = ["Groups", "Part", "checked_groups", "is_grouped", "parts_of", "refuse_strangers", "workers_of"]
+__all__ = ["Groups", "TaskPart", "checked_groups", "is_grouped", "parts_of", "refuse_strangers", "workers_of"]
 
 Groups: TypeAlias = Mapping[str, tuple[tuple[int, ...], ...]]
 """For each group's name its tuples of workers."""
@@ -87,7 +87,7 @@ def _refuse_crowds(task: CollectiveTask, groups: Groups) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskPart:
     """What the simulator handles as one: a compute task, or a collective in one tuple.
 
     ``task`` is its number in the DAG, ``place`` the tuple's in its group; ``workers`` take part, ascending for a
@@ -99,15 +99,15 @@ class Part:
     workers: tuple[int, ...]
 
 
-def parts_of(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> list[Part]:
+def parts_of(tasks: Sequence[Task], groups: Groups, num_gpus: int) -> list[TaskPart]:
     """Return the parts of an iteration on so many workers, in the order of tasks and of tuples."""
-    parts: list[Part] = []
+    parts: list[TaskPart] = []
     for number, task in enumerate(tasks):
         tuples = (tuple(range(num_gpus)),) if task.group is None else groups[task.group]
         if isinstance(task, CollectiveTask):
-            parts += [Part(number, place, members) for place, members in enumerate(tuples)]
+            parts += [TaskPart(number, place, members) for place, members in enumerate(tuples)]
         else:
-            parts.append(Part(number, 0, tuple(sorted(workers_of([tuples])))))
+            parts.append(TaskPart(number, 0, tuple(sorted(workers_of([tuples])))))
     return parts
 
 

@@ -1,8 +1,8 @@
 """Workload files: CSV and Parquet for data-parallel jobs, JSON for jobs of any iteration DAG and for elastic ones.
 
 Columns: ``job_id, arrival_s, gpus, iterations, forward_s, backward_s, message_bytes, gpu_memory_mb`` and
-optionally ``model``, ``user``, ``buckets``, ``time_limit_s``. Files are parsed, never executed, and every fault is
-reported with its file, row, column, value and what was expected.
+optionally ``model``, ``user``, ``buckets``, ``algorithm`` (of all-reduces), ``time_limit_s``. Files are parsed, never
+executed, and every fault is reported with its file, row, column, value and what was expected.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ddlsched.io.tables import (
     read_text,
     readable,
 )
+from ddlsched.network.traffic import collective_for
 from ddlsched.workload import elastic_job_files
 from ddlsched.workload.dag import DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["read_workload", "refuse_suffix", "workload_table", "write_workload"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "iterations", "forward_s", "backward_s", "message_bytes", "gpu_memory_mb")
-OPTIONAL = ("model", "user", "buckets", "time_limit_s")
+OPTIONAL = ("model", "user", "buckets", "algorithm", "time_limit_s")
 _SUFFIXES = (".csv", ".parquet", ".json")
 _JSON_FIELDS = ("job_id", "arrival_s", "gpus", "iterations", "gpu_memory_mb")
 
@@ -103,8 +104,9 @@ def _job_of_row(where: str, row: Mapping[str, Any]) -> Job:
         backward_s=cell_time_s(where, "backward_s", row["backward_s"]),
         message_bytes=cell_number(where, "message_bytes", row["message_bytes"]),
         buckets=1 if buckets in (None, "") else cell_whole(where, "buckets", buckets, at_most=10_000),
+        algorithm=cell_text(where, "algorithm", row.get("algorithm")) or "ring",
     )
-    return located(where, lambda: Job(**fields))
+    return located(where, lambda: _with_known_collectives(Job(**fields)))
 
 
 def _common_fields(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +179,14 @@ def _dag_job(where: str, row: dict[str, Any]) -> Job:
     groups = located(f"{where}, field groups", lambda: checked_groups(row.get("groups", {})))
     dag = located(f"{where}, field tasks", lambda: IterationDag.from_dicts(tasks, groups))
     fields = _common_fields(where, row) | {"iteration": dag}
-    return located(where, lambda: Job(**fields))
+    return located(where, lambda: _with_known_collectives(Job(**fields)))
+
+
+def _with_known_collectives(job: Job) -> Job:
+    """Return a job; raise InputError for an algorithm that nobody has registered, or that has no such kind."""
+    for kind, algorithm in job.dag.collectives:
+        collective_for(kind, algorithm)
+    return job
 
 
 def write_workload(workload: Workload, path: str | Path) -> None:
@@ -221,8 +230,7 @@ def workload_table(workload: Workload) -> pd.DataFrame:
             raise InputError(f"job {job.job_id!r} has a general DAG, which a table cannot hold; write it as .json")
     frame = pd.DataFrame([_row_of_job(job) for job in workload])
     unused = [name for name in ("model", "user", "time_limit_s") if frame[name].isna().all()]
-    if (frame["buckets"] == 1).all():
-        unused.append("buckets")
+    unused += [name for name, usual in (("buckets", 1), ("algorithm", "ring")) if (frame[name] == usual).all()]
     return frame.drop(columns=unused)
 
 
@@ -235,7 +243,7 @@ def _row_of_job(job: Job) -> dict[str, Any]:
         row["message_bytes"] = iteration.message_bytes
     row |= {"gpu_memory_mb": job.gpu_memory_mb, "model": job.model, "user": job.user}
     if isinstance(job.iteration, DataParallelIteration):
-        row["buckets"] = job.iteration.buckets
+        row |= {"buckets": job.iteration.buckets, "algorithm": job.iteration.algorithm}
     else:
         row["tasks"] = job.iteration.to_dicts()
         row["groups"] = job.iteration.groups or None

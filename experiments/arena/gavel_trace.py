@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from grounds import DATA
 
 import ddlsched
 from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.scaling_curves import LinearCurve
+from experiments.commands import PUBLIC_DATA
 
 GPUS = {"v100": 12, "p100": 12, "k80": 24}
 REFERENCE = "v100"
@@ -101,7 +101,7 @@ def compared(data: Path) -> pd.DataFrame:
 def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA / "traces" / "gavel-osdi20", metavar="DIR")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "gavel-osdi20", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/gavel_trace.csv"), metavar="FILE")
     given = parser.parse_args()
     table = compared(given.data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,14 +17,8 @@ from ddlsched.workload.generators.streams import gpu_seconds, stream
 from ddlsched.workload.scaling_curves import LinearCurve
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload
+from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
-sys.path.append(str(Path(__file__).parents[1]))
-from public_traces import MOST_ITERATIONS, PUBLIC_TRACES
-
-DATA = next(
-    (path for parent in Path(__file__).parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data")
-)
-"""Where public traces are, unless another folder is given."""
 TRACES = {name.lower(): PUBLIC_TRACES[name] for name in ("Philly", "Alibaba")}
 TRACED_JOBS = 2000
 LOAD = 0.9
@@ -123,6 +116,8 @@ def imported(trace: str, data: Path, folder: Path) -> Path:
     kind, file, day, scale = TRACES[trace]
     path = folder / f"{trace}.parquet"
     if not path.exists():
+        if not (data / file).exists():
+            raise InputError(f"{data / file}: no such file; docs/traces.md says where to get it, --data where it is")
         folder.mkdir(parents=True, exist_ok=True)
         selection = Selection(from_s=day * 86400, limit=TRACED_JOBS, scale=scale)
         write_jobs(import_trace(kind, [data / file], selection=selection, gpus_per_server=8, seed=1), path)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-from rivals import BASELINE
+from grounds import Ground, jobs_of
+from rivals import BASELINE, Rival
 
-from ddlsched.comparisons.charts.style import in_style, new_panels, save
+from algorithms.optimal.bound import average_jct_bound_s
+from ddlsched import Result
+from ddlsched.network.contention import MaxMin
 from ddlsched.results.paired_comparison import compare_runs, with_holm
 
 METRICS = ("average_jct_s", "p99_jct_s", "average_slowdown", "gpu_utilisation", "jain_index")
@@ -35,17 +41,31 @@ def league(summaries: pd.DataFrame, bounds: pd.DataFrame) -> pd.DataFrame:
     return table.assign(over_bound=table["average_jct_s"] / table["bound_s"]).reset_index()
 
 
-def chart(table: pd.DataFrame, folder: Path) -> Path:
-    """Draw each rival's change of the average JCT on each ground, and return the picture's path."""
-    grounds = list(table["ground"].drop_duplicates())
-    rivals = [name for name in table["policy"].drop_duplicates() if name != BASELINE][::-1]
-    with in_style():
-        figure, panels = new_panels(0.2 * len(rivals) + 1, len(grounds), width_inches=1.9 * len(grounds) + 1.5)
-        for axes, ground in zip(panels, grounds, strict=True):
-            rows = table[table["ground"] == ground].set_index("policy").reindex(rivals)
-            change, low, high = (100 * rows[f"jct_change{end}"] for end in ("", "_low", "_high"))
-            axes.errorbar(change, range(len(rivals)), xerr=[change - low, high - change], fmt="o", markersize=3)
-            axes.axvline(0, linewidth=0.8, color="black")
-            axes.set(title=ground, xlabel="average JCT (%)")
-            axes.set_yticks(range(len(rivals)), rivals if axes is panels[0] else [""] * len(rivals))
-        return save(figure, folder / "league")[0]
+def bounds_of(
+    grounds: Sequence[Ground], rivals: Sequence[Rival], seeds: int, jobs: int, files: Mapping[str, Path]
+) -> pd.DataFrame:
+    """Return a row a ground and rival that plays there: the mean bound over the seeds, seconds.
+
+    On shared GPUs it is lower than on exclusive ones.
+    """
+    rows = []
+    for ground in grounds:
+        playing = [rival for rival in rivals if rival.plays_on(ground)]
+        made = partial(jobs_of, ground=ground.jobs, jobs=jobs, gpus=ground.gpus, file=str(files.get(ground.jobs, "")))
+        mean_s = {
+            shares: np.mean(
+                [
+                    average_jct_bound_s(made(seed=seed), ground.cluster(exclusive=not shares), MaxMin())
+                    for seed in range(1, seeds + 1)
+                ]
+            )
+            for shares in {rival.shares for rival in playing}
+        }
+        rows += [{"ground": ground.name, "policy": rival.name, "bound_s": mean_s[rival.shares]} for rival in playing]
+    return pd.DataFrame(rows)
+
+
+def tails(result: Result) -> Mapping[str, float]:
+    """Return the 99th percentile of JCT, which ddlsched's own metrics lack."""
+    jobs = result.jobs[result.jobs["finish_s"].notna()]
+    return {"p99_jct_s": float(np.quantile(jobs["jct_s"], 0.99)) if len(jobs) else float("nan")}

@@ -3,7 +3,6 @@
     python experiments/arena/monkeytree_trace.py                 what is kept of its runs, beside runs of ours
     python experiments/arena/monkeytree_trace.py --write DIR     the trace and its jobs, as its simulator reads them
     python experiments/arena/monkeytree_trace.py --logs perfect=a.log perfect=b.log     logs of new runs of its own
-    python experiments/arena/monkeytree_trace.py --stretch 8     ours with arrivals stretched by 0 to 0.07 %
 
 Its simulator is hipersys-team/MonkeyTree @ 536f589. In ``DIR``, where ``--write`` put the trace, it is run as
 ``golden_spine s0.trace SYSTEM 0 8 0 16 1024 0 DELAY_US 64 > LOG``, with SYSTEM perfect, crux or monkeytree_perfect.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -162,18 +161,6 @@ def compared(workload: ddlsched.Workload, its: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def stretched(workload: ddlsched.Workload, times: int) -> pd.DataFrame:
-    """Return ours with Crux's paths and arrivals stretched by 0, 0.01, ... %: how far such a stretch changes them."""
-    rows = []
-    for name, variant in list(VARIANTS["crux"].items())[1:]:
-        for step in range(times):
-            later = [replace(job, arrival_s=round(job.arrival_s * (1 + 1e-4 * step), 9)) for job in workload]
-            slower = slowdowns(workload, ours(ddlsched.Workload.of(later), variant))
-            rows.append({"ours": name, "stretch_percent": step / 100, "slowdown": slower.mean()})
-            rows[-1]["p99"] = np.quantile(slower, 0.99)
-    return pd.DataFrame(rows)
-
-
 def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,7 +169,6 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, default=Path("results/arena/tables/monkeytree_its_runs.csv"), metavar="FILE"
     )
-    parser.add_argument("--stretch", type=int, default=0, metavar="TIMES")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/monkeytree_trace.csv"), metavar="FILE")
     given, workload = parser.parse_args(), jobs()
     if given.write:
@@ -192,7 +178,7 @@ def main() -> None:
     given.out.parent.mkdir(parents=True, exist_ok=True)
     if given.logs:
         its.to_csv(given.keep, index=False, lineterminator="\n")
-    table = stretched(workload, given.stretch) if given.stretch else compared(workload, its)
+    table = compared(workload, its)
     print(table.to_string(index=False, float_format="{:,.3f}".format))
     table.to_csv(given.out, index=False, float_format="%.6g", lineterminator="\n")
 

@@ -19,9 +19,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pandas as pd
-from grounds import DATA
 
 from algorithms.placement.muri import grouped
+from experiments.commands import PUBLIC_DATA
 
 SERVERS, GPUS_PER_SERVER = 8, 8
 MOST = 4
@@ -217,7 +217,7 @@ def compared(file: Path, policy: str, theirs_s: Sequence[float]) -> dict[str, ob
 def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA / "traces" / "muri-sigcomm22", metavar="DIR")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "muri-sigcomm22", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/muri_trace.csv"), metavar="FILE")
     parser.add_argument("--traces", type=int, nargs="*", choices=(1, 2, 3, 4), default=[3])
     parser.add_argument("--policies", nargs="*", choices=POLICIES, default=POLICIES)

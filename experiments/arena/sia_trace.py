@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from grounds import DATA
 
 import ddlsched
 from algorithms.allocation.kinds import Kinds
@@ -43,6 +42,7 @@ from ddlsched.cluster.cluster import Server
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError
 from ddlsched.policies.elastic_views import CapacityView
+from experiments.commands import PUBLIC_DATA
 
 ROUND_S = 60
 RESTART_S = {"imagenet": 250.0, "bert": 120.0, "yolov3": 45.0, "deepspeech2": 25.0}
@@ -220,7 +220,7 @@ def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--artifact", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--data", type=Path, default=DATA / "traces" / "sia-sosp23" / "saturn", metavar="DIR")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "sia-sosp23" / "saturn", metavar="DIR")
     parser.add_argument("--workloads", type=int, nargs="*", default=[1])
     parser.add_argument("--jobs", type=int, default=None, help="only so many, the first ones")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/sia_trace.csv"), metavar="FILE")

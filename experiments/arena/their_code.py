@@ -17,7 +17,6 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from grounds import DATA
 from sia_trace import its_modules
 
 from algorithms.allocation.sia import Configuration, best_configurations, configurations
@@ -25,6 +24,7 @@ from algorithms.placement.muri import grouped, period_s
 from algorithms.solving import Solver
 from ddlsched.cli.reporting import reported
 from ddlsched.errors import InputError
+from experiments.commands import PUBLIC_DATA
 
 PER_SERVER = 4
 """GPUs of a server in the cases of Sia."""
@@ -152,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--muri", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sia", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--data", type=Path, default=DATA / "traces" / "muri-sigcomm22", metavar="DIR")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "muri-sigcomm22", metavar="DIR")
     parser.add_argument("--out", type=Path, default=Path("results/arena/tables/their_code.csv"), metavar="FILE")
     given = parser.parse_args()
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 from ddlsched.workload.generators.streams import LARGE_CLUSTER_GPUS, LARGE_CLUSTER_SHARES, gpu_seconds, stream
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 from ddlsched.workload.workload_files import read_workload, write_workload
-
-sys.path.append(str(Path(__file__).parents[1]))
-from public_traces import MOST_ITERATIONS, PUBLIC_TRACES
+from experiments.beyond_ada_srsf.mixes import second_mix
+from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
 LOAD = 0.9
 MIX_SCALE, MONKEYTREE_SCALE, CLOS_SCALE = 0.02, 0.03, 0.01
@@ -137,9 +135,6 @@ def _drawn(seed: int, jobs: str, num_jobs: int, folder: str) -> Workload:
 
 def prepare(folder: Path, data: Path) -> None:
     """Write the workload files that jobs are drawn from, unless they are there."""
-    sys.path.append(str(Path(__file__).parents[1] / "beyond_ada_srsf"))
-    from mixes import second_mix
-
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "second.csv").exists():
         write_workload(second_mix(seed=1), folder / "second.csv")

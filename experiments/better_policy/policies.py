@@ -57,16 +57,6 @@ KNOWING = {
 """They know how long jobs take."""
 KNOWING_RACKS = {"SRTF, whole racks": RACKS | {"order": "srtf"}}
 """So does this one, on the placement of the policy that learns."""
-VARIANTS = f"{HERE / 'variants.py'}"
-ABLATION = {
-    "FIFO in place of narrow first": WHOLE,
-    "aligned cells (HiveD) in place of whole servers": NARROW | {"placement": "hived"},
-    "small jobs first-fit": NARROW | {"placement": VARIANTS + ":SmallFirstFit:servers_per_rack={rack}"},
-    "small jobs on the emptiest server": NARROW | {"placement": VARIANTS + ":SmallSpread:servers_per_rack={rack}"},
-    "large jobs on any free GPUs": NARROW | {"placement": VARIANTS + ":LargeAnywhere"},
-    "small jobs move for large ones": NARROW | {"placement": VARIANTS + ":MakingRoom:servers_per_rack={rack}"},
-}
-"""The new policy with one part changed or added."""
 ALL: Mapping[str, dict[str, str]] = RIVALS | OURS | KNOWING
 
 

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from grounds import GROUNDS, Ground, prepare
+from grounds import GROUNDS, Ground
 from policies import KNOWING, KNOWING_RACKS, LEARNING, OURS, RIVALS
-from run import DATA, LARGE, QUICK, bounds_s, runs_of
+from run import LARGE, command, runs_of
 
-from ddlsched.comparisons.sweeps.sweep import sweep
-from ddlsched.io.progress import progress_bar
-from ddlsched.results.paired_comparison import interval_text, markdown
-from ddlsched.results.statistics import Interval, by_seed, paired_change
+from ddlsched.comparisons.sweeps.sweep import Run
+from ddlsched.results.statistics import by_seed, paired_change
+from experiments.commands import new_parser
 
 SRTF = {name: KNOWING[name] for name in ("SRTF, HiveD", "SRTF, whole servers")} | KNOWING_RACKS
 """None of them stops jobs."""
@@ -70,51 +69,15 @@ def _ends(name: str, values: pd.Series, against: pd.Series) -> dict[str, float]:
     return {name: change.mean, f"{name}_low": change.low, f"{name}_high": change.high}
 
 
-def shown(table: pd.DataFrame) -> str:
-    """Return the table as Markdown."""
-    rows = []
-    for row in table.to_dict("records"):
-        cells = {name: str(row[name]) for name in ("ground", "policy", "seeds")}
-        cells |= {"average JCT (s)": f"{row['average_jct_s']:.1f}", "p99 (s)": f"{row['p99_jct_s']:.0f}"}
-        titles = {"over_bound": "above the bound, %", "over_srtf": "above the best SRTF, %"}
-        titles |= {"average_change": "average against the rival, %", "p99_change": "p99 against the rival, %"}
-        rows.append(cells | {title: _text(row, name) for name, title in titles.items()})
-    return markdown(rows)
-
-
-def _text(row: Mapping[str, float], name: str) -> str:
-    if pd.isna(row[name]):
-        return ""
-    found = Interval(row[name], row[f"{name}_low"], row[f"{name}_high"], int(row["seeds"]))
-    return interval_text(found, decimals=1, sign=True)
-
-
 def main() -> int:
     """Run what is missing, report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("results/better_policy"), metavar="DIR")
-    parser.add_argument("--processes", type=int, default=-1, metavar="N", help="default: one a core")
-    given = parser.parse_args()
-    folder = given.out.resolve() / "workloads"
-    prepare(folder, given.data)
-    grounds = [GROUNDS[name] for name in given.ground or QUICK]
-    counts = dict.fromkeys(("most", "large", "slow"), given.seeds)
-    runs = [run for one in grounds for run in runs_of([one], policies_of(one), folder, counts)]
-    with progress_bar("simulating") as watch:
-        done = sweep(runs, given.out / "runs", processes=given.processes, watch=watch)
-    if done.failures:
-        print("runs failed; no table without them:", *map(str, done.failures), sep="\n  ", file=sys.stderr)
-        return 1
-    summaries = done.summaries()
-    played = summaries.groupby("ground")["seed"].unique()
-    table = room(summaries, {ground.name: bounds_s(ground, played[ground.name].tolist(), folder) for ground in grounds})
-    (given.out / "tables").mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.out / "tables" / "room.csv", index=False, float_format="%.5g", lineterminator="\n")
-    print(shown(table), f"Table: {given.out / 'tables' / 'room.csv'}", sep="\n")
-    return 0
+
+    def runs(grounds: Sequence[Ground], given: argparse.Namespace, folder: Path) -> list[Run]:
+        counts = dict.fromkeys(("most", "large", "slow"), given.seeds)
+        return [run for one in grounds for run in runs_of([one], policies_of(one), folder, counts)]
+
+    parser = new_parser(__doc__, "better_policy")
+    return command(parser, runs, lambda summaries, bounds: {"room": room(summaries, bounds)})
 
 
 if __name__ == "__main__":

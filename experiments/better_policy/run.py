@@ -1,36 +1,39 @@
 """Whole servers, narrow jobs first: beside rivals that know no lengths, and orders that do, in steady streams.
 
-    python experiments/better_policy/run.py                    quick: 4 seeds of the two 64-GPU mixes
-    python experiments/better_policy/run.py --all --seeds 20   all grounds
-    python experiments/better_policy/run.py --ablation         the policy with one part changed, on the two mixes
+    python experiments/better_policy/run.py                                quick: 4 seeds of the two 64-GPU mixes
+    python experiments/better_policy/run.py --ground Philly --seeds 20
 
-Prints the tables; writes them to OUT/tables and the chart to OUT/charts. Finished runs are kept in OUT/runs, so that
-the same command goes on where it was stopped. Test seeds are 101, 102, ...; those from 1001 on were for choosing.
+Prints the table and writes it to OUT/tables. Finished runs are kept in OUT/runs, so that the same command goes on where
+it was stopped. Test seeds are 101, 102, ...; those from 1001 on were for choosing.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from grounds import GROUNDS, Ground, jobs_of, prepare
-from policies import ABLATION, ALL, KNOWING, NEW, OURS, RIVALS, options, plays_on
-from tables import chart, compared, shown, standings
+from policies import ALL, NEW, options, plays_on
 
 from algorithms.optimal.bound import average_jct_bound_s
 from ddlsched import DataParallelIteration, Job, Workload
 from ddlsched.comparisons.alone import alone_s
-from ddlsched.comparisons.sweeps.sweep import Run, sweep
-from ddlsched.io.progress import progress_bar
+from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.plugins.names import resolve
+from ddlsched.results.statistics import by_seed, paired_change
+from experiments.commands import PUBLIC_DATA, new_parser, sweep_command, write_tables
 
+Runs: TypeAlias = Callable[[Sequence[Ground], argparse.Namespace, Path], list[Run]]
+Bounds: TypeAlias = Mapping[str, Mapping[int, float]]
+Tables: TypeAlias = Callable[[pd.DataFrame, Bounds], dict[str, pd.DataFrame]]
 HERE = Path(__file__).parent
-DATA = next((path for parent in HERE.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 QUICK = ("64-GPU mix", "Other models")
 TUNING_SEEDS = (1001, 1002, 1003)
 FIRST_SEED = 101
@@ -112,42 +115,72 @@ def _computing(job: Job, job_s: float) -> Job:
     return replace(job, iterations=1, iteration=DataParallelIteration(forward_s=job_s, backward_s=0.0, message_bytes=0))
 
 
+METRICS = {"average_jct_s": "average", "p99_jct_s": "p99"}
+
+
+def compared(summaries: pd.DataFrame, new: str, bounds_s: Mapping[str, Mapping[int, float]]) -> pd.DataFrame:
+    """Return a row a ground and policy.
+
+    ``average_jct_s``, ``p99_jct_s`` and ``stops_a_job`` are means over the policy's seeds, ``bound_s`` is that of the
+    lower bounds, and ``over_bound`` the first over it. ``average_change`` and ``p99_change`` are what the new policy
+    changes against this one, %, the geometric mean over these seeds, each with its 95 % interval, paired by seed. Of
+    each ground ``bounds_s`` has the lower bound of each seed.
+    """
+    rows = []
+    for ground, runs in summaries.groupby("ground", sort=False):
+        for policy, own in runs.groupby("policy", sort=False):
+            row = {"ground": ground, "policy": policy, "seeds": len(own)}
+            row |= {name: own[name].mean() for name in (*METRICS, "stops_a_job")}
+            row["bound_s"] = own["seed"].map(bounds_s[str(ground)]).mean()
+            row["over_bound"] = row["average_jct_s"] / row["bound_s"]
+            for metric, name in METRICS.items() if policy != new else ():
+                pair = runs[runs["policy"].isin([new, policy]) & runs["seed"].isin(own["seed"])]
+                values = by_seed(pair, metric)
+                change = paired_change(values[new], values[policy]).scaled(100.0)
+                row |= {
+                    f"{name}_change": change.mean,
+                    f"{name}_change_low": change.low,
+                    f"{name}_change_high": change.high,
+                }
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def command(parser: argparse.ArgumentParser, runs: Runs, tables: Tables) -> int:
+    """Do the runs of the grounds that are asked for, print their table, and write it as a CSV file."""
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
+
+    def report(done: Sweep, given: argparse.Namespace) -> None:
+        summaries = done.summaries()
+        played = summaries.groupby("ground")["seed"].unique()
+        folder = given.out.resolve() / "workloads"
+        bounds = {name: bounds_s(GROUNDS[str(name)], seeds.tolist(), folder) for name, seeds in played.items()}
+        found = tables(summaries, bounds)
+        write_tables(given.out / "tables", found, float_format="%.5g")
+        for table in found.values():
+            print(table.round(1).to_string(index=False))
+
+    def asked(given: argparse.Namespace) -> list[Run]:
+        folder = given.out.resolve() / "workloads"
+        prepare(folder, given.data)
+        return runs([GROUNDS[name] for name in given.ground or QUICK], given, folder)
+
+    return sweep_command(parser, asked, report)
+
+
 def main() -> int:
     """Run what is missing, report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser = new_parser(__doc__, "better_policy")
     parser.add_argument("--large-seeds", type=int, default=2, help="of the Clos (default: %(default)s)")
     parser.add_argument("--slow-seeds", type=int, default=3, help="of policies that take long (default: %(default)s)")
-    parser.add_argument("--all", action="store_true", help="all grounds")
-    parser.add_argument("--ground", action="append", choices=GROUNDS, help="these grounds")
-    parser.add_argument("--ablation", action="store_true")
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("results/better_policy"), metavar="DIR")
-    parser.add_argument("--processes", type=int, default=-1, metavar="N", help="default: one a core")
-    given = parser.parse_args()
-    folder = given.out.resolve() / "workloads"
-    prepare(folder, given.data)
-    grounds = [GROUNDS[name] for name in given.ground or (GROUNDS if given.all else QUICK)]
-    policies = OURS | ABLATION if given.ablation else ALL
-    counts = {"most": given.seeds, "large": given.large_seeds, "slow": min(given.slow_seeds, given.seeds)}
-    runs = runs_of(grounds, policies, folder, counts)
-    with progress_bar("simulating") as watch:
-        done = sweep(runs, given.out / "runs", processes=given.processes, watch=watch)
-    if done.failures:
-        print("runs failed; no tables without them:", *map(str, done.failures), sep="\n  ", file=sys.stderr)
-        return 1
-    summaries = done.summaries()
-    played = summaries.groupby("ground")["seed"].unique()
-    bounds = {ground.name: bounds_s(ground, played[ground.name].tolist(), folder) for ground in grounds}
-    table = compared(summaries, NEW, bounds)
-    name = "ablation" if given.ablation else "comparison"
-    (given.out / "tables").mkdir(parents=True, exist_ok=True)
-    table.to_csv(given.out / "tables" / f"{name}.csv", index=False, float_format="%.5g", lineterminator="\n")
-    print(shown(table), f"Table: {given.out / 'tables' / name}.csv", sep="\n")
-    if not given.ablation:
-        print(standings(table, NEW, RIVALS, KNOWING))
-        print("Chart:", chart(table, [*RIVALS, *KNOWING], given.out / "charts"))
-    return 0
+
+    def runs(grounds: Sequence[Ground], given: argparse.Namespace, folder: Path) -> list[Run]:
+        counts = {"most": given.seeds, "large": given.large_seeds, "slow": min(given.slow_seeds, given.seeds)}
+        return runs_of(grounds, ALL, folder, counts)
+
+    return command(parser, runs, lambda summaries, bounds: {"comparison": compared(summaries, NEW, bounds)})
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ from typing import Any
 
 import pandas as pd
 from bounds import distance_table, distances
-from run import BASELINES, BLOCKS, CSV, LWF, METRICS, Table
+from run import BASELINES, BLOCKS, LWF, METRICS, Table
 
 import ddlsched
 from algorithms.placement.easy_backfill import EasyBackfill
 from algorithms.placement.in_order import InOrder
-from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Sweep
-from ddlsched.results.paired_comparison import compare_runs, interval_of, interval_text, markdown
-from ddlsched.results.statistics import Interval, mean_interval
+from ddlsched.results.paired_comparison import compare_runs, readable
+from ddlsched.results.statistics import mean_interval
+from experiments.commands import new_parser, sweep_command, write_tables
 
 ALONE = {"cluster": ddlsched.Cluster(exclusive=True)}
 """The 64-GPU cluster with one job a GPU."""
@@ -63,19 +63,6 @@ QUICK = Table(name="exclusive", title="One job a GPU", policies=POLICIES | MORE,
 FULL = replace(QUICK, name="exclusive_full", policies=POLICIES, scale=1.0, most_seeds=100)
 
 
-def rows(comparison: pd.DataFrame, baseline: str) -> list[dict[str, str]]:
-    """Return a row a policy: its average JCT, and its changes against the baseline on exclusive GPUs."""
-    found = []
-    for policy in comparison["policy"].unique():
-        mean = interval_of(comparison, policy, "average_jct_s")
-        row = {"policy": policy, METRICS["average_jct_s"]: interval_text(mean, decimals=0)}
-        for metric, name in METRICS.items():
-            change = interval_of(comparison, policy, metric, change=True).scaled(100.0)
-            row[f"{name.rpartition(' (')[0]}, %"] = "" if policy == baseline else interval_text(change, sign=True)
-        found.append(row)
-    return found
-
-
 def fairness(done: Sweep) -> pd.DataFrame:
     """Return a row a policy and measure, with its mean over seeds and 95 % interval.
 
@@ -99,56 +86,36 @@ def fairness(done: Sweep) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def fairness_rows(fair: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row a policy, as texts."""
-    names = {"unfair_1_gpu": "1-GPU jobs with ρ > 1, %", "unfair_others": "larger jobs with ρ > 1, %"}
-    names |= {"worst_slowdown": "largest slowdown"}
-    rows = []
-    for policy, of_policy in fair.groupby("policy", sort=False):
-        row = {"policy": str(policy)}
-        for measure in of_policy.to_dict("records"):
-            mean = Interval(measure["mean"], measure["mean_low"], measure["mean_high"], measure["seeds"])
-            scale = 1.0 if measure["measure"] == "worst_slowdown" else 100.0
-            row[names[measure["measure"]]] = interval_text(mean.scaled(scale))
-        rows.append(row)
-    return rows
-
-
 def report(done: Sweep, table: Table, out: Path) -> None:
     """Print the tables and write them as CSV files."""
     summaries = done.summaries()
     summaries[list(METRICS)] /= table.scale
-    size = "at full size" if table.scale == 1.0 else f"at 1/{1 / table.scale:.0f}, times x {1 / table.scale:.0f}"
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    fair = fairness(done)
-    print(f"## Fairness, {size}\n\n{markdown(fairness_rows(fair))}\n")
-    fair.to_csv(out / "tables" / f"{table.name}_fairness.csv", **CSV)
+    print(f"## {table.title}, times x {1 / table.scale:.0f}\n")
+    tables = {f"{table.name}_fairness": fairness(done)}
+    print(tables[f"{table.name}_fairness"].to_string(index=False), "\n")
     for baseline, name in BASELINES_ALONE.items():
         comparison = compare_runs(summaries, baseline=baseline, metrics=list(METRICS))
-        print(f"## {table.title}, {size}, against {baseline} with one job a GPU\n")
-        print(f"{markdown(rows(comparison, baseline))}\n")
-        comparison.to_csv(out / "tables" / f"{table.name}_against_{name}.csv", **CSV)
-    found = distances(summaries, table.scale, [policy for policy in POLICIES if policy.startswith((SHARED, PRICED))])
-    found.to_csv(out / "tables" / f"{table.name}_bound.csv", **CSV)
-    print(distance_table(found))
+        print(readable(comparison, baseline=baseline), "\n")
+        tables[f"{table.name}_against_{name}"] = comparison
+    shared = [policy for policy in POLICIES if policy.startswith((SHARED, PRICED))]
+    tables[f"{table.name}_bound"] = distances(summaries, table.scale, shared)
+    print(distance_table(tables[f"{table.name}_bound"]))
+    write_tables(out / "tables", tables)
 
 
 def main() -> int:
     """Run what is missing, print the table and write it as a CSV file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, "beyond_ada_srsf")
     parser.add_argument("--full", action="store_true", help="100 held seeds at full size")
     parser.add_argument("--seeds", type=int, default=100, metavar="N", help="at most so many held seeds")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/beyond_ada_srsf"), metavar="DIR", help="default: %(default)s"
-    )
-    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
-    arguments = parser.parse_args()
-    table = FULL if arguments.full else QUICK
-    return sweep_and_report(
-        list(table.runs(arguments.seeds)),
-        arguments.out / "runs",
-        arguments.jobs,
-        lambda done: report(done, table, arguments.out),
+
+    def table(given: argparse.Namespace) -> Table:
+        return FULL if given.full else QUICK
+
+    return sweep_command(
+        parser,
+        lambda given: list(table(given).runs(given.seeds)),
+        lambda done, given: report(done, table(given), given.out),
     )
 
 

@@ -9,8 +9,6 @@ import numpy as np
 import ddlsched
 from ddlsched import DataParallelIteration, Job, Workload
 from ddlsched.results.result import Result
-from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.scaling_curves import LinearCurve
 
 SECOND_MODELS = {
     "MobileNet-V2": (14.0e6, 0.020, 0.030),
@@ -55,35 +53,6 @@ def bucketed(*, seed: int, scale: float = 1.0) -> Workload:
     """Return the paper's mix with backward and all-reduce in four overlapping parts."""
     jobs = ddlsched.microsoft_160(seed=seed, scale=scale)
     return Workload(tuple(replace(job, iteration=replace(job.iteration, buckets=4)) for job in jobs))
-
-
-def fixed_size(*, seed: int, scale: float = 1.0) -> Workload:
-    """Return the paper's mix as elastic jobs of a fixed size: they can be stopped, and have their GPUs for themselves.
-
-    Forward and backward are one task.
-    """
-    return Workload(tuple(map(_stoppable, ddlsched.microsoft_160(seed=seed, scale=scale))))
-
-
-def _stoppable(job: Job) -> ElasticJob:
-    iteration = job.iteration
-    return ElasticJob(
-        job_id=job.job_id,
-        arrival_s=job.arrival_s,
-        samples=job.iterations * job.num_gpus,
-        curve=LinearCurve(fixed_s=iteration.forward_s + iteration.backward_s, sample_s=0.0),
-        gpu_batch=1,
-        min_gpus=job.num_gpus,
-        max_gpus=job.num_gpus,
-        message_bytes=iteration.message_bytes if job.num_gpus > 1 else 0.0,
-        gpu_memory_mb=job.gpu_memory_mb,
-        model=job.model,
-    )
-
-
-def stops(result: Result) -> dict[str, float]:
-    """Return how often a job is stopped, on average."""
-    return {"stops_a_job": float(result.jobs["restarts"].mean())}
 
 
 def by_size(result: Result) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How far policies are from the optimum of small instances, and AdaDUAL's theorem checked by simulation.
+"""How far policies are from the optimum of small instances.
 
 python experiments/beyond_ada_srsf/optimality.py            40 instances
 python experiments/beyond_ada_srsf/optimality.py --full     300 instances
@@ -6,25 +6,22 @@ python experiments/beyond_ada_srsf/optimality.py --full     300 instances
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from bounds import bound_s, small_gaps
-from run import CSV, shades
+from bounds import small_gaps
 
 import ddlsched
 from algorithms.optimal.bound import average_jct_bound_s
 from algorithms.optimal.exact import optimum
 from ddlsched import Cluster, DataParallelIteration, Job, Workload
-from ddlsched.comparisons.charts.jct_charts import bars
-from ddlsched.comparisons.charts.style import save
 from ddlsched.io.progress import progress_bar
 from ddlsched.network.contention import TEN_GBE, Linear
 from ddlsched.results.paired_comparison import markdown
 from ddlsched.results.statistics import mean_interval
+from experiments.commands import new_parser, write_tables
 
 UNIT_S = 0.05
 TWO_SERVERS = Cluster(num_servers=2, gpus_per_server=2)
@@ -77,79 +74,19 @@ def gaps(instances: int, limit_s: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def two_transfers() -> pd.DataFrame:
-    """Return the sum of JCTs (s) of two transfers in isolation, for sizes of the new one around AdaDUAL's threshold."""
-    rows = []
-    for share in (0.1, 0.2, 0.3, 0.38, 0.39, 0.3925, 0.395, 0.41, 0.5, 0.7, 0.9):
-        row = {"new / left of the old": share}
-        for name, communication in {
-            "wait": "bounded-overlap:limit=1",
-            "overlap": "bounded-overlap:limit=2",
-            "AdaDUAL": "adadual",
-            "preempt": "preemptive:by=bytes",
-        }.items():
-            row[name] = _isolated_s(share, communication)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _isolated_s(share: float, communication: str) -> float:
-    """Return the sum of JCTs (s) of an old transfer of 1e9 bytes and a new one, both ready at 0."""
-    jobs = [
-        Job(
-            job_id=name,
-            arrival_s=0.0,
-            num_gpus=2,
-            iterations=1,
-            gpu_memory_mb=1.0,
-            iteration=DataParallelIteration(forward_s=0.0, backward_s=compute_s, message_bytes=message_bytes),
-        )
-        for name, compute_s, message_bytes in (("old", 0.0, 1e9), ("new", 1e-9, share * 1e9))
-    ]
-    cluster = Cluster(num_servers=2, gpus_per_server=1)
-    return float(ddlsched.simulate(Workload.of(jobs), cluster, communication=communication).jobs["jct_s"].sum())
-
-
-def large(seeds: int) -> pd.DataFrame:
-    """Return, for job sets of the 64-GPU experiment, the lower bound and Block-SRTF's average JCT (s)."""
-    rows = []
-    for seed in range(1, seeds + 1):
-        workload = ddlsched.microsoft_160(seed=seed)
-        run = ddlsched.simulate(workload, scheduler="block-srtf")
-        row = {"seed": seed, "bound_s": bound_s(seed, 1.0, exclusive=False), "block_srtf_s": run.jobs["jct_s"].mean()}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def report(found: pd.DataFrame, out: Path, seeds: int) -> None:
-    """Print the tables, write them as CSV files, and draw the chart."""
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    transfers, bounds = two_transfers(), large(seeds)
-    for name, table in {"optimality": found, "two_transfers": transfers, "bound": bounds}.items():
-        table.to_csv(out / "tables" / f"{name}.csv", **CSV)
+def report(found: pd.DataFrame, out: Path) -> None:
+    """Print the gaps and write them as a CSV file."""
+    write_tables(out / "tables", {"optimality": found})
     proven = int(found["proven"].sum())
     print(f"## Gap to the optimum, {len(found)} instances, {proven} proven optimal; the others against the bound\n")
-    print(gap_table(found), "\n\n## Two transfers in isolation: the sum of JCTs (s)\n")
-    print(transfer_table(transfers))
+    print(gap_table(found))
     solved = found[found["proven"]]
     print(f"\n{small_gaps(solved['optimum_s'], solved['bound_s'])}")
-    ratio = mean_interval((bounds["block_srtf_s"] / bounds["bound_s"]).to_numpy())
-    over = f"{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-    print(f"\nBlock-SRTF / lower bound at full size, {seeds} seeds: {over}")
-    means = {policy: mean_interval(found[policy].to_numpy()) for policy in POLICIES}
-    title = f"{len(found)} random instances of 2 to 5 jobs on 2 servers of 2 GPUs"
-    figure = bars(means, axis="Mean gap to the optimum (%)", title=title, colour=shades(POLICIES))
-    print("Charts:", *save(figure, out / "charts" / "optimality"))
 
 
 def gap_table(found: pd.DataFrame) -> str:
     """Return a row a policy of how far it is from the optimum."""
     return markdown([{"policy": policy} | _gap_row(found[policy]) for policy in POLICIES])
-
-
-def transfer_table(transfers: pd.DataFrame) -> str:
-    """Return the sums of two transfers' JCTs (s)."""
-    return markdown([{k: f"{v:.5g}" for k, v in row.items()} for row in transfers.to_dict("records")])
 
 
 def _gap_row(gap: pd.Series) -> dict[str, str]:
@@ -165,16 +102,12 @@ def _gap_row(gap: pd.Series) -> dict[str, str]:
 
 def main() -> int:
     """Solve, then report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="300 instances, 10 seeds of the bound")
+    parser = new_parser(__doc__, "beyond_ada_srsf")
+    parser.add_argument("--full", action="store_true", help="300 instances")
     parser.add_argument("--instances", type=int, metavar="N")
     parser.add_argument("--limit", type=float, default=10.0, metavar="S", help="solver's seconds each")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/beyond_ada_srsf"), metavar="DIR", help="default: %(default)s"
-    )
-    arguments = parser.parse_args()
-    instances = arguments.instances or (300 if arguments.full else 40)
-    report(gaps(instances, arguments.limit), arguments.out, 10 if arguments.full else 2)
+    given = parser.parse_args()
+    report(gaps(given.instances or (300 if given.full else 40), given.limit), given.out)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Fits the constants of nodes of eight A100s to a tenth of the measured rows, and tests them on the rest.
 
-    python experiments/cluster_design/fit.py --data DIR [--splits N] [--out DIR]
+    python experiments/cluster_design/fit.py --data DIR [--splits N]
 
 ``DIR`` has ``training_times/single.csv``, ``training_times/multi.csv`` and ``allreduce_times/*.csv``.
 """
@@ -19,7 +19,7 @@ from rich.progress import track
 
 from ddlsched.training.estimate.collectives import Span, collective_s
 from ddlsched.training.estimate.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
-from ddlsched.training.estimate.rows import estimate_rows, read_rows
+from ddlsched.training.estimate.rows import read_rows
 
 SHARE = 0.1
 SEED = 0
@@ -78,17 +78,6 @@ def link_errors(message_bytes: np.ndarray, seconds: np.ndarray, link: Link) -> n
     return errors
 
 
-def least_maximum(message_bytes: np.ndarray, seconds: np.ndarray) -> float:
-    """Return the least largest relative error that any latency and bandwidth can have (a linear programme)."""
-    from scipy.optimize import linprog
-
-    design = np.column_stack([np.ones_like(seconds), message_bytes / message_bytes.mean()]) / seconds[:, None]
-    slack = -np.ones((len(seconds), 1))
-    sides = np.vstack([np.hstack([design, slack]), np.hstack([-design, slack])])
-    ends = np.concatenate([np.ones(len(seconds)), -np.ones(len(seconds))])
-    return float(linprog([0, 0, 1], A_ub=sides, b_ub=ends, bounds=[(0, None)] * 3, method="highs").fun)
-
-
 def report_links(data: Path) -> None:
     """Print latency and bandwidth of each machine, and how far its all-reduces above 8 MB are off."""
     for machine in ("a100", "v100"):
@@ -99,48 +88,15 @@ def report_links(data: Path) -> None:
         print(
             f"{machine}: {1e6 * link.latency_s:.2f} us a step, {link.bytes_per_s / 1e9:.1f} GB/s; above 8 MB off by "
             f"{100 * errors.mean():.2f} % on average, {100 * errors.max():.1f} % at most; "
-            f"{100 * (errors <= 0.1).mean():.1f} % of {large.sum()} sizes within 10 %; "
-            f"no line is less than {100 * least_maximum(message_bytes[large], seconds[large]):.1f} % off at most"
+            f"{100 * (errors <= 0.1).mean():.1f} % of {large.sum()} sizes within 10 %"
         )
 
 
-def report_rows(frames: dict[str, pd.DataFrame], fitted: Fitted) -> None:
-    """Print how linear the single-node times are in the micro-batches, and the multi-node rows that are far off."""
-    same = ["gpus", "micro_batch", "hidden", "layers", "tensor_parallel", "data_parallel", "pipeline_parallel"]
-    bent = []
-    for _, rows in frames["single"].groupby(same):
-        if len(rows) > 2:
-            times = rows["iteration_ms"].to_numpy()
-            line = np.polyval(np.polyfit(rows["global_batch"].to_numpy(), times, 1), rows["global_batch"].to_numpy())
-            bent.append(np.abs(line / times - 1).max())
-    print(f"\nsingle: {len(bent)} sets of three or more batches are linear in the batch within {max(bent):.1e}")
-    multi = frames["multi"]
-    step_s = estimate_rows(multi, fitted.machine(multi["gpus"].to_numpy())).step_s
-    error = 1e3 * step_s / multi["iteration_ms"] - 1
-    off = multi.assign(error=error)[error.abs() > 0.1].sort_values("error")
-    print(f"multi: {len(off)} of {len(multi)} rows are more than 10 % off, {(error.abs() <= 0.06).sum()} within 6 %:")
-    print(off.drop(columns=["heads", "sequence", "gpus"]).to_string(index=False, float_format="%.3g"))
-
-
-def report_chart(frames: dict[str, pd.DataFrame], fitted: Fitted, drawn: dict[str, np.ndarray], out: Path) -> None:
-    """Draw predicted against measured times of the rows that were not fitted."""
-    from ddlsched.comparisons.charts.design_charts import predicted_against_measured
-    from ddlsched.comparisons.charts.style import save
-
-    series = {}
-    for name, title in (("single", "2-8 GPUs"), ("multi", "64-512 GPUs")):
-        rows = frames[name][~drawn[name]]
-        step_s = estimate_rows(rows, fitted.machine(rows["gpus"].to_numpy())).step_s
-        series[title] = (rows["iteration_ms"].to_numpy() / 1e3, step_s)
-    print("Charts:", *save(predicted_against_measured(series), out / "predicted_against_measured"), sep="\n  ")
-
-
 def main() -> int:
-    """Fit, test, print, draw."""
+    """Fit, test, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--splits", type=int, default=20, metavar="N", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("results/cluster_design"), metavar="DIR")
     arguments = parser.parse_args()
     for folder in ("training_times", "allreduce_times"):
         if not (arguments.data / folder).is_dir():
@@ -158,11 +114,9 @@ def main() -> int:
     tested = frames["multi"][~drawn["multi"]]
     widths = (f"{width:,} {100 * mean_error(own, fitted):.1f} %" for width, own in tested.groupby("hidden"))
     print(f"  multi, tested rows by width: {', '.join(widths)}")
-    report_rows(frames, fitted)
     table = splits(frames, arguments.splits)
     print(f"\n{table.to_string(index=False, float_format='%.4g')}\n")
     print(table[["single %", "multi %"]].agg(["mean", "min", "max"]).to_string(float_format="%.2f"))
-    report_chart(frames, fitted, drawn, arguments.out)
     return 0
 
 

@@ -2,30 +2,26 @@
 
     python experiments/cluster_design/run.py [--out DIR]
 
-Prints the tables; writes them to DIR/tables and the charts to DIR/charts.
+Prints the tables and writes them to DIR/tables.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import author_run
 import numpy as np
 import pandas as pd
 from scipy.optimize import brentq
 
-from ddlsched.comparisons.charts.design_charts import heat_map, pareto_chart
-from ddlsched.comparisons.charts.style import save
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.collectives import collective_s
-from ddlsched.training.estimate.design_sweep import Sweep, best_of, design, pareto_front
+from ddlsched.training.estimate.design_sweep import Sweep, design
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate
+from experiments.commands import new_parser, write_tables
 
 GPUS = 1024
 BATCH = 1024
@@ -189,78 +185,22 @@ def dlrm_table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def heat_maps(folder: Path) -> list[Path]:
-    """Draw COMET's maps for A100s: MP x DP, and time against memory, expansion and network bandwidth."""
-    expansion = parse_cluster(f"a100-80:expansion_gb={EXPANSION_GB},expansion_gb_per_s=500", efficiency="ideal")
-    factors = (0.25, 0.5, 1.0, 2.0, 4.0)
-    axes = {
-        **COMET.axes,
-        "memory_bandwidth": factors,
-        "network_bandwidth": factors,
-        "expansion_gb": (EXPANSION_GB,),
-        "expansion_gb_per_s": BANDWIDTHS,
-    }
-    sweep = dataclasses.replace(COMET, axes=axes)
-    table = design(MODEL, expansion, num_gpus=GPUS, global_batch=BATCH, sweep=sweep)
-    plain = table[(table["memory_bandwidth"] == 1) & (table["network_bandwidth"] == 1)]
-    return [
-        *_map(plain, "tensor", "expansion_gb_per_s", ("Model parallelism", "Expansion bandwidth (GB/s)"), folder),
-        *_map(
-            table[table["network_bandwidth"] == 1],
-            "memory_bandwidth",
-            "expansion_gb_per_s",
-            ("Memory bandwidth (x 2039 GB/s)", "Expansion bandwidth (GB/s)"),
-            folder,
-        ),
-        *_map(
-            table[(table["memory_bandwidth"] == 1) & (table["expansion_gb_per_s"] == 500)],
-            "tensor",
-            "network_bandwidth",
-            ("Model parallelism", "Network bandwidth (x 25 GB/s)"),
-            folder,
-        ),
-    ]
-
-
-def _map(table: pd.DataFrame, rows: str, columns: str, axes: Sequence[str], folder: Path) -> list[Path]:
-    cells = best_of(table, rows, columns)
-    figure = heat_map(
-        cells.to_numpy(),
-        rows=[f"{value:g}" for value in cells.index],
-        columns=[f"{value:g}" for value in cells.columns],
-        row_axis=axes[0],
-        column_axis=axes[1],
-        title="Shortest step (s), 1024 A100s",
-    )
-    return save(figure, folder / f"transformer_1t_{rows}_{columns}")
-
-
 def main() -> int:
-    """Compute, print, write, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/cluster_design"), metavar="DIR")
-    out = parser.parse_args().out
-    clusters, costs = cluster_table(), cost_table()
+    """Compute, print, write."""
+    out = new_parser(__doc__, "cluster_design").parse_args().out
+    clusters = cluster_table()
     tables = {
         "author_run": author_table(),
         "clusters": clusters,
         "headlines": headline_table(clusters),
         "pipeline": pipeline_table(),
-        "worth": worth_table(costs),
+        "worth": worth_table(cost_table()),
         "dlrm": dlrm_table(),
     }
-    (out / "tables").mkdir(parents=True, exist_ok=True)
+    write_tables(out / "tables", tables, float_format="%.6g")
     for name, table in tables.items():
         form = "{:.9g}" if name == "author_run" else "{:.4g}"
         print(f"## {name}\n\n{table.to_string(index=False, float_format=form.format, na_rep='-')}\n")
-        table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
-    fitting = costs[costs["fits"]]
-    times, money = fitting["step_s"].to_numpy(), fitting["cost"].to_numpy()
-    names = (fitting["gpus"].astype(str) + " GPUs, " + fitting["cluster"]).tolist()
-    front, cost_axis = pareto_front(times, money), "Cost of a step ($, guessed prices)"
-    chart = pareto_chart(times, money, front, names=names, time_axis="Step (s)", cost_axis=cost_axis)
-    paths = [*heat_maps(out / "charts"), *save(chart, out / "charts" / "transformer_1t_time_cost")]
-    print("Charts:", *paths, sep="\n  ")
     return 0
 
 

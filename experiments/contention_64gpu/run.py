@@ -1,27 +1,33 @@
 """The 64-GPU experiment of the Ada-SRSF paper, with bytes conserved and with the published simulator's accounting.
 
-python experiments/contention_64gpu/run.py            a few job sets, under two minutes on two cores
-python experiments/contention_64gpu/run.py --full     100 job sets
+python experiments/contention_64gpu/run.py            the abstract's claims, on a few job sets
+python experiments/contention_64gpu/run.py --full     all tables, on 100 job sets
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ddlsched.comparisons.charts.jct_charts import Change, bars, changes, distributions
-from ddlsched.comparisons.charts.style import PALETTE, save
-from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
-from ddlsched.results.paired_comparison import METRICS, compare_runs, interval_of, interval_text, markdown, with_holm
+from ddlsched.results.paired_comparison import (
+    METRICS,
+    compare_runs,
+    interval_of,
+    interval_text,
+    markdown,
+    readable,
+    with_holm,
+)
 from ddlsched.results.statistics import Interval, by_seed, paired_ratio
+from experiments.commands import new_parser, sweep_command, write_tables
 
 PUBLISHED_FILE = Path(__file__).resolve().with_name("published_accounting.py")
 AUTHORS = {"load_per_byte_s": 7.8125e-9}
@@ -32,18 +38,6 @@ FF = ADA | {"placement": "first-fit"}
 PUBLISHED = {"communication": f"{PUBLISHED_FILE}:PublishedAdaDual", "contention": f"{PUBLISHED_FILE}:PublishedRates"}
 SHARE = "faster_than_alone"
 FULL_SIZE, SMALL, ARTEFACT = "full size, bytes conserved", "1/100, bytes conserved", "1/100, published accounting"
-COLOURS = {
-    "Ada-SRSF, published": PALETTE["grey"],
-    "FF, published": "#b5b5b5",
-    "Ada-SRSF, authors' b": PALETTE["blue"],
-    "Ada-SRSF, 10 GbE's b": PALETTE["sky"],
-    "SRSF(1), authors' b": PALETTE["orange"],
-    "SRSF(1), 10 GbE's b": PALETTE["sand"],
-    FULL_SIZE: PALETTE["blue"],
-    SMALL: PALETTE["sky"],
-    ARTEFACT: PALETTE["grey"],
-}
-"""The artefact is grey wherever it is drawn; Ada-SRSF is blue under all its names."""
 QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 10, 100
 
 
@@ -125,6 +119,8 @@ ACCOUNTING = Table(
     },
 )
 TABLES = (PLACEMENT, KAPPA, COMMUNICATION, LOAD, ACCOUNTING)
+CLAIMED = {PLACEMENT.name: ("FF", "LWF-1"), COMMUNICATION.name: ("SRSF(1)", "SRSF(2)", "Ada-SRSF"), ACCOUNTING.name: ()}
+"""What the abstract's claims are about: policies of tables, all of them if none are named."""
 
 
 class Measured:
@@ -136,7 +132,6 @@ class Measured:
         self.runs = runs[runs["table"] == table.name].reset_index(drop=True)
         times = [metric for metric in METRICS if metric.endswith("_s")]
         self.runs[times] /= table.scale
-        self._done = done
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
@@ -157,53 +152,39 @@ class Measured:
         comparison = compare_runs(self.runs, baseline=baseline, metrics=["average_jct_s"])
         return interval_of(comparison, policy, "average_jct_s", change=True).scaled(100.0)
 
-    def text(self) -> str:
-        """Return the two tables that are printed: means, and changes against the baseline."""
-        baseline, policies = self.table.baseline, list(self.table.policies)
-        changed = [policy for policy in policies if policy != baseline]
-        heading = f"## {self.table.title} (mean [95 % interval] over {len(self.per_seed)} seeds)"
-        against = f"Change against {baseline}, paired by seed, %:"
-        means = markdown([{"policy": policy} | self._means(policy) for policy in policies])
-        return f"{heading}\n\n{means}\n\n{against}\n\n{markdown([self._changes(policy) for policy in changed])}\n"
 
-    def _means(self, policy: str) -> dict[str, str]:
-        cells = {}
-        for metric, name in METRICS.items():
-            interval = interval_of(self.comparison, policy, metric)
-            percent = metric == "gpu_utilisation"
-            cells[name] = interval_text(interval.scaled(100.0 if percent else 1.0), decimals=1 if percent else 0)
-        if self.table.scale < 1.0:
-            share = interval_of(self.comparison, policy, SHARE).scaled(100.0)
-            cells["Transfers faster than b M (%)"] = interval_text(share)
-        return cells
-
-    def _changes(self, policy: str) -> dict[str, str]:
-        cells = {"policy": policy}
-        for metric, name in METRICS.items():
-            interval = interval_of(self.comparison, policy, metric, change=True).scaled(100.0)
-            cells[name.rpartition(" (")[0]] = interval_text(interval, sign=True)
-        chosen = (self.comparison["policy"] == policy) & (self.comparison["metric"] == "average_jct_s")
-        return cells | {"average JCT is": self.comparison.loc[chosen, "verdict"].item()}
-
-    def charts(self, folder: Path) -> list[Path]:
-        """Draw bars of the average JCT and the distribution of all jobs' JCT."""
-        policies = list(self.table.policies)
-        means = {policy: interval_of(self.comparison, policy, "average_jct_s") for policy in policies}
-        jct_s = {policy: self._jct_s(policy) for policy in policies}
-        name, title = self.table.name, self.table.title
-        return [
-            *save(bars(means, axis="Average JCT (s)", title=title, colour=COLOURS), folder / f"{name}_average_jct"),
-            *save(distributions(jct_s, axis="JCT (s)", title=title, colour=COLOURS), folder / f"{name}_jct_cdf"),
-        ]
-
-    def _jct_s(self, policy: str) -> pd.Series:
-        return self._done.jobs(table=self.table.name, policy=policy)["jct_s"] / self.table.scale
+def quick_tables() -> list[Table]:
+    """Return what of the tables the abstract's claims are about."""
+    tables = [table for table in TABLES if table.name in CLAIMED]
+    kept = [CLAIMED[table.name] or tuple(table.policies) for table in tables]
+    return [
+        replace(table, policies={policy: table.policies[policy] for policy in policies})
+        for table, policies in zip(tables, kept, strict=True)
+    ]
 
 
-def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
-    """Return the abstract's three claims beside what is measured, as a table and as rows of a chart."""
-    tables = (PLACEMENT, COMMUNICATION, LOAD, ACCOUNTING)
-    placement, communication, load, accounting = (measured[table.name] for table in tables)
+def came_out(measured: dict[str, Measured]) -> str:
+    """Return what came of the abstract's claims, a sentence each with its condition."""
+    placement, communication, accounting = (measured[name] for name in CLAIMED)
+    ratio = paired_ratio(placement.per_seed["FF"], placement.per_seed["LWF-1"])
+    conserved = communication.change("Ada-SRSF", "SRSF(1)")
+    published = accounting.change("Ada-SRSF, published", "SRSF(1)")
+    faster = interval_of(accounting.comparison, "Ada-SRSF, published", SHARE).mean
+    full = f"over {len(placement.per_seed)} sets of 160 jobs on 64 GPUs and 10 Gbit/s"
+    return (
+        f"Jobs take {interval_text(ratio, decimals=2)} times as long on average with first-fit placement as with "
+        f"LWF-1, {full}; the paper's abstract says up to 1.59 times.\n"
+        f"Where each transfer moves all its bytes, Ada-SRSF changes the average JCT of SRSF(1) by "
+        f"{interval_text(conserved, sign=True)} %, {full}; the abstract says -20.1 %.\n"
+        f"With the accounting of the paper's simulator it changes it by {interval_text(published, sign=True)} %, but "
+        f"{100 * faster:.0f} % of its transfers then end sooner than the network can send their bytes, over "
+        f"{len(accounting.per_seed)} sets at 1/100 of the size.\n"
+    )
+
+
+def abstract(measured: dict[str, Measured]) -> str:
+    """Return the abstract's three claims beside what is measured, as a table."""
+    placement, communication, accounting = (measured[name] for name in CLAIMED)
     ratios = {
         FULL_SIZE: paired_ratio(placement.per_seed["FF"], placement.per_seed["LWF-1"]),
         SMALL: paired_ratio(accounting.per_seed["FF"], accounting.per_seed["Ada-SRSF"]),
@@ -211,12 +192,6 @@ def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
     }
     rows = [{"claim": "average JCT of FF / LWF-1", "abstract": "up to 1.59"}]
     rows[0] |= {name: interval_text(ratio, decimals=2) for name, ratio in ratios.items()}
-    lwf = {
-        FULL_SIZE: placement.change("LWF-1", "FF"),
-        SMALL: accounting.change("Ada-SRSF", "FF"),
-        ARTEFACT: accounting.change("Ada-SRSF, published", "FF, published"),
-    }
-    chart = [Change("LWF-1\nagainst FF", lwf, claimed=100.0 * (1 / 1.59 - 1))]
     for baseline, claimed in (("SRSF(1)", -20.1), ("SRSF(2)", -36.7)):
         found = {
             FULL_SIZE: communication.change("Ada-SRSF", baseline),
@@ -225,55 +200,43 @@ def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
         }
         cells = {name: interval_text(change, sign=True) for name, change in found.items()}
         rows.append({"claim": f"Ada-SRSF against {baseline}, average JCT, %", "abstract": f"{claimed}"} | cells)
-        chart.append(Change(f"Ada-SRSF\nagainst {baseline}", found, claimed=claimed))
-    with_own_b = interval_text(load.change("Ada-SRSF, 10 GbE's b", "SRSF(1), 10 GbE's b"), sign=True)
-    rows.append(
-        dict.fromkeys(rows[0], "")
-        | {"claim": "the same against SRSF(1), 10 GbE's b in the load", FULL_SIZE: with_own_b}
-    )
     seeds = f"{len(placement.per_seed)} seeds at full size, {len(accounting.per_seed)} at 1/100"
-    return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n", chart
+    return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n"
 
 
-def report(done: Sweep, out: Path) -> None:
-    """Print the tables, write them as CSV files, and draw the charts."""
-    measured = {table.name: Measured(table, done) for table in TABLES}
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    charts: list[Path] = []
-    per_seed = []
-    for name, part in measured.items():
-        print(part.text())
-        part.comparison.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.9g", lineterminator="\n")
-        per_seed.append(part.per_seed.add_prefix(f"{name}: "))
-        charts += part.charts(out / "charts")
-    everything = pd.concat(per_seed, axis=1).round(9)
-    everything.to_csv(out / "tables" / "average_jct_s_per_seed.csv", lineterminator="\n")
-    text, rows = abstract(measured)
-    print(text)
-    axis = "Change of the average JCT (%)"
-    chart = changes(rows, axis=axis, claim="the paper's abstract", colour=COLOURS)
-    charts += save(chart, out / "charts" / "abstract")
-    print("Tables:", *sorted((out / "tables").glob("*.csv")), sep="\n  ")
-    print("Charts:", *charts, sep="\n  ")
+def report(done: Sweep, tables: Sequence[Table], out: Path) -> None:
+    """Write the tables as CSV files, and print what came out; if all tables are there, these too."""
+    measured = {table.name: Measured(table, done) for table in tables}
+    if len(tables) == len(TABLES):
+        for part in measured.values():
+            print(f"## {part.table.title}\n\n{readable(part.comparison, baseline=part.table.baseline)}\n")
+    write_tables(out / "tables", {name: part.comparison for name, part in measured.items()})
+    everything = pd.concat([part.per_seed.add_prefix(f"{name}: ") for name, part in measured.items()], axis=1).round(9)
+    write_tables(out / "tables", {"average_jct_s_per_seed": everything}, index=True, float_format=None)
+    print(came_out(measured), abstract(measured), sep="\n")
 
 
 def main() -> int:
     """Run what is missing, then report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help=f"{FULL_SEEDS} seeds")
-    parser.add_argument("--seeds", type=int, metavar="N", help="seeds 1 to N")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results/contention_64gpu"), metavar="DIR", help="default: %(default)s"
-    )
-    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes; default: one a core")
-    arguments = parser.parse_args()
-    seeds = arguments.seeds or (FULL_SEEDS if arguments.full else None)
-    runs = [
-        run
-        for table in TABLES
-        for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS))
-    ]
-    return sweep_and_report(runs, arguments.out / "runs", arguments.jobs, lambda done: report(done, arguments.out))
+    parser = new_parser(__doc__, "contention_64gpu")
+    parser.add_argument("--full", action="store_true", help=f"all tables, on {FULL_SEEDS} seeds")
+    parser.add_argument("--seeds", type=int, metavar="N", help="all tables, on seeds 1 to N")
+
+    def seeds_of(given: argparse.Namespace) -> int | None:
+        return given.seeds or (FULL_SEEDS if given.full else None)
+
+    def tables(given: argparse.Namespace) -> Sequence[Table]:
+        return quick_tables() if seeds_of(given) is None else TABLES
+
+    def runs(given: argparse.Namespace) -> list[Run]:
+        seeds = seeds_of(given)
+        return [
+            run
+            for table in tables(given)
+            for run in table.runs(seeds or (QUICK_SEEDS if table.scale == 1.0 else QUICK_SMALL_SEEDS))
+        ]
+
+    return sweep_command(parser, runs, lambda done, given: report(done, tables(given), given.out))
 
 
 if __name__ == "__main__":

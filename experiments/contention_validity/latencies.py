@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from simulated import Training, run
 
-from ddlsched.network.contention import ContentionModel, Linear, MaxMin
+from ddlsched.network.contention import ContentionModel, MaxMin
 from ddlsched.plugins.names import resolve
-from ddlsched.real.calibration.fit import FORMS, calibrate, errors_on_halves, random_halves
+from ddlsched.real.calibration.fit import FORMS, errors_on_halves, random_halves
 from ddlsched.real.calibration.measurements import Measurements
 
 PRESETS: Mapping[str, ContentionModel] = {
@@ -33,8 +33,8 @@ def simulated_s(rows: Measurements, contention: ContentionModel) -> np.ndarray:
     return np.array([part.mean() for part in np.split(finish_s, ends[:-1])])
 
 
-def errors(rows: Measurements, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the mean relative error on the tested half by half and model, and the constants fitted to all rows."""
+def errors(rows: Measurements, number: int) -> pd.DataFrame:
+    """Return the mean relative error on the tested half by half and model."""
     found: dict[str, np.ndarray] = {}
     drawn = random_halves(rows, number)
     for name, model in PRESETS.items():
@@ -43,20 +43,7 @@ def errors(rows: Measurements, number: int) -> tuple[pd.DataFrame, pd.DataFrame]
     for form in FORMS:
         if not form.ring_bytes:
             found[f"{form.name}, fitted"] = errors_on_halves(form, rows, halves=number)
-    constants = [
-        {"model": fit.form.name, "constant": name, **vars(constant)}
-        for fit in calibrate(rows)
-        for name, constant in fit.constants.items()
-    ]
-    return pd.DataFrame(found), pd.DataFrame(constants)
-
-
-def by_jobs(rows: Measurements, models: Mapping[str, ContentionModel]) -> pd.DataFrame:
-    """Return measured and simulated time / (jobs x bytes), ns, the mean over sizes, a row a number of jobs."""
-    scale = 1e9 / (rows.jobs * rows.message_bytes)
-    times = {"measured": rows.seconds} | {name: simulated_s(rows, model) for name, model in models.items()}
-    frame = pd.DataFrame({name: seconds * scale for name, seconds in times.items()}).assign(jobs=rows.jobs.astype(int))
-    return frame.groupby("jobs").mean()
+    return pd.DataFrame(found)
 
 
 def alone_table(rows: Measurements) -> pd.DataFrame:
@@ -64,8 +51,3 @@ def alone_table(rows: Measurements) -> pd.DataFrame:
     models = {**PRESETS, **FITTED_TO_ALL}
     off = {name: np.abs(simulated_s(rows, model) / rows.seconds - 1) for name, model in models.items()}
     return pd.DataFrame([{"model": name, "error": e.mean(), "largest": e.max()} for name, e in off.items()])
-
-
-def fitted_models(rows: Measurements) -> dict[str, ContentionModel]:
-    """Return the linear models with constants fitted to all rows."""
-    return {f"{fit.form.name}, fitted": Linear(**({"penalty_per_byte_s": 0.0} | fit.values)) for fit in calibrate(rows)}

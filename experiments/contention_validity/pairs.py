@@ -173,53 +173,18 @@ def plain(measured: np.ndarray, fitted: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def errors(measured: pd.DataFrame, number: int) -> tuple[pd.DataFrame, dict[str, np.ndarray], pd.DataFrame]:
-    """Return the mean absolute error on the tested half, a row a half and a column a model; predictions; the fits.
-
-    Predictions and fits are those of the first half; its predictions are simulated anew with the fitted states.
-    """
+def errors(measured: pd.DataFrame, number: int) -> pd.DataFrame:
+    """Return the mean absolute error on the tested half, a row a half and a column a model."""
     values = measured.to_numpy(np.float64)
     drawn = masks(len(values), number)
     rows: list[dict[str, float]] = [
         {name: float(np.abs(predicted - values)[~mask].mean()) for name, predicted in plain(values, mask).items()}
         for mask in drawn
     ]
-    predictions, fits = {}, []
     for model in MODELS:
         tables = [table(model, contention) for contention in model.choices]
-        for place, mask in enumerate(drawn):
+        for row, mask in zip(rows, drawn, strict=True):
             chosen, states = fit(tables, values, mask)
             predicted = tables[chosen][np.ix_(states, states)]
-            rows[place][model.name] = float(np.abs(predicted - values)[~mask].mean())
-            if place == 0:
-                described = [model.states(FINE)[state] for state in states]
-                predictions[model.name] = _anew(described, model.choices[chosen])
-                fits.append(_described(model, chosen, described, measured, predictions[model.name], ~mask))
-    return pd.DataFrame(rows), predictions, pd.DataFrame(fits)
-
-
-def _anew(states: Sequence[State], contention: ContentionModel) -> np.ndarray:
-    jobs = len(states)
-    numbers = list(combinations_with_replacement(range(jobs), 2))
-    found = np.empty((jobs, jobs))
-    both = ratios([(states[i], states[j]) for i, j in numbers], contention, seed=DRAWS)
-    for (i, j), (first, second) in zip(numbers, both, strict=True):
-        found[i, j], found[j, i] = first, second
-    return found
-
-
-def _described(
-    model: Model,
-    chosen: int,
-    states: Sequence[State],
-    measured: pd.DataFrame,
-    predicted: np.ndarray,
-    tested: np.ndarray,
-) -> dict[str, object]:
-    contention = model.choices[chosen]
-    return {
-        "model": model.name,
-        "penalty / time of a byte": contention.penalty_per_byte_s / contention.alone_per_byte_s,
-        "median share of communication": float(np.median([state.share for state in states])),
-        "error when simulated anew": float(np.abs(predicted - measured.to_numpy())[tested].mean()),
-    }
+            row[model.name] = float(np.abs(predicted - values)[~mask].mean())
+    return pd.DataFrame(rows)

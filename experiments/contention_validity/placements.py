@@ -66,12 +66,12 @@ def predictions(rows: pd.DataFrame, model: Model) -> np.ndarray:
     return np.stack([np.interp(FINE * relative[i], TIMES, steps[of_row[i]]) for i in range(len(rows))])
 
 
-def errors(measured: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the mean relative error of the step by application, model and half; and rows with a model's steps.
+def errors(measured: pd.DataFrame, number: int) -> pd.DataFrame:
+    """Return the mean relative error of the step by application, model and half.
 
     Placements on one server are left out: there the simulator communicates in no time, whatever the model.
     """
-    found, drawn = [], []
+    found = []
     for app, all_rows in measured[measured["servers"] > 1].groupby("app", sort=False):
         rows = all_rows.reset_index(drop=True)
         step_s, places = rows["step_s"].to_numpy(), rows["placement"].astype("category").cat.codes.to_numpy()
@@ -85,10 +85,8 @@ def errors(measured: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFr
             for model, steps in predicted.items():
                 own = _steps(model, rows, steps, fitted)
                 entry[model.name] = np.abs(own / step_s - 1)[~fitted].mean()
-                if half == 0:
-                    drawn.append(rows.assign(model=model.name, predicted_s=own)[~fitted])
             found.append(entry)
-    return pd.DataFrame(found), pd.concat(drawn, ignore_index=True)
+    return pd.DataFrame(found)
 
 
 def _steps(model: Model, rows: pd.DataFrame, predicted: np.ndarray, fitted: np.ndarray) -> np.ndarray:
@@ -102,35 +100,3 @@ def _steps(model: Model, rows: pd.DataFrame, predicted: np.ndarray, fitted: np.n
         chosen = squares[own & fitted if (own & fitted).any() else fitted].sum(axis=0).argmin()
         result[own] = predicted[own, chosen]
     return result
-
-
-def sync_table(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean of step - compute at each application's smallest batch, relative to two servers of a GPU each.
-
-    Beside it what the models say: they know the number of servers only.
-    """
-    smallest = measured[measured["batch"] == measured.groupby("app")["batch"].transform("min")]
-    extra = smallest.assign(extra_s=smallest["step_s"] - smallest["compute_s"])
-    base = extra[extra["placement"] == "11"].set_index("app")["extra_s"]
-    extra = extra.assign(relative=extra["extra_s"] / extra["app"].map(base))
-    spread = extra[extra["servers"] > 1].pivot_table("relative", "servers", "most_gpus", aggfunc="mean")
-    spread.columns = [f"at most {gpus} GPU{'s' if gpus > 1 else ''} a server" for gpus in spread.columns]
-    return spread.assign(linear=1.0, ring=[2 * (n - 1) / n for n in spread.index]).reset_index()
-
-
-def sync_errors(predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return, by model, the mean error of step - compute against the measured communication, relative to its mean.
-
-    ``predicted`` are the tested rows that :func:`errors` returns; the mean is over applications.
-    """
-    off = (predicted["predicted_s"] - predicted["compute_s"] - predicted["sync_s"]).abs()
-    by_app = predicted.assign(off_s=off).groupby(["model", "app"], sort=False)[["off_s", "sync_s"]].mean()
-    error = (by_app["off_s"] / by_app["sync_s"]).groupby("model", sort=False).mean()
-    return error.rename("error of communication").reset_index()
-
-
-def local_table(measured: pd.DataFrame) -> pd.DataFrame:
-    """Return by how much a step on one server is longer than compute, where the simulator has no communication."""
-    local = measured[(measured["servers"] == 1) & (measured["most_gpus"] > 1)]
-    share = 1 - local["compute_s"] / local["step_s"]
-    return local.assign(share=share).groupby("most_gpus")["share"].agg(["mean", "max"]).reset_index()

@@ -2,18 +2,15 @@
 
     python experiments/contention_validity/run.py [--data DIR] [--halves N] [--out DIR]
 
-Prints the tables; writes them to OUT/tables and the charts to OUT/charts. Without the measurements it says where it
-looked for them.
+Prints the tables and writes them to OUT/tables. Without the measurements it says where it looked for them.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import charts
 import latencies
 import measured
 import numpy as np
@@ -22,10 +19,8 @@ import pandas as pd
 import placements
 
 from ddlsched.cli.output import status
-from ddlsched.comparisons.charts.style import save
+from experiments.commands import PUBLIC_DATA, new_parser, write_tables
 
-ROOT = Path(__file__).parents[2]
-DATA = next((path for parent in ROOT.parents if (path := parent / "shared" / "data").is_dir()), Path("shared/data"))
 HALVES = 50
 PLAIN = {"no contention", "one mean", "by row and column", "no communication", "mean by batch"}
 """What is predicted without simulating anything."""
@@ -34,7 +29,6 @@ BASELINES = {
     "latencies": "linear, preset 1gbe",
     "placements": "linear (whole message)",
 }
-SHOWN_PAIRS = ("equal share = max-min", "equal share of each connection")
 
 
 def summary(data_set: str, errors: pd.DataFrame) -> pd.DataFrame:
@@ -64,98 +58,44 @@ def summary(data_set: str, errors: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def pair_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
-    """Compare with the throughput ratios of job pairs."""
-    ratios = measured.pairs(data)
-    errors, predictions, fits = pairs.errors(ratios, number)
-    tested = ~pairs.masks(len(ratios), 1)[0]
-    shown = {name: predictions[name] for name in SHOWN_PAIRS}
-    save(charts.pair_chart(ratios.to_numpy(), shown, tested), out / "pairs_measured")
-    found = summary("pairs", errors)
-    title = f"Throughput of {len(ratios)} jobs beside each of them"
-    save(charts.error_chart(found, axis="Mean error of the throughput ratio", title=title), out / "pairs_errors")
-    below, cut = float((ratios.to_numpy() < 0.5).mean()), float((ratios.to_numpy() == 1).mean())
-    return {"errors": found, "pair_fits": fits.assign(measured_below_half=below, measured_at_one=cut)}
-
-
-def latency_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
-    """Compare with the latencies of concurrent all-reduces."""
-    rows = measured.latencies(data)
-    errors, constants = latencies.errors(rows, number)
-    models = {**latencies.PRESETS, **latencies.FITTED_TO_ALL, **latencies.fitted_models(rows)}
-    by_jobs = latencies.by_jobs(rows, models)
-    shown = ["measured", *latencies.PRESETS, *latencies.FITTED_TO_ALL, "linear, no penalty, fitted"]
-    save(charts.latency_chart(by_jobs[shown]), out / "latencies_by_jobs")
-    found = summary("latencies", errors)
-    title = "Latency of 1 to 16 all-reduces, 1 Gbit/s"
-    save(charts.error_chart(found, axis="Mean relative error of the latency", title=title), out / "latencies_errors")
-    return {
-        "errors": found,
-        "latency_constants": constants,
-        "latencies_by_jobs": by_jobs.reset_index(),
-        "latencies_alone": latencies.alone_table(measured.alone(data)),
-    }
-
-
-def placement_part(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
-    """Compare with steps of single jobs by placement."""
-    rows = measured.placements(data)
-    by_app, predicted = placements.errors(rows, number)
-    found = summary("placements", by_app.groupby("half").mean(numeric_only=True))
-    sync = placements.sync_table(rows)
-    save(charts.sync_chart(sync), out / "placements_sync")
-    title = "Step of a job alone, by placement"
-    save(charts.error_chart(found, axis="Mean relative error of the step", title=title), out / "placements_errors")
-    apps = by_app.drop(columns="half").groupby("app", sort=False).mean().T.rename_axis("model").reset_index()
-    return {
-        "errors": found,
-        "placement_apps": apps,
-        "placement_sync": sync,
-        "placement_sync_errors": placements.sync_errors(predicted),
-        "placement_local": placements.local_table(rows),
-    }
-
-
-PARTS: dict[str, Callable[[Path, int, Path], dict[str, pd.DataFrame]]] = {
-    "latencies": latency_part,
-    "pairs": pair_part,
-    "placements": placement_part,
+PARTS: dict[str, Callable[[Path, int], pd.DataFrame]] = {
+    "latencies": lambda data, number: latencies.errors(measured.latencies(data), number),
+    "pairs": lambda data, number: pairs.errors(measured.pairs(data), number),
+    "placements": lambda data, number: (
+        placements.errors(measured.placements(data), number).groupby("half").mean(numeric_only=True)
+    ),
 }
+"""Of each data set the tested error, a row a half and a column a model."""
 
 
 def report(data: Path, number: int, out: Path) -> dict[str, pd.DataFrame]:
-    """Carry out all parts, draw charts into ``out``/charts, write tables into ``out``/tables, and return those."""
-    tables: dict[str, pd.DataFrame] = {}
+    """Carry out all parts, write tables into ``out``/tables, and return those."""
+    found = []
     for name, part in PARTS.items():
         with status(f"{name}: simulating and fitting"):
-            found = part(data, number, out / "charts")
-        errors = [*([tables["errors"]] if tables else []), found.pop("errors")]
-        tables |= {**found, "errors": pd.concat(errors, ignore_index=True)}
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.4g", lineterminator="\n")
+            found.append(summary(name, part(data, number)))
+    alone = latencies.alone_table(measured.alone(data))
+    tables = {"errors": pd.concat(found, ignore_index=True), "latencies_alone": alone}
+    write_tables(out / "tables", tables, float_format="%.4g")
     return tables
 
 
 def main() -> int:
-    """Compute, print, write, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="default: %(default)s")
+    """Compute, print, write."""
+    parser = new_parser(__doc__, "contention_validity")
+    parser.add_argument("--data", type=Path, default=PUBLIC_DATA, metavar="DIR", help="default: %(default)s")
     parser.add_argument("--halves", type=int, default=HALVES, metavar="N", help="random halves; default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("results/contention_validity"), metavar="DIR")
-    arguments = parser.parse_args()
-    if arguments.halves < 2:
+    given = parser.parse_args()
+    if given.halves < 2:
         parser.error("--halves: expected at least 2")
-    if absent := measured.missing(arguments.data):
+    if absent := measured.missing(given.data):
         print(
             f"{absent[0]}: the measurements are not there; get them as README.md says and give their folder by --data",
             file=sys.stderr,
         )
         return 2
-    tables = report(arguments.data, arguments.halves, arguments.out)
-    for name, table in tables.items():
+    for name, table in report(given.data, given.halves, given.out).items():
         print(f"## {name}\n\n{table.to_string(index=False, float_format='{:.4g}'.format, na_rep='-')}\n")
-    print(f"Tables: {arguments.out / 'tables'}", f"Charts: {arguments.out / 'charts'}", sep="\n")
     return 0
 
 

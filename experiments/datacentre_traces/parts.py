@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ddlsched import Cluster
+from ddlsched.errors import InputError
 from ddlsched.workload.traces.trace_import import Selection, import_trace, write_jobs
 
 FILES = {
@@ -23,8 +24,8 @@ ONE_JOB_MB, SEVERAL_JOBS_MB = 5_000.0, 32_768.0
 
 DAY_S = 86_400.0
 WINDOW_JOBS = 500
-SCALE, OTHER_SCALE = 0.001, 0.01
-"""Of durations and arrivals; two regimes are run at the other too, to see what the scale changes."""
+SCALE = 0.001
+"""Of durations and arrivals."""
 FIRST_CLUSTERS = ("cluster03", "cluster04")
 """The quick form's."""
 ITP_CLUSTERS = (*FIRST_CLUSTERS, *(f"cluster{number:02d}" for number in (1, 2, 5, 6, 7, 8, 9, 10)))
@@ -77,11 +78,6 @@ def windows(*, full: bool) -> list[Part]:
     return philly + itp if full else philly[:2] + itp[:2]
 
 
-def whole() -> Part:
-    """Return the whole Philly trace at its traced durations."""
-    return Part(trace="Philly", name="whole", seed=1, scale=1.0)
-
-
 def missing(data: Path) -> list[Path]:
     """Return the traces that are not there."""
     return [data / file for file in FILES.values() if not (data / file).exists()]
@@ -92,6 +88,8 @@ def imported(part: Part, data: Path, folder: Path) -> Imported:
     folder.mkdir(parents=True, exist_ok=True)
     selection = Selection(from_s=part.from_day * DAY_S, limit=part.limit, scale=part.scale)
     file = data / FILES[part.trace]
+    if not file.exists():
+        raise InputError(f"{file}: no such file; docs/traces.md says where to get it, --data where it is")
     if part.member:
         file = _extracted(file, part.member, folder)
     trace = import_trace(

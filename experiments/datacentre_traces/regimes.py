@@ -38,9 +38,6 @@ REGIMES = (
 )
 CONSOLIDATED, SPREAD = REGIMES[1], REGIMES[3]
 """The same servers, and two placements."""
-ANYWHERE = Regime(name="RAND, load 0.7", load=0.7, placement="random")
-AS_BUILT = Regime(name="LWF-1, load 0.15", load=0.15)
-"""2,496 GPUs for Philly, about as many as it had."""
 
 
 def runs(part: Imported, regime: Regime, gbps: float) -> Iterator[Run]:

@@ -74,8 +74,3 @@ def placement_table(runs: pd.DataFrame) -> pd.DataFrame:
         labels = dict(zip(("trace", "gbps", "policy"), key, strict=True))
         rows.append(labels | {"windows": len(jct_s)} | _columns("change", change) | {"verdict": verdict(change)})
     return pd.DataFrame(rows)
-
-
-def interval(row: pd.Series, name: str) -> Interval:
-    """Return an interval of a row of these tables, in %."""
-    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"], row["windows"]).scaled(100.0)

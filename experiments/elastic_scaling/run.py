@@ -17,12 +17,12 @@ from charts import lines, ratios
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.charts.style import save
-from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.paired_comparison import interval_text, markdown
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_ratio
 from ddlsched.workload.generators.elastic_mix import ARRIVALS, CATEGORIES
 from ddlsched.workload.rescale import ConstantRescaleCost
+from experiments.commands import sweep_and_report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,35 +10,12 @@ from matplotlib.figure import Figure
 from tables import BASE, beyond_by_set, stream_changes, topology_changes
 
 from ddlsched.comparisons.charts.jct_charts import Change, changes, legend_below, over_seeds
-from ddlsched.comparisons.charts.style import INK, MUTED, PALETTE, SHADES, in_style, new_figure, new_panels
+from ddlsched.comparisons.charts.style import MUTED, PALETTE, in_style, new_panels
 from ddlsched.results.statistics import Interval, mean_interval, paired_difference
 
 U_AXIS = "U: samples / those of trainers that\nshare the mean idle nodes evenly"
 PUBLISHED_GAIN = 22.3
 """Per cent: "up to", of MalleTrain over FreeTrain."""
-SIZES = {
-    "nodes of jobs on 1 node": (1, 1),
-    "of jobs on 2 to 8": (2, 8),
-    "of jobs on 9 to 16": (9, 16),
-    "of jobs on 17 or more": (17, np.inf),
-}
-SIZE_SHADES = (*SHADES[1::2], PALETTE["blue"])
-METHODS = {"programme": "D", "highs": "o", "scip": "s", "cp-sat": "^"}
-
-
-@in_style()
-def timeline(table: pd.DataFrame) -> Figure:
-    """Return the idle nodes over time as a line, and under it the nodes of jobs as areas, by how many a job has."""
-    figure, axes = new_figure(2.8, width_inches=7.2)
-    hours = table["time_s"] / 3600
-    sizes = table.drop(columns=["time_s", "idle"])
-    areas = [sizes.where(sizes.ge(low) & sizes.le(high), 0).sum(axis=1) for low, high in SIZES.values()]
-    axes.stackplot(hours, areas, step="post", colors=SIZE_SHADES, labels=list(SIZES), linewidth=0)
-    axes.step(hours, table["idle"], where="post", color=INK, linewidth=0.9, label="idle nodes")
-    axes.set(xlabel="Time (h)", ylabel="Nodes", xlim=(0, hours.max()))
-    axes.set_ylim(bottom=0)
-    legend_below(figure, [axes])
-    return figure
 
 
 @in_style()
@@ -63,30 +40,6 @@ def sweep(table: pd.DataFrame) -> Figure:
     )
     legend_below(figure, panels)
     return figure
-
-
-@in_style()
-def solve_times(table: pd.DataFrame) -> Figure:
-    """Return the time of a decision by its size, on a logarithmic axis: a point an instance and method."""
-    figure, axes = new_figure(3.0)
-    sizes = list(dict.fromkeys(zip(table["jobs"], table["nodes"], strict=True)))
-    for number, (method, own) in enumerate(table.groupby("method", sort=False)):
-        places = [sizes.index(size) for size in zip(own["jobs"], own["nodes"], strict=True)]
-        x = np.array(places) + 0.16 * (number - 1.5) + 0.035 * (own["instance"].to_numpy() - 1)
-        ended = (own["same_optimum"].notna() | (method == "programme")).to_numpy()
-        style = {"color": PALETTE[("blue", "orange", "green", "purple")[number]], "markersize": 4, "linestyle": ""}
-        axes.plot(x[ended], own["seconds"][ended], marker=METHODS[str(method)], **style, label=NAMES[str(method)])
-        axes.plot(x[~ended], own["seconds"][~ended], marker=METHODS[str(method)], fillstyle="none", **style)
-    axes.plot([], [], "o", color=MUTED, fillstyle="none", label="stopped at the limit, not proved", markersize=4)
-    axes.set(yscale="log", ylabel="Time of one decision (s)", xlabel="Jobs x nodes")
-    axes.set_xticks(range(len(sizes)), [f"{jobs} x {nodes}" for jobs, nodes in sizes])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.grid(axis="y")
-    legend_below(figure, [axes])
-    return figure
-
-
-NAMES = {"programme": "programme over counts", "highs": "MILP, HiGHS", "scip": "MILP, SCIP", "cp-sat": "MILP, CP-SAT"}
 
 
 def streams(table: pd.DataFrame) -> Figure:
@@ -174,9 +127,7 @@ def _point(axes, place: int, mean: float, low: float, high: float) -> None:
 
 
 CHARTS: dict[str, Callable[[pd.DataFrame], Figure]] = {
-    "timeline": timeline,
     "sweep": sweep,
-    "solve_times": solve_times,
     "streams": streams,
     "topology": topology,
     "beyond": beyond,

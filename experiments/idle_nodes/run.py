@@ -24,34 +24,27 @@ from pathlib import Path
 import pandas as pd
 from beyond import beyond
 from charts import CHARTS
-from cloud import cloud
 from inputs import load
 from main_queue import main_queue
 from networks import topology
 from parallel import Workers
-from parts import crosscheck, efficiency, reference, solve_times, sweep, timeline
-from queue_training import queue_training
-from scale_up import scale_up
+from parts import crosscheck, reference, sweep
 from streams import streams
 from tables import ROWS, shown
 
 from ddlsched.comparisons.charts.style import save
 from ddlsched.errors import DdlschedError
+from experiments.commands import PUBLIC_DATA
 
-ROOT = Path(__file__).resolve().parents[2]
-MEASURED = ROOT.parent / "shared" / "data" / "idle_nodes"
-LOG = ROOT.parent / "shared" / "data" / "traces" / "swf" / "lublin_256.swf"
+MEASURED = PUBLIC_DATA / "idle_nodes"
+LOG = PUBLIC_DATA / "traces" / "swf" / "lublin_256.swf"
 SEEDS = 8
-OVER_SEEDS = {"streams": streams, "queue_training": queue_training, "scale_up": scale_up, "cloud": cloud}
 PARTS: dict[str, Callable[..., pd.DataFrame]] = {
     "reference": reference,
     "crosscheck": crosscheck,
     "sweep": sweep,
-    "solve_times": lambda inputs, _: solve_times(inputs),
-    "efficiency": efficiency,
     "topology": topology,
     "beyond": beyond,
-    "timeline": lambda inputs, _: timeline(inputs),
 }
 
 
@@ -62,7 +55,7 @@ def main() -> int:
         for part in given.part or [part for part in ROWS if (given.measured / f"{part}.csv").is_file()]:
             report(part, pd.read_csv(given.measured / f"{part}.csv"), "measured", given.out)
         return 0
-    computed = PARTS | {name: partial(part, seeds=given.seeds) for name, part in OVER_SEEDS.items()}
+    computed = PARTS | {"streams": partial(streams, seeds=given.seeds)}
     logs = given.log or [LOG] * LOG.is_file()
     computed["main_queue"] = lambda _, workers: main_queue(workers, [None, *logs], given.seeds)
     parts = (given.part or []) + ["reference"] * given.reference or list(computed)
@@ -95,7 +88,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--part",
         action="append",
-        choices=sorted([*PARTS, *OVER_SEEDS, "main_queue", "logs"]),
+        choices=sorted([*PARTS, "streams", "main_queue", "logs"]),
         help="may be given several times",
     )
     parser.add_argument("--reference", action="store_true", help="the same as --part reference")

@@ -10,7 +10,6 @@ from ddlsched.results.paired_comparison import interval_text, markdown
 from ddlsched.results.statistics import Interval, by_seed, mean_interval, paired_change, paired_difference
 
 BASE = "optimum, T_fwd 120 s"
-LIMIT = "not within the limit"
 REFERENCE = {"equal share": (212.7, 0.754), "optimum, T_fwd 10 s": (205.0, 0.820), BASE: (203.5, 0.836)}
 """Makespan (h) and U of the reference replay of the measured trace."""
 
@@ -52,35 +51,6 @@ def _sweep(table: pd.DataFrame) -> list[dict[str, str]]:
             labels = {"trainers": trainers, "rules": rules, "T_fwd s": f"{row['lookahead_s']:.0f}"}
             rows.append(labels | _outcome(row) | {"best": "x" if row["u"] == best else ""})
     return rows
-
-
-def _efficiency(table: pd.DataFrame) -> list[dict[str, str]]:
-    return [
-        {"trainers": row["trainers"], "policy": row["policy"]}
-        | _outcome(row)
-        | {"U if changes were free": f"{row['u_no_cost']:.3f}"}
-        for row in table.to_dict("records")
-    ]
-
-
-def _solve_times(table: pd.DataFrame) -> list[dict[str, str]]:
-    rows = []
-    for (jobs, nodes), own in table.groupby(["jobs", "nodes"], sort=False):
-        cells = {
-            method: _seconds(part, own["instance"].nunique()) for method, part in own.groupby("method", sort=False)
-        }
-        rows.append({"jobs x nodes": f"{jobs} x {nodes}"} | cells)
-    return rows
-
-
-def _seconds(part: pd.DataFrame, instances: int) -> str:
-    proved = part if part["method"].iloc[0] == "programme" else part[part["same_optimum"].notna()]
-    if proved.empty:
-        return LIMIT
-    least, most = proved["seconds"].min(), proved["seconds"].max()
-    times = f"{1e3 * least:.1f} to {1e3 * most:.1f} ms" if most < 0.1 else f"{least:.1f} to {most:.1f} s"
-    wrong = " NOT THE PROGRAMME'S OPTIMUM" if (proved["same_optimum"] == False).any() else ""  # noqa: E712
-    return times + wrong if len(proved) == instances else f"{times} ({len(proved)} of {instances}){wrong}"
 
 
 def stream_changes(table: pd.DataFrame, metric: str, baseline: str) -> dict[str, dict[str, Interval]]:
@@ -173,46 +143,13 @@ def _main_queue(table: pd.DataFrame) -> list[dict[str, str]]:
     return rows
 
 
-def _gains(table: pd.DataFrame, by: str) -> list[dict[str, str]]:
-    """Return U of each policy and its gain over the optimum, paired by seed, for each kind of trace."""
-    rows = []
-    for kind, own in table.groupby(by, sort=False):
-        u = by_seed(own, "u")
-        means = own.groupby("policy")
-        for policy in u:
-            gain = None if policy == BASE else paired_difference(u[policy], u[BASE])
-            cells = {by: str(kind), "policy": str(policy), "idle nodes": f"{means['mean_idle'].mean()[policy]:.0f}"}
-            cells |= {"U": interval_text(mean_interval(u[policy]), decimals=3), f"over {BASE}": _text(gain, 4)}
-            losses = (f"{100 * means[name].mean()[policy]:.2f}" for name in ("rescale_lost", "preempt_lost"))
-            rows.append(cells | dict(zip(("lost to rescale (%)", "lost to pre-emption (%)"), losses, strict=True)))
-    return rows
-
-
-def _scale_up(table: pd.DataFrame) -> list[dict[str, str]]:
-    rows = []
-    for (stream, ratio), own in table.groupby(["stream", "ratio"], sort=False):
-        ends = by_seed(own, "mean_finish_h", by="profiles")
-        lost = 100 * own.groupby("profiles")["rescale_lost"].mean()
-        cells = {"stream": str(stream), "growing / shrinking": f"{ratio:g}"}
-        cells |= {f"mean end h, {name}": f"{ends[name].mean():.2f}" for name in ("down", "up")}
-        cells |= {"up against down (%)": _text(paired_change(ends["up"], ends["down"]).scaled(100), 2)}
-        rows.append(cells | {f"lost to rescale (%), {name}": f"{lost[name]:.2f}" for name in ("down", "up")})
-    return rows
-
-
 ROWS: dict[str, Callable[[pd.DataFrame], list[dict[str, str]]]] = {
     "reference": _reference,
     "crosscheck": _crosscheck,
     "sweep": _sweep,
-    "efficiency": _efficiency,
-    "solve_times": _solve_times,
     "streams": _streams,
     "topology": _topology,
     "beyond": _beyond,
     "main_queue": _main_queue,
     "logs": _main_queue,
-    "queue_training": lambda table: _gains(table, "queue"),
-    "scale_up": _scale_up,
-    "cloud": lambda table: _gains(table, "lifetimes"),
 }
-"""Of each part but the timeline, which is a chart alone."""

@@ -13,6 +13,9 @@ from ddlsched import Cluster, Disturbances, Job, Workload
 from ddlsched.errors import InputError
 from ddlsched.workload.generators.microsoft import MODELS, microsoft_160
 from ddlsched.workload.generators.streams import stream, trace_window
+from ddlsched.workload.traces.trace_import import Selection, import_trace
+from ddlsched.workload.workload_files import write_workload
+from experiments.public_traces import MOST_ITERATIONS, PUBLIC_TRACES
 
 BURST = "burst"
 SIZES = ("powers of two", "any")
@@ -37,6 +40,7 @@ WIRE_SHARE = 1.5
 """What a ring of four servers moves over a card, as a part of the message: 2 (n - 1) / n."""
 JOBS = 120
 """Of a stream, and of a window of a trace."""
+TRACED_JOBS = 3000
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -140,3 +144,16 @@ def _size(job: Job, sizes: str, rng: np.random.Generator) -> int:
     """Return the GPUs of a job: its own, or from half of them, but not that, to its own."""
     least = job.num_gpus // 2 + 1 if sizes == "any" else job.num_gpus
     return int(rng.integers(least, job.num_gpus, endpoint=True))
+
+
+def imported(trace: str, data: Path, folder: Path) -> Path:
+    """Write a trace's workload file, unless it is there, and return it: jobs of at most the cluster's GPUs, cut."""
+    path = folder / f"{trace}.parquet"
+    if not path.exists():
+        kind, file, day, scale = PUBLIC_TRACES[trace]
+        folder.mkdir(parents=True, exist_ok=True)
+        selection = Selection(from_s=day * 86_400, gpus_at_most=GPUS, limit=TRACED_JOBS, scale=scale)
+        jobs = import_trace(kind, [data / file], selection=selection, gpus_per_server=GPUS_PER_SERVER).workload
+        cut = [replace(job, iterations=min(job.iterations, MOST_ITERATIONS)) for job in jobs]
+        write_workload(Workload.of([replace(job, gpu_memory_mb=GPU_MEMORY_MB) for job in cut]), path)
+    return path

@@ -9,12 +9,10 @@ change.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -34,6 +32,7 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import ConstantRescaleCost, Rescale, RescaleCost
 from ddlsched.workload.scaling_curves import LinearCurve
+from experiments.commands import new_parser, write_tables
 from topologies.star import Star
 
 HOSTS, GPUS_PER_HOST = 10, 4
@@ -246,15 +245,13 @@ def price_table() -> pd.DataFrame:
 
 def main() -> int:
     """Simulate, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, metavar="N")
-    parser.add_argument("--out", type=Path, default=Path("results/reconfiguration"), metavar="DIR")
+    parser = new_parser(__doc__, "reconfiguration")
+    parser.add_argument("--seeds", type=int, default=16, metavar="N")
     given = parser.parse_args()
     tables = {"prices": price_table(), "elastic": summary(runs(given.seeds))}
-    (given.out / "tables").mkdir(parents=True, exist_ok=True)
+    write_tables(given.out / "tables", tables, float_format="%.6g")
     for name, table in tables.items():
         print(f"## {name}\n\n{table.to_string(index=False, float_format='{:.4g}'.format)}\n")
-        table.to_csv(given.out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
     return 0
 
 

@@ -1,30 +1,27 @@
-"""What changing a job's parallelism moves and takes: Tenplex's published rows, growth, failures, and how tight it is.
+"""What changing a job's parallelism moves and takes: Tenplex's published rows, growth, and failures.
 
     python experiments/reconfiguration/run.py [--out DIR]
 
-Prints the tables; writes them to DIR/tables and the charts to DIR/charts.
+Prints the tables and writes them to DIR/tables.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from charts import growth_chart, published_chart
 from published import FAILURES, FROM, GPUS_PER_HOST, HOSTS, MODELS, RESIZES, Change, tensors_of
-from schemes import central_s, collection, fair_sharing_s, lost_with, moved, stored_bytes
+from schemes import central_s, collection, lost_with, moved, stored_bytes
 
 from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.plan import NoReplicaError, Plan, plan
 from ddlsched.checkpoints.rank_placement import staying
-from topologies.leaf_spine import LeafSpine
+from experiments.commands import new_parser, write_tables
 from topologies.star import Star
 
 GB = 1e9
@@ -157,32 +154,9 @@ def failure_summary(found: pd.DataFrame) -> pd.DataFrame:
     return table.join(published).reset_index(names="failed_gpus")
 
 
-def sharing_table() -> pd.DataFrame:
-    """Return by how much fair sharing of all transfers at once is slower than the busiest cable's own seconds."""
-    topologies = {"star": Star(nic_gbps=NIC_GBPS), "leaf-spine 2:1": LeafSpine(nic_gbps=NIC_GBPS, oversubscription=2)}
-    rows = []
-    for (name, topology), (gpus, kind) in itertools.product(topologies.items(), _cases()):
-        before = Parallelism(tp=4, pp=2, dp=gpus // 8)
-        degrees = {"tp": 4, "pp": 2, "dp": before.dp}
-        degrees[kind.lower()] *= 2
-        old = collection(tensors_of("6.7B"), before, GPUS_PER_HOST)
-        change = plan(old, staying(old, collection(old.tensors, Parallelism(**degrees), GPUS_PER_HOST)))
-        alone = reconfiguration_s(change, Site(topology=topology, host_bytes_per_s=HOST_BYTES_PER_S)).network_s
-        shared = fair_sharing_s(change, topology)
-        rows.append({"network": name, "change": kind, "from_gpus": gpus, "busiest_s": alone, "fair_s": shared})
-    table = pd.DataFrame(rows)
-    return table.assign(ratio=table["fair_s"] / table["busiest_s"])
-
-
-def _cases() -> Iterator[tuple[int, str]]:
-    return itertools.product((8, 32), ("DP", "TP", "PP"))
-
-
 def main() -> int:
-    """Compute, print, write, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/reconfiguration"), metavar="DIR")
-    out = parser.parse_args().out
+    """Compute, print, write."""
+    out = new_parser(__doc__, "reconfiguration").parse_args().out
     found, growth, failures = bytes_table(), growth_table(), failure_table()
     tables = {
         "sizes": size_table(),
@@ -191,14 +165,10 @@ def main() -> int:
         "growth": growth,
         "failures": failures,
         "failure_summary": failure_summary(failures),
-        "sharing": sharing_table(),
     }
-    (out / "tables").mkdir(parents=True, exist_ok=True)
+    write_tables(out / "tables", tables, float_format="%.6g")
     for name, table in tables.items():
         print(f"## {name}\n\n{table.to_string(index=False, float_format='{:.4g}'.format, na_rep='-')}\n")
-        table.to_csv(out / "tables" / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
-    paths = [*published_chart(found, out / "charts" / "published"), *growth_chart(growth, out / "charts" / "growth")]
-    print("Charts:", *paths, sep="\n  ")
     return 0
 
 

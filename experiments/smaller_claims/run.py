@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 
 from ddlsched import Cluster, Disturbances
-from ddlsched.comparisons.sweeps.scripts import sweep_and_report
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.comparisons.tuning import tune
 from ddlsched.results.paired_comparison import compare_runs, interval_text, readable
 from ddlsched.results.statistics import Interval
+from experiments.commands import sweep_and_report
 
 HERE = Path(__file__).resolve().parent
 JOBS = HERE / "jobs.py"

@@ -243,7 +243,7 @@ class Picks:
     [
         (Cassini, {"tick_s": 0.0}, "cassini: tick_s is 0.0; expected seconds from 1e-6"),
         (Cassini, {"drift": 1.5}, "cassini: drift is 1.5; expected a number from 0 to 1"),
-        (Cassini, {"least_score": 2.0}, "cassini: least_score is 2.0; expected a number up to 1"),
+        (Cassini, {"least_score": 2.0}, "cassini: least_score is 2.0; expected a number from -1e9 to 1"),
         (CassiniPlacement, {"tick_s": 0.0}, "cassini: tick_s is 0.0; expected seconds from 1e-6"),
         (CassiniPlacement, {"candidates": "+".join(["lwf"] * 11)}, "candidates has 11 placements; expected 1 to 10"),
         (CassiniPlacement, {"candidates": "muri"}, "candidates has 'muri', which decides about the whole queue"),

@@ -54,6 +54,21 @@ def test_shares_are_shares(seed: int) -> None:
     assert all(shares[m, k] == 0 for m, size in enumerate(sizes) for k in range(3) if size > workers[k])
 
 
+@pytest.mark.parametrize("policy", [Gavel(round_s=10.0), Sia(round_s=10.0), Rubick(round_s=10.0)])
+def test_while_no_gpu_is_left_all_jobs_wait(policy: Any) -> None:
+    """All servers are away from 15 s to 40 s, and a job of 20 s comes while they are."""
+    away = ddlsched.Disturbances(outages=tuple(ddlsched.Outage(server=n, from_s=15.0, to_s=40.0) for n in range(2)))
+    jobs = [fixed_job("a", 1, 20), fixed_job("b", 1, 20), fixed_job("c", 1, 20, arrival_s=20.0)]
+    result = run(policy, jobs, ddlsched.Cluster(num_servers=2, gpus_per_server=1), disturbances=away)
+    assert (result.jobs["finish_s"] >= 45.0 - 1e-9).all()
+
+
+def test_there_are_no_shares_of_no_gpus() -> None:
+    shares = max_min_shares(np.ones((2, 2)), [1, 1], [0, 0], solver())
+    assert shares is not None
+    assert shares.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
 # --- Gavel: rounds
 
 
@@ -235,14 +250,14 @@ def test_spare_gpus_go_where_the_slope_is_steepest_while_half_is_free() -> None:
         (Gavel, {"round_s": 0.0}, "gavel: round_s is 0.0; expected seconds from 0.001"),
         (Gavel, {"blind": 1}, "gavel: blind is 1; expected True or False"),
         (Gavel, {"time_limit_s": 0.0}, "gavel: time_limit_s is 0.0; expected seconds > 0"),
-        (Sia, {"power": 0.0}, "sia: power is 0.0; expected a number from -10 to 10, not 0"),
-        (Sia, {"queue_price": -1.0}, "sia: queue_price is -1.0; expected a finite number >= 0"),
-        (Sia, {"restart_s": -1.0}, "sia: restart_s is -1.0; expected seconds >= 0"),
+        (Sia, {"power": 0.0}, "sia: power is 0; expected another number from -10 to 10"),
+        (Sia, {"queue_price": -1.0}, "sia: queue_price is -1.0; expected a number from 0"),
+        (Sia, {"restart_s": -1.0}, "sia: restart_s is -1.0; expected seconds from 0"),
         (Sia, {"round_s": -1.0}, "sia: round_s is -1.0; expected seconds from 0.001"),
         (Sia, {"time_limit_s": -1.0}, "sia: time_limit_s is -1.0; expected seconds > 0"),
         (Rubick, {"round_s": 0.0}, "rubick: round_s is 0.0; expected seconds from 0.001"),
         (Rubick, {"spare_share": 2.0}, "rubick: spare_share is 2.0; expected a number from 0 to 1"),
-        (Rubick, {"least_gain": -1.0}, "rubick: least_gain is -1.0; expected a finite number >= 0"),
+        (Rubick, {"least_gain": -1.0}, "rubick: least_gain is -1.0; expected a number from 0"),
     ],
 )
 def test_bad_parameters_are_refused(policy: Any, given: Any, said: str) -> None:

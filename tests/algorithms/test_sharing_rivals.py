@@ -245,7 +245,7 @@ def test_groups_are_read_from_the_job() -> None:
         (Lucid, {"scores": "bert=3"}, "lucid: scores has 'bert=3'; expected model=0, 1 or 2"),
         (Lucid, {"tiny": 0.8}, "lucid: tiny is 0.8 and medium 0.7; expected 0 <= tiny <= medium <= 1"),
         (Lucid, {"few_arrivals": -2}, "lucid: few_arrivals is -2; expected a whole number from -1"),
-        (Lucid, {"window_s": 0.0}, "lucid: window_s is 0.0; expected seconds from 0"),
+        (Lucid, {"window_s": 0.0}, "lucid: window_s is 0.0; expected seconds > 0"),
         (Arnold, {"servers_per_pod": 0}, "arnold: servers_per_pod is 0; expected a whole number from 1"),
         (Arnold, {"alpha": 1.5}, "arnold: alpha is 1.5; expected a number from 0 to 1"),
         (Arnold, {"time_limit_s": 0.0}, "arnold: time_limit_s is 0.0; expected seconds > 0"),

@@ -12,19 +12,15 @@ from clos_2048 import cluster as clos_cluster
 from clos_2048 import jobs as clos_jobs
 from clos_2048 import run as run_on_clos
 from crux_small_cases import FixedPaths, Levels, case, flows_between_leaves
-from ecmp_collisions import computed_most, computed_share, flows_on_spines
 from flow_rivals import heapq_loop, simpy_processes
-from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, perturbed, simulate_flows, wire_bytes
+from flow_scenario import GPUS_PER_SERVER, Flow, FlowTimes, draw_flows, simulate_flows, wire_bytes
 from full_size import OVERLAP_LIMIT, compile_event_loop, run_event_loop
 from interval_coverage import FAMILIES, POPULATIONS, coverage, errors
 from jct_bound import ratios
 from monkeytree_paths import slowdowns
-from philly_first_fit import Rows, Watch
 
 import ddlsched
 from ddlsched.comparisons.alone import alone_s
-from ddlsched.engine import run_progress
-from ddlsched.engine.run_progress import RunProgress
 from ddlsched.workload.generators.monkeytree_mix import monkeytree_mix
 
 
@@ -84,13 +80,6 @@ def test_ring_of_four_carries_one_and_a_half_messages() -> None:
     assert wire_bytes(Flow(servers=(0, 1, 2, 3), compute_s=1.0, message_bytes=100.0)) == pytest.approx(150.0)
 
 
-def test_perturbed_compute_times_stay_close() -> None:
-    flows = draw_flows(num_jobs=12, num_servers=16)
-    changed = perturbed(flows, relative=1e-9, seed=1)
-    assert changed != flows
-    assert [flow.compute_s for flow in changed] == pytest.approx([flow.compute_s for flow in flows], rel=1e-9)
-
-
 def test_table_aligns_numbers() -> None:
     table = Table(title="T", columns=("", "n"), rows=[("one", 1), ("many", 1234), ("none", None)], notes=["N"])
     assert str(table).splitlines() == [
@@ -124,18 +113,8 @@ def test_verdicts_err_in_most_tables_but_not_by_holm() -> None:
     assert found_holm < found
 
 
-def test_ecmp_collides_as_often_as_computed() -> None:
-    """Of 4 flows on 8 spines two share one in 59 % of cases; what is counted are bytes on cables."""
-    assert computed_share(4, 8) == pytest.approx(1 - 8 * 7 * 6 * 5 / 8**4) == pytest.approx(0.590, abs=5e-4)
-    counts = [flows_on_spines(4, 8, seed) for seed in range(100)]
-    assert all(count.sum() == 4 for count in counts)
-    shared = np.mean([count.max() > 1 for count in counts])
-    assert shared == pytest.approx(0.590, abs=3 * (0.59 * 0.41 / 100) ** 0.5)
-    assert np.mean([count.max() for count in counts]) == pytest.approx(computed_most(4, 8), abs=0.2)
-
-
 def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
-    workload = clos_jobs(40, 0.6, "alone", seed=1)
+    workload = clos_jobs(40, 0.6, seed=1)
     results = {path: run_on_clos(workload, path)[0] for path in (None, "least-congested")}
     contended = {path: result.finished.state.run[0].contended_iterations for path, result in results.items()}
     assert contended["least-congested"] <= contended[None]
@@ -143,15 +122,13 @@ def test_the_clos_benchmark_keeps_jobs_apart_with_good_paths() -> None:
 
 
 def test_the_load_of_the_clos_benchmark_counts_jobs_alone_with_their_communication() -> None:
-    alone, compute = (clos_jobs(40, 0.6, counts, seed=1) for counts in ("alone", "compute"))
-    at_once = [[replace(job, arrival_s=0.0) for job in workload] for workload in (alone, compute)]
-    assert at_once[0] == at_once[1]
-    gpus = np.array([job.num_gpus for job in alone])
-    computing_s = np.array([job.iterations * job.compute_ns / 1e9 for job in alone])
-    with_communication_s = alone_s(alone, clos_cluster(), "max-min")
-    later = np.array([a.arrival_s / c.arrival_s for a, c in zip(alone, compute, strict=True)])
-    assert later == pytest.approx((gpus * with_communication_s).sum() / (gpus * computing_s).sum(), rel=0.01)
-    assert later.min() > 1.05
+    """Of arrivals drawn once, those at twice the load are in half the time."""
+    light, heavy = (clos_jobs(500, load, seed=1) for load in (0.3, 0.6))
+    later = np.array([a.arrival_s / b.arrival_s for a, b in zip(light, heavy, strict=True)])
+    assert later == pytest.approx(np.full(500, 2.0))
+    together = ddlsched.Workload.of([replace(job, arrival_s=0.0) for job in heavy])
+    gpu_s = np.array([job.num_gpus for job in heavy]) * alone_s(together, clos_cluster(), "max-min")
+    assert heavy.jobs[-1].arrival_s * 2048 * 0.6 == pytest.approx(gpu_s.sum(), rel=0.05)
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -177,23 +154,3 @@ def test_crux_in_a_small_case_is_at_most_the_best(seed: int) -> None:
     assert given.utilisation("crux", fair) >= min(on_one)
     levels = Levels(levels=(0, 1, 2, 3, 4), per_byte_s=1e-9)
     assert given.utilisation("crux", levels) != given.utilisation("crux", fair)
-
-
-def test_what_an_interrupted_run_has_counted_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "_PAUSE_S", 0.0)
-    rows = Rows("Cut off", [], tmp_path / "table.txt")
-    watch = Watch(rows, pause_s=0.0)
-
-    def cut_off(progress: RunProgress) -> None:
-        watch(progress)
-        if progress.jobs_done >= 40:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        ddlsched.simulate(ddlsched.microsoft_160(seed=1, scale=0.002), scheduler="srsf-1", watch=cut_off)
-    *_, row, note = rows.file.read_text().splitlines()
-    simulated_s, _, _, done, *_ = row.split()
-    assert float(simulated_s.replace(",", "")) > 0
-    assert 40 <= int(done) < 160
-    assert note == "The last row is of a run under way."
-    assert watch.row(5.0, 3, 2_000_000, 4_000_000, 1_000_000)[3:8] == [3, 2.0, 4.0, 1.0, 3.0]

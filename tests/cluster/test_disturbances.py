@@ -223,3 +223,18 @@ def test_what_is_no_disturbances_is_refused() -> None:
 def test_an_outage_of_a_server_that_is_not_there_is_refused() -> None:
     with pytest.raises(ddlsched.InputError, match="outage of server 1: the cluster's servers are 0 to 0"):
         simulated(job(), outages=(Outage(server=1, from_s=1.0),))
+
+
+@pytest.mark.parametrize(
+    ("given", "draws"),
+    [
+        ({}, False),
+        ({"jitter_cv": 0.1}, True),
+        ({"straggler_share": 0.1}, True),
+        ({"prediction_error": 0.1}, True),
+        ({"server_mtbf_s": 100.0}, True),
+        ({"outages": (ddlsched.Outage(server=0, from_s=1.0, to_s=2.0),), "restart_s": 1.0}, False),
+    ],
+)
+def test_what_depends_on_the_seed(given, draws):
+    assert ddlsched.Disturbances(**given).draws is draws

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
-from ddlsched.engine.all_reduce_costs import Costs, PlannedTransfer
+from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer
 from ddlsched.results.slices import transfer_slices
 from ddlsched.workload.dag import AllReduceTask, ComputeTask
 
@@ -16,11 +16,11 @@ ITERATIONS = 50
 def planned(monkeypatch):
     """Let the first all-reduce of a job cross servers 0 and 1, the second the links of 2 and 3, after a latency."""
 
-    def plan(self, number, chosen, servers):
-        first, second = self._state.workload[number].dag.messages
+    def plan(self, dag, gpus, way):
+        first, second = dag.messages
         return [PlannedTransfer((0, 1), first, 0.0), PlannedTransfer((2, 3), second, 0.25)]
 
-    monkeypatch.setattr(Costs, "planned", plan)
+    monkeypatch.setattr(CommunicationCosts, "planned", plan)
 
 
 def two_reduces(job_id, arrival_s=0.0):

@@ -297,6 +297,15 @@ def test_waking_for_ever_is_an_error(monkeypatch):
         simulate(job(), placement=Insomniac())
 
 
+def test_a_wait_that_no_server_can_end_is_told_soon():
+    """Each server is away for a tenth of the time: all are there nine times in ten, and nobody places the job."""
+    failing = ddlsched.Disturbances(server_mtbf_s=90.0, server_repair_s=10.0)
+    cluster = ddlsched.Cluster(num_servers=1, gpus_per_server=4)
+    asked = placement_answering(None)
+    with pytest.raises(SimulationError, match="all servers were there 1000 times while the cluster was idle"):
+        simulate(job(), cluster=cluster, placement=asked, disturbances=failing)
+
+
 def test_a_clock_that_would_overflow_is_an_error():
     slow = ddlsched.Linear(per_byte_s=1.0)
     with pytest.raises(InputError, match="more compute and communication"):

@@ -282,3 +282,17 @@ def run_of_one() -> OrderVectorEnv:
     vector = OrderVectorEnv(1, GIVEN, cluster=EXCLUSIVE)
     vector.reset(seed=1)
     return vector
+
+
+@pytest.mark.parametrize("topology", ["rail-optimised:rails=2,nvlink_gbps=3600,rail_gbps=20", "star:nvlink_gbps=5"])
+def test_jobs_on_servers_whose_inside_takes_time_start_as_in_simulate(topology: str) -> None:
+    """Not as plain rings over their servers: Python plans what they send."""
+    cluster = Cluster(num_servers=4, topology=topology)
+    jobs = workload_of("stream:load=1.0,num_jobs=12,scale=0.01", 2)
+    vector = OrderVectorEnv(2, jobs, cluster=cluster, slots=len(jobs), settings={"order": "fifo"})
+    seen, _ = vector.reset(seed=1)
+    ended = np.zeros(2, bool)
+    while not ended.all():
+        seen, _, ended, _, _ = vector.step(seen["action_mask"].argmax(axis=1))
+    unasked = simulate(jobs, cluster, order="fifo", seed=1)
+    assert [outcome(vector.result(number)) for number in (0, 1)] == [outcome(unasked)] * 2

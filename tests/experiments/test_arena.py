@@ -14,9 +14,7 @@ import ddlsched
 from ddlsched.comparisons.sweeps.sweep import sweep
 from ddlsched.errors import InputError
 
-run, grounds, rivals, league, decisions, scale, bounds = scripts_of(
-    "arena", "run", "grounds", "rivals", "league", "decisions", "scale", "bounds"
-)
+run, grounds, rivals, league = scripts_of("arena", "run", "grounds", "rivals", "league")
 EXPECTED = EXPERIMENTS / "arena" / "expected"
 MIX = grounds.GROUNDS["64 GPUs, 10G"]
 RACKS = grounds.GROUNDS["MonkeyTree's mix, 256 GPUs"]
@@ -73,7 +71,7 @@ def test_the_league_table_has_paired_changes():
 
 def test_every_rival_stays_above_its_bound_which_is_lower_on_shared_gpus():
     few = [rival for rival in rivals.RIVALS if rival.name in ("HiveD", "Muri-S")]
-    found = bounds.bounds_of([MIX], few, 1, 60, {}).set_index("policy")["bound_s"]
+    found = league.bounds_of([MIX], few, 1, 60, {}).set_index("policy")["bound_s"]
     assert found["Muri-S"] < found["HiveD"]
     for rival in few:
         result = ddlsched.simulate(grounds.jobs_of(seed=1, ground="mix", jobs=60), seed=1, **rival.options(MIX))
@@ -84,15 +82,6 @@ def test_the_expected_league_has_the_distance_to_the_bound():
     table = pd.read_csv(EXPECTED / "league.csv")
     np.testing.assert_allclose(table["over_bound"], table["average_jct_s"] / table["bound_s"], rtol=2e-4)
     assert (table["over_bound"] >= 1 - 1e-4).all()
-
-
-def test_decisions_are_counted():
-    """Each of four jobs is placed once; first-fit is asked in Python, the FIFO order and max-min sharing are not."""
-    workload = grounds.jobs_of(seed=1, ground="mix", jobs=4)
-    with decisions.clocked() as spent:
-        ddlsched.simulate(workload, placement="first-fit", order="fifo", contention="max-min", exclusive=True)
-    assert spent["place"][0] == 4
-    assert {name for name, (calls, _) in spent.items() if calls} == {"place"}
 
 
 def test_the_runs_are_all_rivals_on_all_seeds():
@@ -118,56 +107,6 @@ def test_a_league_on_dask_is_that_of_this_machine(tmp_path):
         there = sweep(runs, tmp_path / "there", dask=cluster.scheduler_address)
     assert not alone.failures
     assert not there.failures
-    tables = [league.league(done.summaries(), bounds.bounds_of([MIX], few, 1, 6, {})) for done in (alone, there)]
+    tables = [league.league(done.summaries(), league.bounds_of([MIX], few, 1, 6, {})) for done in (alone, there)]
     assert set(tables[0]["policy"]) == {rival.name for rival in few}
     pd.testing.assert_frame_equal(*tables)
-
-
-def test_the_readme_shows_the_expected_changes():
-    folder = EXPERIMENTS / "arena"
-    readme = (folder / "README.md").read_text()
-    table = pd.read_csv(folder / "expected" / "league.csv")
-    for row in table[(table["ground"] == MIX.name) & (table["policy"] != rivals.BASELINE)].itertuples():
-        shown = [line for line in readme.splitlines() if line.startswith(f"| {row.policy} |")]
-        values = (100 * np.array([row.jct_change, row.jct_change_low, row.jct_change_high])).round().astype(int)
-        assert any(f"{values[0]:+d} [{values[1]:+d}, {values[2]:+d}]" in line for line in shown), row.policy
-
-
-@pytest.mark.parametrize("name", ["FIFO that skips", "Muri-S", "Gavel"])
-def test_the_cost_of_decisions_on_the_clos_is_that_of_all_jobs(name):
-    rival = next(rival for rival in rivals.RIVALS if rival.name == name)
-    row = scale.cost(rival, scale.Size(jobs=12, gpus=64))
-    assert row["ended"] == 12
-    assert row["decisions"] >= 12
-    assert 0 < row["decisions s"] <= row["CPU s"]
-
-
-def test_growth_halves_and_doubles_one_thing_at_a_time():
-    sizes = scale.sizes(scale.Size(), growth=True)
-    assert [(size.jobs, size.gpus, size.cores) for size in sizes[:3]] == [
-        (5000, 2048, 4),
-        (2500, 2048, 4),
-        (10000, 2048, 4),
-    ]
-    assert len(sizes) == 7
-
-
-def test_the_power_of_growth_is_that_from_half_to_twice():
-    """Seconds go with the square of jobs, with GPUs, and not with core switches."""
-    sizes = [(4, 4, 4), (2, 4, 4), (8, 4, 4), (4, 2, 4), (4, 8, 4), (4, 4, 2), (4, 4, 8)]
-    rows = [
-        {"rival": "r", "jobs": jobs, "GPUs": gpus, "cores": cores, "decisions s": jobs**2 * gpus}
-        for jobs, gpus, cores in sizes
-    ]
-    assert scale.powers(pd.DataFrame(rows)).loc["r"].tolist() == pytest.approx([2.0, 1.0, 0.0])
-
-
-def test_the_readme_shows_the_expected_growth():
-    readme = (EXPERIMENTS / "arena" / "README.md").read_text()
-    rows = pd.read_csv(EXPECTED / "growth.csv")
-    assert (rows["ended"] == rows["jobs"]).all()
-    assert len(rows) == 7 * len(rivals.RIVALS)
-    for rival, power in scale.powers(rows).iterrows():
-        seconds = [f"{value_s:.2f}" for value_s in rows.loc[rows["rival"] == rival, "decisions s"]]
-        cells = [rival, *seconds, *(f"{value:.1f}" for value in power.round(1) + 0.0)]
-        assert f"| {' | '.join(cells)} |" in readme

@@ -7,7 +7,6 @@ import itertools
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ddlsched
-from ddlsched.comparisons.sweeps import scripts
 from ddlsched.network.contention import Linear
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link
+from experiments import commands
 
 FOLDER = EXPERIMENTS / "contention_64gpu"
 LINKS = [Link(name=f"server {number}", bandwidth_bytes_per_s=1.0, relative_bandwidth=1.0) for number in range(6)]
@@ -182,15 +181,6 @@ def test_the_committed_tables_are_those_of_the_full_run():
         assert set(committed["seeds"]) == {run.FULL_SEEDS}
 
 
-def test_the_readme_holds_what_the_full_run_printed():
-    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for table in run.TABLES:
-        committed = pd.read_csv(FOLDER / "expected" / f"{table.name}.csv").set_index(["policy", "metric"])
-        for policy in table.policies:
-            row = committed.loc[(policy, "average_jct_s")]
-            assert f"| {row['mean']:.0f} [{row['low']:.0f}, {row['high']:.0f}] |" in readme
-
-
 @pytest.fixture
 def in_small(monkeypatch):
     """The experiment at 1/100 scale in every table, so that it ends soon."""
@@ -198,17 +188,32 @@ def in_small(monkeypatch):
     monkeypatch.setattr(run, "TABLES", tables)
 
 
-def test_the_command_prints_tables_and_paths_of_charts(in_small, monkeypatch, tmp_path, capsys):
+def test_the_command_prints_and_writes_the_tables(in_small, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--seeds", "1", "--out", str(tmp_path), "--jobs", "1"])
     assert run.main() == 0
     captured = capsys.readouterr()
     for table in run.TABLES:
-        assert f"## {table.title} (mean [95 % interval] over 1 seeds)" in captured.out
+        assert f"## {table.title}" in captured.out
     assert re.search(r"\| Ada-SRSF against SRSF\(1\), average JCT, % +\| -20.1 ", captured.out)
-    named = [Path(line.strip()) for line in captured.out.splitlines() if line.startswith("  ")]
-    assert len(named) == len(run.TABLES) + 1 + 2 * (2 * len(run.TABLES) + 1)
-    assert all(path.is_file() for path in named)
+    written = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert written == {path.name for path in (FOLDER / "expected").glob("*.csv")}
     assert "simulating" in captured.err
+
+
+def test_the_quick_form_ends_with_three_sentences(in_small, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run, "QUICK_SMALL_SEEDS", 2)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--jobs", "1"])
+    assert run.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 30
+    assert [line.split()[0] for line in lines[:3]] == ["Jobs", "Where", "With"]
+    table = pd.read_csv(tmp_path / "tables" / "communication.csv").set_index(["policy", "metric"])
+    change = 100 * table.loc[("Ada-SRSF", "average_jct_s"), "change"]
+    assert f"SRSF(1) by {change:+.1f}" in lines[1]
+    per_seed = pd.read_csv(tmp_path / "tables" / "average_jct_s_per_seed.csv", index_col="seed")
+    assert list(per_seed.index) == [1, 2]
+    ratio = np.exp(np.log(per_seed["placement: FF"] / per_seed["placement: LWF-1"]).mean())
+    assert f"Jobs take {ratio:.2f} [" in lines[0]
 
 
 def test_the_command_says_what_failed(in_small, monkeypatch, tmp_path, capsys):
@@ -226,7 +231,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, tmp_path, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scripts, "sweep", interrupted)
+    monkeypatch.setattr(commands, "sweep", interrupted)
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path)])
     assert run.main() == 130
     assert "the same command goes on from there" in capsys.readouterr().err

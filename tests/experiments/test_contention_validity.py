@@ -22,7 +22,7 @@ run, pairs, latencies, placements, measured = scripts_of(
 )
 Training = pairs.Training
 needs_data = pytest.mark.skipif(
-    bool(measured.missing(run.DATA)), reason="needs the measurements in shared/data beside the project"
+    bool(measured.missing(run.PUBLIC_DATA)), reason="needs the measurements in shared/data beside the project"
 )
 
 
@@ -129,7 +129,7 @@ def test_simulated_latencies_are_the_fitted_formula():
 
 @needs_data
 def test_the_measured_preset_is_the_fit():
-    rows = measured.latencies(run.DATA)
+    rows = measured.latencies(run.PUBLIC_DATA)
     form = next(form for form in FORMS if form.constants == ("per_byte_s",))
     assert fit_constants(form, rows)["per_byte_s"] == pytest.approx(ONE_GBE_MEASURED["per_byte_s"], rel=1e-3)
 
@@ -138,10 +138,9 @@ def test_the_measured_preset_is_the_fit():
 
 
 def test_steps_of_the_linear_model_are_found_again(data):
-    by_app, predicted = placements.errors(measured.placements(data), 4)
+    by_app = placements.errors(measured.placements(data), 4)
     assert by_app["linear (whole message)"].max() < 0.01
     assert by_app["max-min, equal share (ring)"].min() > 0.01
-    assert set(predicted["servers"]) <= {2, 3, 4}
 
 
 def test_steps_of_a_ring_grow_with_its_servers():
@@ -161,7 +160,6 @@ def test_everything_runs_on_made_up_measurements(quick, data, tmp_path, monkeypa
     errors = pd.read_csv(out / "tables" / "errors.csv")
     assert set(errors["data"]) == {"latencies", "pairs", "placements"}
     assert (errors["low"] <= errors["error"] + 1e-9).all()
-    assert len(list((out / "charts").glob("*.png"))) == 6
     assert "## errors" in capsys.readouterr().out
 
 
@@ -196,7 +194,7 @@ def test_a_batch_without_its_compute_time_is_refused(data):
 @needs_data
 @pytest.mark.slow
 def test_the_committed_tables_can_be_repeated(tmp_path):
-    tables = run.report(run.DATA, run.HALVES, tmp_path)
+    tables = run.report(run.PUBLIC_DATA, run.HALVES, tmp_path)
     assert {path.stem for path in (FOLDER / "expected").glob("*.csv")} == set(tables)
     for name in tables:
         committed = pd.read_csv(FOLDER / "expected" / f"{name}.csv")

@@ -13,6 +13,12 @@ from algorithms.allocation.rubick import Rubick
 from algorithms.allocation.sia import Sia
 from algorithms.allocation.survival_aware import SurvivalAware
 from algorithms.allocation.tiresias import PreemptiveTiresias
+from algorithms.collective.direct import Direct
+from algorithms.collective.double_binary_tree import DoubleBinaryTree
+from algorithms.collective.halving_doubling import HalvingDoubling
+from algorithms.collective.hierarchical import Hierarchical
+from algorithms.collective.in_network import InNetwork
+from algorithms.collective.ring import Ring
 from algorithms.communication.adadual import AdaDual
 from algorithms.communication.bounded_overlap import BoundedOverlap
 from algorithms.communication.cassini import Cassini
@@ -63,6 +69,7 @@ from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.testing import (
     AllocationConformance,
+    CollectiveConformance,
     CommunicationConformance,
     ContentionConformance,
     InterferenceConformance,
@@ -86,6 +93,12 @@ def conformance(base: type, plugin: object) -> type:
     return type(f"Test{type(plugin).__name__}", (base,), {"make": lambda self: plugin})
 
 
+TestRing = conformance(CollectiveConformance, Ring())
+TestHierarchical = conformance(CollectiveConformance, Hierarchical())
+TestDirect = conformance(CollectiveConformance, Direct())
+TestDoubleBinaryTree = conformance(CollectiveConformance, DoubleBinaryTree())
+TestHalvingDoubling = conformance(CollectiveConformance, HalvingDoubling())
+TestInNetwork = conformance(CollectiveConformance, InNetwork())
 TestFirstFit = conformance(PlacementConformance, FirstFit())
 TestListScheduling = conformance(PlacementConformance, ListScheduling())
 TestLwf1 = conformance(PlacementConformance, LeastWorkloadFirst(kappa=1))

@@ -68,6 +68,7 @@ PROMISED = {
         "monkeytree",
         "rail-optimised",
     },
+    "collective": {"ring", "hierarchical", "double-binary-tree", "halving-doubling", "direct", "in-network"},
     "workload": {"elastic-mix", "microsoft-160", "stream", "trace"},
     "bundle": {"srsf-1", "srsf-2", "srsf-3", "ada-srsf", "block-srtf"},
 }

@@ -38,7 +38,7 @@ def lines(text: str) -> list[str]:
 
 def as_conda(requirement: str) -> str:
     """Return ``numpy>=1.26`` as ``numpy >=1.26``, under conda-forge's name."""
-    name, bound = re.fullmatch(r"([\w-]+)(>=[\d.]+)", requirement).groups()  # type: ignore[union-attr]
+    name, bound = re.fullmatch(r"([\w-]+)(>=[\d.]+(?:,<[\d.]+)?)", requirement).groups()  # type: ignore[union-attr]
     return f"{CONDA_NAMES.get(name, name)} {bound}"
 
 

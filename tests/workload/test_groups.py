@@ -86,10 +86,9 @@ def test_a_file_keeps_groups(tmp_path):
         ({"kind": "gather"}, "kind is 'gather'; expected one of compute, all-reduce, all-gather"),
         ({"group": "data"}, r"group is 'data'; expected a group of the job \('tensor', 'three'\)"),
         ({"group": 3}, "group is 3; expected a text"),
-        ({"algorithm": "tree"}, "algorithm is 'tree'; expected 'ring' or 'hierarchical'"),
+        ({"algorithm": ""}, "algorithm is ''; expected a collective's name"),
         ({"kind": "send"}, "a send names no group; expected one whose tuples have two workers"),
         ({"kind": "send", "group": "three"}, r"group 'three' has the tuple \[0, 1, 2\]; expected two workers"),
-        ({"kind": "send", "group": "tensor", "algorithm": "hierarchical"}, "expected 'ring', as a send goes straight"),
         ({"root": 1}, "unknown field 'root'; a broadcast task has name, kind, after, message_bytes, group, algorithm"),
     ],
 )
@@ -97,6 +96,33 @@ def test_bad_collectives_are_refused(task, fault):
     fields = {"name": "t", "kind": "broadcast", "message_bytes": 1.0} | task
     with pytest.raises(InputError, match=f"task 't': .*{fault}"):
         IterationDag.from_dicts([fields], {"tensor": [[0, 1]], "three": [[0, 1, 2]]})
+
+
+@pytest.mark.parametrize(
+    ("task", "fault"),
+    [
+        ({"algorithm": "rung"}, "no collective is named 'rung'. Did you mean 'ring'"),
+        ({"algorithm": "ring:width=2"}, "collective ring: no parameter is named 'width'"),
+        (
+            {"kind": "send", "group": "tensor", "algorithm": "hierarchical"},
+            "collective hierarchical: has no send; expected a task of one of its kinds (all-reduce, all-gather, ",
+        ),
+        ({"algorithm": "double-binary-tree"}, "collective double-binary-tree: has no broadcast; expected a task of "),
+    ],
+)
+def test_collectives_that_no_algorithm_has_are_refused_in_a_file_and_before_a_run(task, fault, tmp_path):
+    fields = {"name": "t", "kind": "broadcast", "message_bytes": 1.0} | task
+    found = job(IterationDag.from_dicts([fields], {"tensor": [[0, 1]]}))
+    path = tmp_path / "jobs.json"
+    write_workload(ddlsched.Workload.of([found]), path)
+    with pytest.raises(InputError, match=rf"jobs.json, row 1: {re.escape(fault)}"):
+        read_workload(path)
+    with pytest.raises(InputError, match=rf"row 1: job '.*': {re.escape(fault)}"):
+        ddlsched.simulate(ddlsched.Workload.of([found]), sixteen_gpus())
+
+
+def sixteen_gpus():
+    return ddlsched.Cluster(num_servers=4, gpus_per_server=4)
 
 
 @pytest.mark.parametrize(

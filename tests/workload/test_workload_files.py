@@ -742,3 +742,16 @@ def error_of(path: Path) -> str | None:
     except InputError as error:
         return str(error)
     return None
+
+
+def test_a_header_of_very_many_columns_is_refused_in_a_short_line(tmp_path):
+    path, needed = tmp_path / "wide.csv", COLUMNS
+    for header in (",".join(f"column{n}" for n in range(300_000)), ",".join([*needed, *map(str, range(300_000))])):
+        path.write_text(f"{header}\n")
+        with pytest.raises(InputError) as refused:
+            read_workload(path)
+        assert len(str(refused.value)) < 1000
+    path.write_text(",".join([*needed, "x" * 100_000]) + "\n")
+    with pytest.raises(InputError, match="unknown column 'xxx") as refused:
+        read_workload(path)
+    assert len(str(refused.value)) < 1000

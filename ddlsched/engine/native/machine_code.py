@@ -34,6 +34,7 @@ __all__ = [
     "called_by_address",
     "called_from_python",
     "caller_of",
+    "compiled_as_called",
     "compiled_part",
     "compiling",
     "is_kept",
@@ -225,6 +226,20 @@ def compiled_part(field: str) -> CFunc[Any]:
     return compiled
 
 
+def compiled_as_called(function: Callable[..., Any], *arguments: Any) -> CalledFromPython:
+    """Compile a function, into which others may be built, for arguments of the types of these.
+
+    It is kept on disk by its name and those types.
+    """
+    compiled: Any = _compiler(**ENGINE_OPTIONS)(function)
+    with suppress(RuntimeError):  # no writable place
+        compiled._cache = _PartCache(function)
+    called = CalledFromPython(compiled)
+    with compiling():
+        called.compile(tuple(map(numba.typeof, arguments)))
+    return called
+
+
 def is_kept(function: CalledFromPython, signature: tuple[Any, ...]) -> bool | None:
     """Return whether a function that Python calls is on disk as it would be compiled; None if nothing can be kept."""
     dispatcher = function.dispatcher
@@ -246,7 +261,11 @@ def address_of(function: CalledFromPython, arguments: tuple[Any, ...]) -> int:
 
 
 def caller_of(answered: Any, given: tuple[Any, ...]) -> Any:
-    """Return what, in compiled code, calls a compiled function by its :func:`address_of` with a tuple of arguments."""
+    """Return what, in compiled code, calls a compiled function by its :func:`address_of` with a tuple of arguments.
+
+    ``answered`` is the type of the function's answer; None: it has none.
+    """
+    answered = types.void if answered is None else answered
 
     @intrinsic
     def call(typing_context: Any, address: Any, arguments: Any) -> Any:  # noqa: ARG001

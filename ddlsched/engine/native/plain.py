@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+compiling = contextlib.nullcontext
 STATE = NUMBER = REAL = NUMBERS = REALS = None
 
 
@@ -25,7 +27,7 @@ def _not_compiled(*arguments: Any) -> NoReturn:
 
 
 called_from_python = njit
-address_of = call_address = compiled_part = is_kept = state_at = width_of = _not_compiled
+address_of = call_address = compiled_as_called = compiled_part = is_kept = state_at = width_of = _not_compiled
 
 
 def caller_of(answered: Any, given: tuple[Any, ...]) -> Callable[..., Any]:

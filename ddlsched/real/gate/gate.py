@@ -6,20 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.errors import PluginError, TestbedError, guarded, label
-from ddlsched.real.gate.costs import Costs
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.errors import TestbedError
 from ddlsched.real.gate.live_jobs import LiveJob, Rank, SentRow
 from ddlsched.real.gate.placements import Placements
 from ddlsched.real.gate.processor_slots import ProcessorSlots
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
-from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import ComputeTask
 from ddlsched.workload.job import Workload
-from ddlsched.workload.rescale import ConstantRescaleCost
 
 __all__ = ["Crew", "Gate", "GateSettings", "begun_policies"]
 
@@ -62,7 +58,7 @@ class GateSettings:
     placement: Any
     order: Any
     communication: Any
-    costs: Costs
+    costs: CommunicationCosts
     seed: int = 0
     chunk_bytes: float | None = None
     window: int = WINDOW
@@ -72,25 +68,14 @@ class GateSettings:
 
 def begun_policies(settings: GateSettings) -> CheckedPolicies:
     """Return the policies as they are asked during a run, with the random streams of a simulation of that seed."""
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence(settings.seed).spawn(6)]
     return CheckedPolicies(
-        placement=_begun("placement", settings.placement, settings.cluster, streams[0]),
-        order=_begun("order", settings.order, settings.cluster, streams[1]),
-        communication=_begun("communication", settings.communication, settings.cluster, streams[2]),
-        allocation=None,
-        path=None,
+        settings.cluster,
+        random_streams(settings.seed),
+        placement=settings.placement,
+        order=settings.order,
+        communication=settings.communication,
         contention=settings.costs.model,
-        rescale_cost=ConstantRescaleCost(),
     )
-
-
-def _begun(kind: str, policy: Any, cluster: Cluster, rng: np.random.Generator) -> Any:
-    if not hasattr(policy, "begin"):
-        return policy
-    begun = guarded(f"{kind} {label(policy)}: begin", lambda: policy.begin(cluster, rng))
-    if begun is None:
-        raise PluginError(f"{kind} {label(policy)}: begin answered None; expected the object that is asked")
-    return begun
 
 
 class Gate:
@@ -188,9 +173,9 @@ class Gate:
 
     def _note_wakes(self, kinds: tuple[str, ...], now_ns: int) -> None:
         for kind in kinds:
-            wake_s = self.policies.wake_s(kind, s_from_ns(now_ns))
-            if wake_s is not None and wake_s > s_from_ns(now_ns):
-                self._wake_ns[kind] = min(ns_from_s(wake_s) + 1, self._wake_ns.get(kind, ns_from_s(wake_s) + 1))
+            wake_ns = self.policies.wake_ns(kind, now_ns)
+            if wake_ns is not None:
+                self._wake_ns[kind] = min(wake_ns, self._wake_ns.get(kind, wake_ns))
 
     def _seat(self, job: LiveJob) -> None:
         """Give a placed job its ranks, in ascending order of servers, and let them form their group."""
@@ -264,7 +249,7 @@ class Gate:
             rank.send({"do": "release"})
             del self.seats[rank]
             self._crew.give_back(rank)
-        self.placements.leave(job)
+        self.placements.free(job)
 
     @property
     def nothing_is_due(self) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Ring
 from ddlsched.policies.transfer_states import TransferState
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
-from ddlsched.workload.dag import AllReduceTask
 from ddlsched.workload.job import Job
 
 __all__ = ["LiveJob", "LiveTransfer", "Rank", "SentRow"]
@@ -59,9 +59,9 @@ class LiveTransfer:
         self.job, self.task, self.name = job, task, name
         self.columns = Columns(make_records("transfer", 1))
         self._clock = clock
-        self.view = self._view()
         self.iteration = -1
         self.message_bytes = 0.0
+        self.view = self._view()
         self.chunks = self.granted = self.completed = 0
         self.sent_by: list[int] = []
         self.ready_ns = self.granted_ns = self.told_ns = 0
@@ -70,7 +70,8 @@ class LiveTransfer:
 
     def _view(self) -> TransferView:
         number = self.job.number * _TASKS + self.task
-        return TransferView(number, self.job.view, self.job.ring.links, self.columns, 0, self._clock)
+        links = self.job.ring.links if self.message_bytes else ()
+        return TransferView(number, self.job.view, links, self.columns, 0, self._clock)
 
     @property
     def state(self) -> TransferState:
@@ -127,6 +128,7 @@ class LiveJob:
     finished_ns: int = -1
     iterated: list[int] = field(default_factory=list)
     compute_left_ns: dict[int, int] = field(default_factory=dict)
+    loads: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         records = make_records("job", 1)
@@ -135,13 +137,24 @@ class LiveJob:
         self.view = JobView(self.job, self.number, self.columns, 0)
 
     def place(
-        self, gpus: Sequence[int], servers: Sequence[int], ring: Ring, communication_ns: int, now_ns: int
+        self,
+        gpus: Sequence[int],
+        servers: Sequence[int],
+        planned: Sequence[PlannedTransfer],
+        costs: CommunicationCosts,
+        now_ns: int,
     ) -> None:
-        """Note where it runs from now on, and what an iteration's all-reduces take alone."""
-        self.gpus, self.ring, self.placed_ns = tuple(gpus), ring, now_ns
+        """Note where it runs from now on, and what its collectives then put on the network."""
+        dag = self.job.dag
+        self.gpus, self.ring, self.placed_ns = tuple(gpus), costs.network.ring(servers), now_ns
+        places = {task.name: place for place, task in enumerate(dag.tasks)}
+        self.loads = [
+            (places[task.name], workers, costs.load_ns(plan))
+            for (task, workers), plan in zip(collectives_of(dag, len(gpus)), planned, strict=True)
+        ]
         self.compute_left_ns = dict.fromkeys(gpus, self.job.compute_ns * self.job.iterations)
         self.columns.start_ns[0] = now_ns
-        self.columns.communication_ns[0] = communication_ns
+        self.columns.communication_ns[0] = costs.iteration_ns(dag, planned)
         self.view._placed(tuple(gpus), tuple(servers))
 
     def transfer(self, task: int, clock: Columns) -> LiveTransfer:
@@ -158,20 +171,18 @@ class LiveJob:
         for gpu in gpus:
             self.compute_left_ns[gpu] -= duration_ns
 
-    def reduces_left(self) -> Iterator[tuple[float, int]]:
-        """Yield the size of each of its all-reduces, bytes, and how many iterations' are still to end."""
-        for number, task in enumerate(self.job.dag.tasks):
-            if isinstance(task, AllReduceTask):
-                ended = self.transfers[number].times_ended if number in self.transfers else 0
-                yield task.message_bytes, self.job.iterations - ended
+    def load_ns(self, gpu: int) -> int:
+        """Return what is left of it on one of its GPUs: compute, and communication that crosses links."""
+        worker = self.gpus.index(gpu)
+        sent = (load_ns * self.ends_left(task) for task, workers, load_ns in self.loads if worker in workers)
+        return self.compute_left_ns[gpu] + sum(sent)
+
+    def ends_left(self, task: int) -> int:
+        """Return in how many iterations a collective is still to end."""
+        return self.job.iterations - (self.transfers[task].times_ended if task in self.transfers else 0)
 
     def iterate(self, rank: int) -> bool:
         """Note that a rank has ended an iteration; return whether the job is done."""
         self.iterated[rank] += 1
         self.columns.iterations_left[0] = left = self.job.iterations - min(self.iterated)
         return bool(left == 0)
-
-    @property
-    def messages(self) -> list[float]:
-        """Sizes of an iteration's all-reduces, bytes."""
-        return [task.message_bytes for task in self.job.dag.tasks if isinstance(task, AllReduceTask)]

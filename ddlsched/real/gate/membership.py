@@ -11,7 +11,7 @@ from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveJob, Rank, SentRow
 from ddlsched.real.gate.transfer_gate import TransferGate
-from ddlsched.units import ns_from_s, s_from_ns
+from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job
 
@@ -116,8 +116,7 @@ class Membership:
         live.iterated = [0] * size
         servers = tuple(dict.fromkeys(rank.server for rank in live.ranks))
         costs = self._settings.costs
-        reduce_ns = sum(costs.reduce_ns(each, servers) for each in live.messages)
-        live.place(range(size), servers, costs.network.ring(servers), reduce_ns, now_ns)
+        live.place(range(size), servers, costs.rings(job.dag.messages, servers), costs, now_ns)
         self.jobs[name] = live
         for rank in live.ranks:
             rank.send({"do": "begin"})
@@ -157,5 +156,4 @@ class Membership:
             self.transfers.decide(now_ns)
         except TestbedError:  # a rank is gone: the end of its connection will say so
             self.transfers.changed = True
-        wake_s = self._policies.wake_s("communication", s_from_ns(now_ns))
-        self.wake_ns = None if wake_s is None or ns_from_s(wake_s) <= now_ns else ns_from_s(wake_s) + 1
+        self.wake_ns = self._policies.wake_ns("communication", now_ns)

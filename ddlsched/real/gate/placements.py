@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.engine.decisions.rounds import start_queued, stop_running
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.policies.job_queue import JobQueue
 from ddlsched.policies.views import ClusterView, JobView
-from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.live_jobs import LiveJob
 from ddlsched.units import s_from_ns
 
@@ -24,7 +25,7 @@ _ABSENT_BYTES = -2
 class Placements:
     """The queue, and what each GPU holds."""
 
-    def __init__(self, cluster: Cluster, policies: CheckedPolicies, costs: Costs) -> None:
+    def __init__(self, cluster: Cluster, policies: CheckedPolicies, costs: CommunicationCosts) -> None:
         self._cluster, self._policies, self._costs = cluster, policies, costs
         self._gpus = Columns(make_records("gpu", cluster.num_gpus))
         self._gpus.server[:] = cluster.server_of_gpu
@@ -32,14 +33,16 @@ class Placements:
         self._residents: dict[int, list[LiveJob]] = {}
         self.queue: list[LiveJob] = []
         self.changed = False
+        self._by_number: dict[int, LiveJob] = {}
+        self._now_ns = 0
 
     def arrive(self, job: LiveJob) -> None:
         """Let a job wait for GPUs."""
         self.queue.append(job)
         self.changed = True
 
-    def leave(self, job: LiveJob) -> None:
-        """Free the GPUs of a job that is done."""
+    def free(self, job: LiveJob) -> None:
+        """Free the GPUs of a job."""
         for gpu in job.gpus:
             self._residents[gpu].remove(job)
             self._gpus.num_residents[gpu] -= 1
@@ -51,57 +54,45 @@ class Placements:
         """Let nobody have GPUs: their server is not there, or somebody else has them."""
         self._gpus.free_bytes[gpus] = _ABSENT_BYTES
 
-    def stops(self, running: list[LiveJob], now_ns: int) -> list[LiveJob]:
-        """Return those of the running jobs that the order stops for the queue."""
-        if not self._policies.order_stops or not self.queue or not running:
-            return []
-        queue = self._job_queue(self._in_order(now_ns))
+    def stops(self, running: Sequence[LiveJob], now_ns: int) -> list[LiveJob]:
+        """Take off their GPUs those of the running jobs that the order stops for the queue, and return them."""
         jobs = {job.number: job for job in sorted(running, key=lambda job: job.number)}
-        stopped = self._policies.stops([job.view for job in jobs.values()], queue, self.view(now_ns))
-        return [jobs[number] for number in stopped]
+        queue = self._queued(now_ns) if self.queue and jobs else JobQueue(np.zeros(0, np.int64), {})
+        views = [job.view for job in jobs.values()]
+        self._by_number = jobs
+        return [jobs[n] for n in stop_running(self._policies, views, queue, self.view(now_ns), self)]
 
     def decide(self, now_ns: int) -> list[LiveJob]:
         """Ask the placement policy about the queued jobs, in the queue's order; return those that were placed."""
-        self.changed = False
-        placed, queue = [], self._in_order(now_ns)
-        for job, chosen in self._starts(queue, self.view(now_ns)):
-            self.put(job, chosen, now_ns)
-            placed.append(job)
-        self.queue = [job for job in queue if job not in placed]
-        return placed
+        self.changed, self._now_ns = False, now_ns
+        queue = self._queued(now_ns)
+        placed = start_queued(self._policies, queue, self.view(now_ns), self)
+        self.queue = [self._by_number[number] for number in queue.numbers.tolist() if number not in placed]
+        return [self._by_number[number] for number in placed]
 
-    def _starts(self, queue: list[LiveJob], view: ClusterView) -> Iterator[tuple[LiveJob, list[int]]]:
-        """Yield who starts and where; a policy that goes job by job is asked for those that GPUs have room for."""
-        if self._policies.placement_has_rounds:
-            jobs = {job.number: job for job in queue}
-            if queue:
-                for number, chosen in self._policies.place_round(self._job_queue(queue), view):
-                    yield jobs[number], chosen
-            return
-        for job in queue:
-            if len(self._eligible(job.job.gpu_memory_bytes)) >= job.job.num_gpus:
-                gpus = self._policies.place(job.view, view)
-                if gpus is not None:
-                    yield job, gpus
+    def _queued(self, now_ns: int) -> JobQueue:
+        """Return the queue in its order."""
+        self._by_number = {job.number: job for job in self.queue}
+        numbers = self._policies.in_order((job.view for job in self.queue), s_from_ns(now_ns))
+        return JobQueue(np.array(numbers, np.int64), {n: job.view for n, job in self._by_number.items()})
 
-    def _job_queue(self, queue: list[LiveJob]) -> JobQueue:
-        views = {job.number: job.view for job in queue}
-        by_number = [views.get(number) for number in range(max(views) + 1)]
-        return JobQueue(np.array(list(views), np.int64), by_number)  # type: ignore[arg-type]
+    def next_fitting(self, queue: JobQueue, place: int) -> int:
+        """Return the first place in the queue, from ``place`` on, of a job that enough GPUs have room for, or -1."""
+        jobs = ((at, queue[at]) for at in range(place, len(queue)))
+        return next((at for at, job in jobs if len(self._eligible(job.memory_bytes)) >= job.num_gpus), -1)
 
-    def _in_order(self, now_ns: int) -> list[LiveJob]:
-        jobs = {job.number: job for job in self.queue}
-        views = {number: job.view for number, job in jobs.items()}
-        keys = {number: self._policies.key(view, s_from_ns(now_ns)) for number, view in views.items()}
-        order = self._policies.sort(list(jobs), keys, views, s_from_ns(now_ns))  # type: ignore[arg-type]
-        return [jobs[number] for number in order]
+    def put(self, number: int, gpus: list[int]) -> None:
+        """Let a job of the queue have GPUs."""
+        self.seat(self._by_number[number], gpus, self._now_ns)
 
-    def put(self, job: LiveJob, gpus: list[int], now_ns: int) -> None:
+    def leave(self, number: int) -> None:
+        """Free the GPUs of one of the running jobs that were looked at last."""
+        self.free(self._by_number[number])
+
+    def seat(self, job: LiveJob, gpus: Sequence[int], now_ns: int) -> None:
         """Let a job have GPUs."""
-        servers = tuple(dict.fromkeys(int(self._cluster.server_of_gpu[gpu]) for gpu in gpus))
-        ring = self._costs.network.ring(servers)
-        communication_ns = sum(self._costs.reduce_ns(message, servers) for message in job.messages)
-        job.place(gpus, servers, ring, communication_ns, now_ns)
+        planned = self._costs.planned(job.job.dag, gpus)
+        job.place(gpus, self._costs.servers_of(gpus), planned, self._costs, now_ns)
         for gpu in gpus:
             self._residents.setdefault(gpu, []).append(job)
             self._gpus.num_residents[gpu] += 1
@@ -130,10 +121,5 @@ class Placements:
 
     def _loads(self, gpus: np.ndarray) -> np.ndarray:
         """Return the loads of GPUs: remaining compute and, across servers, communication, nanoseconds."""
-        loads = [sum(self._load_of(job, gpu) for job in self._residents.get(gpu, [])) for gpu in gpus.tolist()]
+        loads = [sum(job.load_ns(gpu) for job in self._residents.get(gpu, [])) for gpu in gpus.tolist()]
         return np.array(loads, np.int64)
-
-    def _load_of(self, job: LiveJob, gpu: int) -> int:
-        servers = len(job.view.servers)
-        communication = sum(left * self._costs.load_ns(message, servers) for message, left in job.reduces_left())
-        return job.compute_left_ns[gpu] + communication

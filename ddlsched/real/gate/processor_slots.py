@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
 from ddlsched.real.gate.live_jobs import LiveJob, Rank
 from ddlsched.units import s_from_ns
 
@@ -39,9 +39,7 @@ class ProcessorSlots:
         for gpu, waiting in self.ready.items():
             if gpu in self.running or not waiting:
                 continue
-            jobs = {one.job.number: one.job.view for one in waiting}
-            keys = {number: self.policies.key(view, s_from_ns(now_ns)) for number, view in jobs.items()}
-            first = self.policies.sort(list(jobs), keys, jobs, s_from_ns(now_ns))[0]  # type: ignore[arg-type]
+            first = self.policies.in_order((one.job.view for one in waiting), s_from_ns(now_ns))[0]
             chosen = min((one for one in waiting if one.job.number == first), key=lambda one: one.task)
             waiting.remove(chosen)
             self.running[gpu] = chosen

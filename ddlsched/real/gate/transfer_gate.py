@@ -10,18 +10,18 @@ always sent. A transfer pauses by not being told more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ddlsched.engine.checked_policies import CheckedPolicies
-from ddlsched.engine.policy_forms import communication_form
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.engine.decisions.rounds import choose_transfers
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.errors import TestbedError
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.views import NetworkView
-from ddlsched.real.gate.costs import Costs
+from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.gate.live_jobs import LiveJob, LiveTransfer, SentRow
 from ddlsched.units import NS_PER_S, s_from_ns
 
@@ -53,15 +53,14 @@ class TransferGate:
     def __init__(
         self,
         policies: CheckedPolicies,
-        costs: Costs,
+        costs: CommunicationCosts,
         record: Callable[[SentRow], None],
         *,
         chunk_bytes: float | None = None,
         window: int = WINDOW,
     ) -> None:
         self._policies, self._costs, self._record = policies, costs, record
-        self._form = communication_form(policies.communication)
-        pauses = self._form != "admit"
+        pauses = policies.communication_form != "admit"
         self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None and pauses else chunk_bytes
         self._window = window
         self.clock = Columns(make_records("run", 1))
@@ -69,6 +68,7 @@ class TransferGate:
         self.active: list[LiveTransfer] = []
         self.waiting: list[LiveTransfer] = []
         self.changed = False
+        self._asked_about: dict[int, LiveTransfer] = {}
 
     def ready(self, job: LiveJob, rank: int, task: int, iteration: int, message_bytes: float, now_ns: int) -> None:
         """Note that a rank is ready; once all are, the transfer waits for the policy.
@@ -93,7 +93,10 @@ class TransferGate:
         wire = self._costs.wire_bytes(message_bytes, len(job.view.servers))
         transfer.begin(iteration, message_bytes, wire, chunks, now_ns)
         self.waiting.append(transfer)
-        self.changed = True
+        if transfer.view.links:
+            self.changed = True
+        else:  # it meets nobody, and no policy is asked
+            self._start(transfer, now_ns)
 
     def sent(self, job: LiveJob, task: int, iteration: int, chunk: int, now_ns: int) -> None:
         """Note that a rank has sent a chunk; once all have, the next one may go.
@@ -144,44 +147,24 @@ class TransferGate:
         """Ask the policy which of the ready transfers run from now on, and tell the ranks."""
         self.changed = False
         self.clock.now_ns[0] = now_ns
-        if self._form == "admit":
-            self._admit(now_ns)
-        elif self.waiting or self.active:
-            self._select(now_ns)
+        ready = self.waiting if self._policies.communication_form == "admit" else [*self.waiting, *self.active]
+        self._asked_about = {transfer.view.number: transfer for transfer in ready if transfer.view.links}
+        order = self._policies.in_order((one.job.view for one in self._asked_about.values()), s_from_ns(now_ns))
+        place = {number: place for place, number in enumerate(order)}
+        candidates = sorted(self._asked_about.values(), key=lambda one: (place[one.job.number], one.task))
+        choose_transfers(self._policies, [transfer.view for transfer in candidates], self)
         self._estimate(now_ns)
 
-    def _admit(self, now_ns: int) -> None:
-        network = self.network(now_ns)
-        for transfer in self._in_order(self.waiting, now_ns):
-            if self._policies.admit(transfer.view, network):
-                self._start(transfer, now_ns)
-                network = self.network(now_ns)
+    def start(self, transfer: TransferView) -> None:
+        """Let a transfer send."""
+        self._start(self._asked_about[transfer.number], self.clock.now_ns.item(0))
 
-    def _select(self, now_ns: int) -> None:
-        candidates = self._in_order([*self.waiting, *self.active], now_ns)
-        network = self.network(now_ns)
-        views = [transfer.view for transfer in candidates]
-        if self._form == "transfer_key":
-            selected = self._policies.select_by_key(views, network)
-        else:
-            selected = self._policies.select(views, network)
-        for transfer in candidates:
-            if transfer.state == TransferState.ACTIVE and transfer.view.number not in selected:
-                self._stop(transfer)
-                transfer.state = TransferState.WAITING
-                self.waiting.append(transfer)
-        for transfer in candidates:
-            if transfer.state == TransferState.WAITING and transfer.view.number in selected:
-                self._start(transfer, now_ns)
-
-    def _in_order(self, transfers: Iterable[LiveTransfer], now_ns: int) -> list[LiveTransfer]:
-        """Return transfers by ascending key of their job, ties by number."""
-        listed = list(transfers)
-        jobs = {transfer.job.number: transfer.job.view for transfer in listed}
-        keys = {number: self._policies.key(view, s_from_ns(now_ns)) for number, view in jobs.items()}
-        order = self._policies.sort(list(jobs), keys, jobs, s_from_ns(now_ns))  # type: ignore[arg-type]
-        place = {number: place for place, number in enumerate(order)}
-        return sorted(listed, key=lambda transfer: (place[transfer.job.number], transfer.task))
+    def pause(self, transfer: TransferView) -> None:
+        """Let a transfer wait, once its chunks that are under way have arrived."""
+        paused = self._asked_about[transfer.number]
+        self._stop(paused)
+        paused.state = TransferState.WAITING
+        self.waiting.append(paused)
 
     def _start(self, transfer: LiveTransfer, now_ns: int) -> None:
         self.waiting.remove(transfer)
@@ -226,7 +209,7 @@ class TransferGate:
             ns_per_byte = self._costs.model.alone_per_byte_s * NS_PER_S * max(shares, default=1.0)
             columns.since_ns[0], columns.ns_per_byte[0], columns.rate[0] = now_ns, ns_per_byte, NS_PER_S / ns_per_byte
 
-    def network(self, now_ns: int) -> NetworkView:
+    def network(self) -> NetworkView:
         """Return what a communication policy sees of the network now."""
         return NetworkView(
             self._costs.network.links,
@@ -235,7 +218,7 @@ class TransferGate:
             lambda: [transfer.view for transfer in self.waiting],
             self._costs.model.alone_per_byte_s,
             self._costs.model.penalty_per_byte_s,
-            now_ns,
+            self.clock.now_ns.item(0),
         )
 
     def who_waits_for_whom(self, now_ns: int) -> list[str]:

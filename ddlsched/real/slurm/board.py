@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import guarded, label
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
 from ddlsched.plugins.names import resolve, resolve_bundle
 from ddlsched.policies.job_queue import JobQueue
-from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveJob
 from ddlsched.real.gate.placements import Placements
 from ddlsched.real.slurm.answers import SlurmNode
 from ddlsched.real.slurm.demands import Demand, Demanding, slurm_shape
 from ddlsched.real.slurm.journal import Seats
-from ddlsched.units import ns_from_s
-from ddlsched.workload.dag import AllReduceTask
+from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.job import Job
 
 __all__ = ["Board", "BoardJob", "Decision", "Holder", "PolicyNames", "shaped"]
@@ -103,10 +102,9 @@ class BoardJob(LiveJob):
         self.columns.remaining_service_ns[0] = self.job.service_ns // self.job.iterations * left
         self.compute_left_ns = dict.fromkeys(self.gpus, self.job.compute_ns * left)
 
-    def reduces_left(self) -> Iterator[tuple[float, int]]:
-        """Yield the size of each of its all-reduces, bytes, and how many are still to end."""
-        left = self.columns.iterations_left.item(0)
-        return ((task.message_bytes, left) for task in self.job.dag.tasks if isinstance(task, AllReduceTask))
+    def ends_left(self, task: int) -> int:
+        """Return in how many iterations a collective is still to end."""
+        return int(self.columns.iterations_left.item(0))
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,6 @@ class Board:
         board.queue = list(queued)
         running: list[LiveJob] = [holder.job for holder in holders if holder.may_stop and holder.job.gpus]
         stopped = [job for job in board.stops(running, now_ns) if isinstance(job, BoardJob)]
-        for job in stopped:
-            board.leave(job)
         starts = [(job, self._seats(job.gpus)) for job in board.decide(now_ns) if isinstance(job, BoardJob)]
         known = (*(holder.job for holder in holders), *(job for job, _ in starts))
         self._told = {job.number: list(job.gpus) for job in known}
@@ -197,9 +193,8 @@ class Board:
 
     def wake_s(self, now_s: float) -> float | None:
         """Return when a policy wants to be asked again, seconds."""
-        policies = self._begun()
-        times = [policies.wake_s(kind, now_s) for kind in ("placement", "order")]
-        return min((time_s for time_s in times if time_s is not None and time_s > now_s), default=None)
+        times_ns = [self._begun().wake_ns(kind, ns_from_s(now_s)) for kind in ("placement", "order")]
+        return min((s_from_ns(time_ns) for time_ns in times_ns if time_ns is not None), default=None)
 
     def fits(self, job: Job, demand: Demand) -> bool:
         """Return whether the partition has the GPUs for a job, all nodes counted."""
@@ -231,7 +226,7 @@ class Board:
             gpus, start_ns = gpus_of[job.number], ns_from_s(job.began_s(now_s))
             if gpus and not knows_all:
                 self._tell(job, gpus, board, start_ns)
-            board.put(job, gpus, start_ns)
+            board.seat(job, gpus, start_ns)
             job.progress(now_s)
         for node in self.nodes:
             self._shut(board, node, gpus_of, others.get(node.name, 0))
@@ -246,8 +241,8 @@ class Board:
         if not policies.placement_has_rounds:
             policies.place(job.view, view)
             return
-        by_number: list[Any] = [None] * job.number + [job.view]
-        for _ in policies.place_round(JobQueue(np.array([job.number], np.int64), by_number), view):
+        queue = JobQueue(np.array([job.number], np.int64), {job.number: job.view})
+        for _ in policies.place_round(queue, view):
             pass
 
     def _shut(self, board: Placements, node: SlurmNode, gpus_of: Mapping[int, list[int]], others: int) -> None:
@@ -286,7 +281,9 @@ def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any])
     chosen: dict[str, Any] = dict(resolve_bundle(names.scheduler))
     given = {"placement": names.placement, "order": names.order}
     chosen |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
+    network = Network(
+        resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
+    )
     model = resolve("contention", names.contention)
     bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
     return GateSettings(
@@ -294,6 +291,6 @@ def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any])
         placement=shape(resolve("placement", chosen["placement"])),
         order=resolve("order", chosen["order"]),
         communication=resolve("communication", chosen["communication"]),
-        costs=Costs(bound, network),
+        costs=CommunicationCosts(cluster, network, bound),
         seed=names.seed,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.policy_forms import communication_form
+from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import InputError
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES, WINDOW

@@ -168,7 +168,7 @@ def _lacks_for(task: Task) -> str:
         return f"has a process a server and no ranks of single GPUs, of which group {task.group!r} would be made"
     if isinstance(task, ComputeTask | AllReduceTask):
         return ""
-    algorithm = "hierarchical " if task.algorithm == "hierarchical" else ""
+    algorithm = "" if task.algorithm == "ring" else f"{task.algorithm} "
     return f"has no {algorithm}{task.kind}: its ranks only all-reduce in one ring"
 
 

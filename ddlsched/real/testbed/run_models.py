@@ -21,7 +21,7 @@ __all__ = ["RunModels", "run_models"]
 
 _CHOSEN = {"exponent": 0.25, "window_bytes": 3e5, "loss": 0.03}
 """On the training mixes of experiments/fidelity, at 100 Mbit/s: neither jobs alone nor pairs on the same servers tell
-them. Its ``choosing.py`` prints how others do."""
+them."""
 
 _CHOSEN_OF_PACKETS = {"overhead": 0.04}
 """On the same mixes: the counters of the testbed's interfaces have half of it."""

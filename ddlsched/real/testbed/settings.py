@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.engine.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies
+from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import InputError, guarded, label
 from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
 from ddlsched.plugins.names import resolve, resolve_bundle
-from ddlsched.real.gate.costs import Costs
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.transfer_gate import WINDOW
 from ddlsched.real.testbed.cabling import refuse_inside
@@ -66,7 +66,7 @@ def gate_settings(
         placement=policies["placement"],
         order=policies["order"],
         communication=policies["communication"],
-        costs=Costs(bound, network),
+        costs=CommunicationCosts(cluster, network, bound),
         seed=seed,
         chunk_bytes=chunk_bytes,
         window=window,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.engine.policy_forms import communication_form
+from ddlsched.engine.decisions.checked_policies import communication_form
 from ddlsched.errors import label
 from ddlsched.real.gate.transfer_gate import CHUNK_BYTES
 from ddlsched.real.testbed.in_chunks import InChunks

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice, status
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -22,74 +22,66 @@ if TYPE_CHECKING:
 
 __all__ = ["design"]
 
-_CLUSTER = "Clusters"
-_WHAT = "What to try"
-_RESULT = "Results"
 _BY = {"time": "step_s", "cost": "cost", "energy": "energy_j"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions:
+    """How large the clusters are."""
+
+    gpus: str | None = option(
+        None, "Sizes of cluster to try, e.g. 64,128,256.", metavar="N,...", shown="the cluster's nodes, else 64"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedOptions:
+    """What to try."""
+
+    global_batch: int = option(512, "Samples of a step.")
+    sweep: str | None = option(
+        None,
+        "Values of an axis, e.g. tensor=1,2,4,8 or memory_bandwidth=0.5,1,2. "
+        "Axes: tensor, pipeline, micro_batch, interleave, expert, zero, sequence_parallel, overlap; factors "
+        "memory_bandwidth, link_bandwidth, network_bandwidth, compute; expansion_gb with expansion_gb_per_s.",
+        metavar="AXIS=V,...",
+        shown="every tensor, pipeline and micro_batch that divides",
+    )
+    recompute: str = option("none,selective,full", "What to try of recomputation.", metavar="WHAT,...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOptions:
+    """What is best, and where it goes."""
+
+    by: str = option(
+        "time",
+        "What is best: least time, cost (at guessed prices unless --cluster gives them) or energy.",
+        metavar="WHAT",
+    )
+    top: int = option(10, "How many configurations to print.")
+    out: Path | None = option(None, "Write all configurations.", metavar="FILE.csv")
+    charts: Path | None = option(
+        None, "Folder for heat maps of the swept axes and the Pareto front of time and cost.", metavar="DIR"
+    )
+    as_json: bool = option(False, "Print the best as a JSON list.", flag="--json")
 
 
 @with_options
 def design(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b or llama-3-70b.")],
     *,
-    host: Annotated[Given[MachineOptions], Panel(_CLUSTER, several=("cluster",))],
-    gpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Sizes of cluster to try, e.g. 64,128,256.",
-            metavar="N,...",
-            show_default="the cluster's nodes, else 64",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    global_batch: Annotated[
-        int, typer.Option(help="Samples of a step.", metavar="N", parser=whole, rich_help_panel=_WHAT)
-    ] = 512,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Values of an axis, e.g. tensor=1,2,4,8 or memory_bandwidth=0.5,1,2; may be given several times. "
-            "Axes: tensor, pipeline, micro_batch, interleave, expert, zero, sequence_parallel, overlap; factors "
-            "memory_bandwidth, link_bandwidth, network_bandwidth, compute; expansion_gb with expansion_gb_per_s.",
-            metavar="AXIS=V,...",
-            show_default="every tensor, pipeline and micro_batch that divides",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    recompute: Annotated[
-        str, typer.Option(help="What to try of recomputation.", metavar="WHAT,...", rich_help_panel=_WHAT)
-    ] = "none,selective,full",
-    by: Annotated[
-        str,
-        typer.Option(
-            help="What is best: least time, cost (at guessed prices unless --cluster gives them) or energy.",
-            metavar="WHAT",
-            rich_help_panel=_RESULT,
-        ),
-    ] = "time",
-    top: Annotated[
-        int, typer.Option(help="How many configurations to print.", metavar="N", parser=whole, rich_help_panel=_RESULT)
-    ] = 10,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write all configurations.", metavar="FILE.csv", rich_help_panel=_RESULT),
-    ] = None,
-    charts: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for heat maps of the swept axes and the Pareto front of time and cost.",
-            metavar="DIR",
-            rich_help_panel=_RESULT,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the best as a JSON list.", rich_help_panel=_RESULT)
-    ] = False,
+    host: Annotated[Given[MachineOptions], Panel("Clusters", several=("cluster",))],
+    size: Annotated[Given[SizeOptions], Panel("Clusters")],
+    tried: Annotated[Given[TriedOptions], Panel("What to try", several=("sweep",))],
+    shown: Annotated[Given[ShownOptions], Panel("Results")],
 ) -> None:
     """Estimate every valid parallelism on every cluster variant; print the best first.
 
     A step's time, cost and energy; what does not fit in memory comes last. Prices do not follow swept bandwidths.
     """
+    wanted = shown.made()
+    by, top, out, charts = wanted.by, wanted.top, wanted.out, wanted.charts
     if by not in _BY:
         raise InputError(f"--by {by}: is unknown; expected {', '.join(_BY)}")
     if top < 1:
@@ -99,7 +91,8 @@ def design(
     if charts is not None:
         with _writable(charts):
             charts.mkdir(parents=True, exist_ok=True)
-    table = _all(model, host.values, _sizes(gpus), global_batch, _sweep(sweep or [], recompute))
+    sweep = _sweep(tried.values.get("sweep") or [], tried.values["recompute"])
+    table = _all(model, host.values, _sizes(size.values.get("gpus")), tried.values["global_batch"], sweep)
     table = table.sort_values(["fits", _BY[by]], ascending=[False, True], ignore_index=True, kind="stable")
     if table.empty:
         raise InputError("no combination keeps all rules; expected divisors of the GPUs, layers, heads and batch")
@@ -112,8 +105,8 @@ def design(
             paths = _draw(table, charts)
         for path in paths:
             notice(f"wrote {path}")
-    shown = table.head(top)
-    emit(shown.to_json(orient="records", indent=2) + "\n" if as_json else _text(model, table, shown))
+    best = table.head(top)
+    emit(best.to_json(orient="records", indent=2) + "\n" if wanted.as_json else _text(model, table, best))
 
 
 def _all(model: str, host: dict[str, Any], sizes: list[int], batch: int, sweep: Any) -> pd.DataFrame:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
-from ddlsched.cli.numbers import whole
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
@@ -22,8 +22,50 @@ if TYPE_CHECKING:
 
 __all__ = ["estimate"]
 
-_PLAN = "Parallelism"
-_RESULT = "Results"
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """How the model is spread, as :class:`~ddlsched.training.estimate.parallel_layout.Parallelism` has it."""
+
+    tensor: int = option(1, "Tensor-parallel GPUs.")
+    pipeline: int = option(1, "Pipeline stages.")
+    data: int = option(1, "Data-parallel GPUs.")
+    expert: int = option(1, "Of the data-parallel GPUs, those that share a set of experts.")
+    micro_batch: int = option(1, "Samples of one pass.")
+    global_batch: int | None = option(None, "Samples of a step.", shown="data x micro-batch")
+    interleave: int = option(1, "Model chunks of each pipeline stage.")
+    zero: int = option(0, "ZeRO stage, 0 to 3.")
+    recompute: str = option("none", "What backward computes again: none, selective or full.", metavar="WHAT")
+    sequence_parallel: bool = option(False, "Split norms along the sequence.")
+    overlap: bool = option(False, "Reduce gradients behind the last backward.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateOptions:
+    """How products and collectives run."""
+
+    precision: str = option("half", "Of matrix products: half, single or fp8.")
+    algorithm: str = option("ring", "Of collectives: ring, halving-doubling, direct, or one of yours.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultOptions:
+    """What is estimated, and where it goes."""
+
+    rows: Path | None = option(
+        None,
+        "Instead of MODEL: predict each row of a CSV file, on nodes of eight A100s as fitted to measurements.",
+        metavar="FILE.csv",
+    )
+    out: Path | None = option(
+        None, "With --rows: where to write the rows and predicted_ms.", metavar="FILE.csv", shown="stdout"
+    )
+    job_out: Path | None = option(None, "Also write the step as a job for 'simulate'.", metavar="FILE.json")
+    iterations: int = option(1000, "Of the job.")
+    groups: bool = option(
+        False, "Of the job: tensor, pipeline, data and expert traffic as collectives over groups of its workers."
+    )
+    as_json: bool = option(False, "Print the estimate as one JSON object.", flag="--json")
 
 
 @with_options
@@ -35,102 +77,16 @@ def estimate(
     ] = None,
     *,
     host: Annotated[Given[MachineOptions], Panel("Cluster")],
-    tensor: Annotated[
-        int, typer.Option(help="Tensor-parallel GPUs.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 1,
-    pipeline: Annotated[
-        int, typer.Option(help="Pipeline stages.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 1,
-    data: Annotated[
-        int, typer.Option(help="Data-parallel GPUs.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 1,
-    expert: Annotated[
-        int,
-        typer.Option(
-            help="Of the data-parallel GPUs, those that share a set of experts.",
-            metavar="N",
-            parser=whole,
-            rich_help_panel=_PLAN,
-        ),
-    ] = 1,
-    micro_batch: Annotated[
-        int, typer.Option(help="Samples of one pass.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 1,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples of a step.",
-            metavar="N",
-            parser=whole,
-            show_default="data x micro-batch",
-            rich_help_panel=_PLAN,
-        ),
-    ] = None,
-    interleave: Annotated[
-        int, typer.Option(help="Model chunks of each pipeline stage.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 1,
-    zero: Annotated[
-        int, typer.Option(help="ZeRO stage, 0 to 3.", metavar="N", parser=whole, rich_help_panel=_PLAN)
-    ] = 0,
-    recompute: Annotated[
-        str,
-        typer.Option(
-            help="What backward computes again: none, selective or full.", metavar="WHAT", rich_help_panel=_PLAN
-        ),
-    ] = "none",
-    sequence_parallel: Annotated[
-        bool, typer.Option("--sequence-parallel", help="Split norms along the sequence.", rich_help_panel=_PLAN)
-    ] = False,
-    overlap: Annotated[
-        bool, typer.Option("--overlap", help="Reduce gradients behind the last backward.", rich_help_panel=_PLAN)
-    ] = False,
-    precision: Annotated[
-        str, typer.Option(help="Of matrix products: half, single or fp8.", metavar="NAME", rich_help_panel=_PLAN)
-    ] = "half",
-    algorithm: Annotated[
-        str,
-        typer.Option(help="Of collectives: ring, halving-doubling or direct.", metavar="NAME", rich_help_panel=_PLAN),
-    ] = "ring",
-    rows: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of MODEL: predict each row of a CSV file, on nodes of eight A100s as fitted to measurements.",
-            metavar="FILE.csv",
-            rich_help_panel=_RESULT,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --rows: where to write the rows and predicted_ms.",
-            metavar="FILE.csv",
-            show_default="stdout",
-            rich_help_panel=_RESULT,
-        ),
-    ] = None,
-    job_out: Annotated[
-        Path | None,
-        typer.Option(help="Also write the step as a job for 'simulate'.", metavar="FILE.json", rich_help_panel=_RESULT),
-    ] = None,
-    iterations: Annotated[
-        int, typer.Option(help="Of the job.", metavar="N", parser=whole, rich_help_panel=_RESULT)
-    ] = 1000,
-    groups: Annotated[
-        bool,
-        typer.Option(
-            "--groups",
-            help="Of the job: tensor, pipeline, data and expert traffic as collectives over groups of its workers.",
-            rich_help_panel=_RESULT,
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the estimate as one JSON object.", rich_help_panel=_RESULT)
-    ] = False,
+    parallelism: Annotated[Given[PlanOptions], Panel("Parallelism")],
+    running: Annotated[Given[EstimateOptions], Panel("Parallelism")],
+    result: Annotated[Given[ResultOptions], Panel("Results")],
 ) -> None:
     """Estimate the time, memory, energy and cost of a training step.
 
     With --rows FILE.csv, predict the rows of a file instead; docs/training_time.md lists its columns.
     """
+    wanted = result.made()
+    rows, out, job_out = wanted.rows, wanted.out, wanted.job_out
     if (model is None) == (rows is None):
         raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")
     if rows is not None:
@@ -139,7 +95,7 @@ def estimate(
         return
     if out is not None:
         raise InputError(f"--out {out}: belongs to --rows; expected --json or --job-out for a single estimate")
-    if groups and job_out is None:
+    if wanted.groups and job_out is None:
         raise InputError("--groups: belongs to --job-out; expected --job-out FILE.json beside it")
     if job_out is not None:
         _refuse_no_job_file(job_out)
@@ -150,32 +106,21 @@ def estimate(
 
     assert model is not None
     found_model = preset(MODELS, model, "model")
-    plan = Parallelism(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
-        expert=expert,
-        micro_batch=micro_batch,
-        global_batch=data * micro_batch if global_batch is None else global_batch,
-        interleave=interleave,
-        zero=zero,
-        recompute=recompute,  # type: ignore[arg-type]
-        sequence_parallel=sequence_parallel,
-        overlap=overlap,
-    )
+    degrees = parallelism.values
+    plan = Parallelism(**{"global_batch": degrees["data"] * degrees["micro_batch"]} | degrees)
     chosen = host.made()
     cluster = parse_cluster(chosen.cluster, topology=chosen.topology, efficiency=chosen.efficiency)
     machine = cluster.machine(max(1, int(plan.num_gpus)))
-    found = estimate_checked(found_model, plan, machine, precision=precision, algorithm=algorithm)
+    found = estimate_checked(found_model, plan, machine, **running.values)
     if job_out is not None:
         from ddlsched.training.estimate.estimated_jobs import job_of
 
-        job = job_of(found_model, plan, machine, job_id=model, iterations=iterations, label=model, groups=groups)
+        count, groups = wanted.iterations, wanted.groups
+        job = job_of(found_model, plan, machine, job_id=model, iterations=count, label=model, groups=groups)
         _write_job(job, job_out)
     title = f"{model} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
-    emit(
-        json.dumps(_numbers(found), indent=2) + "\n" if as_json else _table(title, found_model.samples_are, plan, found)
-    )
+    as_json = json.dumps(_numbers(found), indent=2) + "\n"
+    emit(as_json if wanted.as_json else _table(title, found_model.samples_are, plan, found))
 
 
 def _refuse_no_job_file(path: Path) -> None:

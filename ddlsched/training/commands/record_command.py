@@ -40,7 +40,9 @@ def record(
         Path | None, typer.Option(help="Folder in which each rank's recording is kept.", metavar="DIR")
     ] = None,
     skip: Annotated[int, typer.Option(help="Steps at the beginning not to record.", metavar="N", parser=whole)] = 3,
-    steps: Annotated[int, typer.Option(help="Most steps to record.", metavar="N", parser=whole)] = 1000,
+    steps: Annotated[
+        int, typer.Option(help="Steps to record, behind which the script ends.", metavar="N", parser=whole)
+    ] = 1000,
     iterations: JobIterations = 1000,
     job_id: JobId = "recorded",
     gpu_memory_mb: Annotated[

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ddlsched.errors import InputError
-from ddlsched.io.reading import opened
+from ddlsched.training.recorded.chakra_json import beginning, is_chakra_json
 
 __all__ = ["KIND", "found", "recognises"]
 
 KIND = "training trace"
-_BEGIN_BYTES = 65_536
-_MOST_BYTES = 1 << 32
 
 
 def recognises(path: Path) -> bool:
@@ -22,12 +19,8 @@ def recognises(path: Path) -> bool:
         return True
     if not name.endswith(".json"):
         return False
-    try:
-        with opened(path, _MOST_BYTES) as file:
-            begin = file.read(_BEGIN_BYTES)
-        return b'"schemaVersion"' in begin or b'"traceEvents"' in begin
-    except (OSError, InputError):
-        return False  # whose reader says what is wrong
+    begin = beginning(path)
+    return b'"schemaVersion"' in begin or b'"traceEvents"' in begin or is_chakra_json(begin)
 
 
 def found(path: Path) -> dict[str, Any]:

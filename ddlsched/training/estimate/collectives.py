@@ -8,18 +8,19 @@ the outermost, all-gather back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ddlsched.errors import InputError
+from ddlsched.network.collectives import ROUNDS
+from ddlsched.plugins.names import names, resolve
 from ddlsched.training.estimate import Amount
 
-__all__ = ["ALGORITHMS", "CHUNKS", "Algorithm", "Kind", "Span", "collective_s", "split_group"]
+__all__ = ["CHUNKS", "Kind", "Span", "closed_form", "collective_s", "split_group"]
 
 Kind: TypeAlias = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all"]
-Algorithm: TypeAlias = Literal["ring", "halving-doubling", "direct"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 CHUNKS = 64
 """Equal parts of a message, as in the runs of COMET's author."""
@@ -54,7 +55,7 @@ def collective_s(
     message_bytes: Amount,
     group: Sequence[Span],
     *,
-    algorithm: Algorithm = "ring",
+    algorithm: str = "ring",
     chunks: int = CHUNKS,
 ) -> Amount:
     """Return the time of a collective, seconds.
@@ -72,7 +73,8 @@ def collective_s(
     group
         Innermost tier first.
     algorithm
-        On each tier. Halving-doubling needs sizes that are powers of two.
+        On each tier: name of a collective algorithm that has a closed form. Halving-doubling needs sizes that are
+        powers of two.
     chunks
         Equal parts that are pipelined over the tiers.
 
@@ -81,9 +83,7 @@ def collective_s(
     Kadiyala et al., "COMET", arXiv 2211.16648; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
     Operations in MPICH", 2005, for the steps and bytes of each algorithm.
     """
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"collective algorithm is {algorithm!r}; expected one of {', '.join(ALGORITHMS)}")
-    stages = _stages(kind, message_bytes, group, algorithm)
+    stages = _stages(kind, message_bytes, group, closed_form(algorithm))
     longest_s: Amount = 0.0
     for tier in range(len(group)):
         places = [place for place, stage in enumerate(stages) if stage.tier == tier]
@@ -96,7 +96,7 @@ def collective_s(
     return longest_s + latency_s
 
 
-def _stages(kind: Kind, message_bytes: Amount, group: Sequence[Span], algorithm: Algorithm) -> list[_Stage]:
+def _stages(kind: Kind, message_bytes: Amount, group: Sequence[Span], algorithm: Any) -> list[_Stage]:
     """Return what a chunk goes through, in order."""
     if kind == "all-to-all":
         return [_stage(kind, tier, message_bytes, span, algorithm) for tier, span in enumerate(group)]
@@ -114,24 +114,25 @@ def _stages(kind: Kind, message_bytes: Amount, group: Sequence[Span], algorithm:
     return inward if kind == "reduce-scatter" else [*inward, *reversed(inward[:-1])]
 
 
-def _stage(kind: Kind, tier: int, buffer_bytes: Amount, span: Span, algorithm: Algorithm) -> _Stage:
-    rounds = 2 if kind == "all-reduce" else 1
-    seconds = rounds * _share_moved(kind, span.size, algorithm) * buffer_bytes / span.bytes_per_s
-    return _Stage(tier, seconds, rounds * _steps(span.size, algorithm))
+def _stage(kind: Kind, tier: int, buffer_bytes: Amount, span: Span, algorithm: Any) -> _Stage:
+    rounds, (moved, steps) = ROUNDS.get(kind, 1), algorithm.round_on(kind, span.size)
+    return _Stage(tier, rounds * moved * buffer_bytes / span.bytes_per_s, rounds * steps)
 
 
-def _share_moved(kind: Kind, size: Amount, algorithm: Algorithm) -> Amount:
-    """Return the bytes that a GPU sends in one round, over those of its buffer."""
-    if kind != "all-to-all" or algorithm == "direct":
-        return (size - 1) / size
-    # A ring passes each part on from neighbour to neighbour; halving-doubling sends half the buffer in each step.
-    return (size - 1) / 2 if algorithm == "ring" else np.log2(size) / 2
+@lru_cache
+def closed_form(algorithm: str) -> Any:
+    """Return the collective algorithm that a text names, which knows its bytes and steps for any number of ranks.
 
-
-def _steps(size: Amount, algorithm: Algorithm) -> Amount:
-    if algorithm == "ring":
-        return size - 1
-    return np.log2(size) if algorithm == "halving-doubling" else np.minimum(size - 1, 1)
+    Raises
+    ------
+    InputError
+        There is none of that name, or it has no ``round_on``.
+    """
+    found = resolve("collective", algorithm)
+    if not hasattr(found, "round_on"):
+        known = ", ".join(name for name in names("collective") if hasattr(resolve("collective", name), "round_on"))
+        raise InputError(f"collective {algorithm}: has no round_on, which an estimate needs; expected one of {known}")
+    return found
 
 
 def split_group(sizes: Sequence[Amount], tiers: Sequence[Amount]) -> list[list[Amount]]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.collectives import Algorithm, Kind, Span, collective_s, split_group
+from ddlsched.training.estimate.collectives import Kind, Span, collective_s, split_group
 from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
 from ddlsched.training.estimate.layers import Collective, GroupName, Layer, Operation
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
@@ -96,7 +96,7 @@ class Costs:
     parallelism: Parallelism
     machine: Machine
     precision: Precision = "half"
-    algorithm: Algorithm = "ring"
+    algorithm: str = "ring"
     memory_bytes_per_s: Amount = None
 
     @cached_property

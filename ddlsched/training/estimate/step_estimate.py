@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.collectives import Algorithm
+from ddlsched.training.estimate.collectives import closed_form
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.training.estimate.hardware import Machine, Precision
 from ddlsched.training.estimate.layers import Collective, Layer, Layers
@@ -107,7 +107,7 @@ def estimate_checked(model: Model, parallelism: Parallelism, machine: Machine, *
         With the rule that the combination breaks.
     """
     rules = [*parallelism.rules(machine.num_gpus), *model.rules(parallelism)]
-    if options.get("algorithm") == "halving-doubling":
+    if getattr(closed_form(options.get("algorithm", "ring")), "powers_of_two", False):
         rules += halving_rules(groups_of(parallelism, machine))
     refuse_broken(rules)
     return estimate(model, parallelism, machine, **options)
@@ -119,7 +119,7 @@ def estimate(
     machine: Machine,
     *,
     precision: Precision = "half",
-    algorithm: Algorithm = "ring",
+    algorithm: str = "ring",
 ) -> Estimate:
     """Return the estimate, element by element; combinations are not checked.
 

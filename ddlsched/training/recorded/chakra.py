@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.chakra_graph import ChakraGraph, read_chakra_file
+from ddlsched.training.recorded.chakra_graph import NO_TIME, ChakraGraph, read_chakra_file
 from ddlsched.training.recorded.rank_steps import Communication, Mark, MarkKind, RankStep, RankTrace
 
 __all__ = ["read_chakra"]
@@ -23,8 +23,8 @@ def read_chakra(path: Path) -> RankTrace:
     Raises
     ------
     InputError
-        As :func:`~.chakra_graph.read_chakra_file`; its dependencies form a cycle, no node takes
-        time, or none communicates.
+        As :func:`~.chakra_graph.read_chakra_file`; its dependencies form a cycle, none of its computation takes
+        time, or no node communicates.
     """
     file = read_chakra_file(path)
     walk = _Walk(file.graph(with_control=True))
@@ -35,7 +35,7 @@ def read_chakra(path: Path) -> RankTrace:
         walk.graph.notes["control dependencies contradict those of data: all of control left out"] += 1
         walk.run()
     step = walk.step()
-    if step.compute_ns == 0:
+    if step.compute_ns == 0 and walk.graph.notes[NO_TIME]:
         why = "no node takes time; expected duration_micros, which tells how long each computes"
         raise InputError(f"{path}, field duration_micros: {why}")
     nodes = len(walk.graph.node_ids)

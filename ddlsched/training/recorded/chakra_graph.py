@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.chakra_records import Node, read_nodes
+from ddlsched.training.recorded.chakra_messages import Node
+from ddlsched.training.recorded.chakra_records import read_nodes
 from ddlsched.training.recorded.process_groups import groups_of_text
 from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication
 from ddlsched.units import MAX_NS
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["NS_PER_US", "ChakraFile", "ChakraGraph", "rank_of_name", "read_chakra_file"]
+__all__ = ["NO_TIME", "NS_PER_US", "ChakraFile", "ChakraGraph", "rank_of_name", "read_chakra_file"]
 
 NS_PER_US: Final = 1000
+NO_TIME: Final = "nodes of computation or memory that take 0 us, kept"
 _METADATA, _MEMORY_LOAD, _MEMORY_STORE, _COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = range(1, 8)
 _KINDS: Final = {
     0: "all-reduce",
@@ -71,7 +73,7 @@ class ChakraGraph:
 
 def rank_of_name(path: Path) -> int | None:
     """Return the rank in a name such as ``prefix.3.et``."""
-    found = re.search(r"\.(\d+)\.et(\.gz)?$", path.name)
+    found = re.search(r"\.(\d+)\.(?:et|json)(\.gz)?$", path.name)
     return int(found[1]) if found else None
 
 
@@ -172,7 +174,7 @@ class ChakraFile:
             duration_ns = 0
             self._take_groups(node)
         elif duration_ns == 0:
-            self.notes["nodes of computation or memory that take 0 us, kept"] += 1
+            self.notes[NO_TIME] += 1
         self.node_ids.append(node.node_id)
         self.durations_ns.append(duration_ns)
         self.is_cpu.append(bool(node.attributes.get("is_cpu_op", False)))

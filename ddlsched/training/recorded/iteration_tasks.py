@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,15 +35,17 @@ class Line:
     at_ns: tuple[int, ...]
 
 
-def iteration_of(lines: Sequence[Line], groups: JobGroups) -> IterationDag:
+def iteration_of(lines: Sequence[Line], groups: JobGroups, *, sends_wait: bool = True) -> IterationDag:
     """Return the tasks of some classes that share the collectives of their groups.
+
+    ``sends_wait`` says that a message starts when its receiver, too, has come so far; else when its sender has.
 
     Raises
     ------
     InputError
         Classes wait for each other in a circle.
     """
-    making = _Making(groups, several=len(lines) > 1)
+    making = _Making(groups, several=len(lines) > 1, sends_wait=sends_wait)
     for line in lines:
         making.take(line)
     return making.dag()
@@ -62,8 +64,8 @@ class _Collective:
 class _Making:
     """The tasks made so far."""
 
-    def __init__(self, groups: JobGroups, *, several: bool) -> None:
-        self._groups, self._several = groups, several
+    def __init__(self, groups: JobGroups, *, several: bool, sends_wait: bool) -> None:
+        self._groups, self._several, self._sends_wait = groups, several, sends_wait
         self._order: list[ComputeTask | _Collective] = []
         self._collectives: dict[tuple[str, int], _Collective] = {}
         """By group and place in it."""
@@ -74,6 +76,8 @@ class _Making:
         """Add the tasks of a line."""
         class_name, of_line = self._class_name(line), self._collectives_of(line)
         phase, parts, since_ns, waits = "compute", Counter[str](), 0, dict[str, None]()
+        asked: dict[int, dict[str, None]] = defaultdict(dict)
+        """By message that is received and does not wait for it: what its receiver had waited for."""
         for (kind, what), at_ns in zip([*line.marks, (MarkKind.PHASE, "")], line.at_ns, strict=True):
             if at_ns > since_ns:
                 parts[phase] += 1
@@ -84,11 +88,16 @@ class _Making:
             if kind is MarkKind.PHASE:
                 phase = str(what)
             elif kind is MarkKind.WAITS:
-                waits[of_line[int(what)].name] = None
+                waits |= {of_line[int(what)].name: None} | asked[int(what)]
             else:
-                started = of_line[int(what)]
-                behind = line.communications[int(what)].after
-                started.after |= waits | {of_line[each].name: None for each in behind}
+                started, communication = of_line[int(what)], line.communications[int(what)]
+                after = dict(waits)
+                for each in communication.after:
+                    after |= {of_line[each].name: None} | asked[each]
+                if self._sends_wait or not communication.is_received_by(line.ranks):
+                    started.after |= after
+                else:
+                    asked[int(what)] = after
                 if not started.is_placed:
                     started.is_placed = True
                     self._order.append(started)

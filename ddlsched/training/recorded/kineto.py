@@ -7,7 +7,6 @@ Gaps between kernels, in which the host was busy, count as computing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -53,7 +52,7 @@ def read_kineto(path: Path) -> RankTrace:
         there is none.
     """
     events = read_events(path)
-    notes = Counter(events.notes)
+    notes = events.notes
     steps = events.steps
     if not steps:
         notes["no ProfilerStep in the trace: all of it is one step"] += 1

@@ -5,6 +5,7 @@ A call that is not recognised is an error: without it a job would seem to commun
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -161,19 +162,45 @@ def _nccl_calls(
         if (event.arguments or {}).get("Collective name") == "wait":
             waits[event.thread].append(event.begin_ns)
     calls = []
-    for event in recorded:
+    for call in recorded:
+        own = kernels.pop((call.arguments or {}).get("External id"), [])
+        event = _described(call, own)
         arguments = event.arguments or {}
         name = arguments.get("Collective name")
-        own = kernels.pop(arguments.get("External id"), [])
+        if name is None and not own:
+            events.notes["record_param_comms without name and kernel, left out"] += 1
+            continue
         moved = arguments.get("In msg nelems") or arguments.get("Out msg nelems")
         if name in NO_COLLECTIVES or (name != "barrier" and moved == 0):
             continue
         if name not in NCCL:
-            _refuse(events, event, f"Collective name is {name!r}; expected one of {', '.join(NCCL)}")
+            known = ", ".join(NCCL)
+            _refuse(events, event, f"Collective name is {name!r}; expected PyTorch 2.2 or later, and one of {known}")
         calls.append(_nccl_call(events, event, own, _is_within(by_thread, event), waits[event.thread]))
     for left in kernels.values():
         _refuse(events, left[0], "no record_param_comms has its External id; expected a whole trace")
     return calls
+
+
+def _described(event: Event, kernels: Sequence[Event]) -> Event:
+    """Return a call with what older versions of PyTorch tell of it elsewhere: by its kernel, or as a plain operator."""
+    arguments: dict[str, Any] = {}
+    for kernel in kernels:
+        arguments |= kernel.arguments or {}
+    arguments |= event.arguments or {}
+    kinds = [found[1].lower() for kernel in kernels if (found := _KERNEL.match(kernel.name))]
+    if kinds:
+        arguments.setdefault("Collective name", _OF_KERNEL.get(kinds[0], kinds[0]))
+    shapes, types = arguments.get("Input Dims"), arguments.get("Input type")
+    if "In msg nelems" not in arguments and isinstance(shapes, list) and isinstance(types, list):
+        size = tensor_bytes(shapes[:1], types[:1])
+        if size is not None:
+            arguments |= {"In msg nelems": size, "dtype": "byte"}
+    return event._replace(arguments=arguments)
+
+
+_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)")
+_OF_KERNEL = {"reducescatter": "reduce_scatter", "sendrecv": "alltoall"}
 
 
 def _nccl_call(
@@ -184,7 +211,8 @@ def _nccl_call(
     elements: Any = arguments.get("In msg nelems")
     type_name = str(arguments.get("dtype")).lower()
     if not is_whole(elements, 0) or type_name not in BYTES_OF:
-        _refuse(events, event, f"In msg nelems is {elements!r}, dtype {type_name!r}; expected a number and a type")
+        why = f"In msg nelems is {elements!r}, dtype {type_name!r}; expected a number and a type"
+        _refuse(events, event, f"{why}, which PyTorch 2.2 writes, or record_shapes=True")
     place = bisect_right(waits, event.begin_ns)
     waited_ns = waits[place] if place < len(waits) and not in_backward else None
     kind, group = (

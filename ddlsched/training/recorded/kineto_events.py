@@ -20,6 +20,9 @@ from ddlsched.workload.traces.trace_files import sources
 __all__ = ["Event", "KinetoEvents", "read_events"]
 
 _NS_PER_US: Final = 1000.0
+_EPOCH_US: Final = 1e14
+_MOST_US: Final = 9e15
+"""Microseconds since 1970, as recent traces count them, are 1.7e15; 64 bits hold so many nanoseconds."""
 _ON_GPU: Final = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LAUNCHES: Final = {"cuda_runtime", "cuda_driver"}
 _BACKWARD: Final = "autograd::engine::evaluate_function"
@@ -171,12 +174,15 @@ def _take(events: KinetoEvents, line: int, raw: dict[str, Any]) -> None:
 
 def _time_ns(events: KinetoEvents, line: int, raw: dict[str, Any], name: str) -> int:
     value = raw.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST_US:
         raise InputError(
             f"{events.source}, line {line}, event {raw.get('name')!r}, field {name}: is {abbreviated(value)}; "
             "expected microseconds"
         )
-    return round(value * _NS_PER_US)
+    if isinstance(value, int):
+        return value * int(_NS_PER_US)
+    whole_us = int(value) if abs(value) > _EPOCH_US else 0  # A float holds fractions of so many microseconds, or ns.
+    return whole_us * int(_NS_PER_US) + round((value - whole_us) * _NS_PER_US)
 
 
 def _take_operator(events: KinetoEvents, event: Event, whole: Event) -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from ddlsched.training.recorded.agreement import agreed, common_steps, ranks_of_groups
+from ddlsched.errors import InputError
+from ddlsched.training.recorded.agreement import JobGroups, agreed, common_steps, ranks_of_groups
 from ddlsched.training.recorded.iteration_tasks import Line, iteration_of
 from ddlsched.training.recorded.rank_steps import MarkKind, RankStep, RankTrace
 from ddlsched.workload.dag import IterationDag
@@ -83,7 +84,7 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
     lines = [
         _line(ranks, steps.by_rank[ranks[0]][0], moments) for ranks, moments in zip(classes, by_class, strict=True)
     ]
-    dag = iteration_of(lines, groups)
+    dag = _iteration(lines, groups, steps.notes)
     by_step = zip(*steps.by_rank.values(), strict=True)
     walls_ns = [[step.wall_ns for step in each if step.wall_ns is not None] for each in by_step]
     return RecordedIteration(
@@ -97,6 +98,17 @@ def merged(traces: Sequence[RankTrace], num_ranks: int | None = None) -> Recorde
         last=next(iter(steps.by_rank.values()))[-1],
         notes=steps.notes,
     )
+
+
+def _iteration(lines: Sequence[Line], groups: JobGroups, notes: Counter[str]) -> IterationDag:
+    try:
+        return iteration_of(lines, groups)
+    except InputError:
+        if not any(each.kind == "send" for line in lines for each in line.communications):
+            raise
+    dag = iteration_of(lines, groups, sends_wait=False)
+    notes["messages would wait for each other in a circle: none waits for its receiver"] += 1
+    return dag
 
 
 def _classes(steps: Mapping[int, Sequence[RankStep]]) -> list[tuple[int, ...]]:

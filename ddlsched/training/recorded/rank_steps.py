@@ -8,7 +8,7 @@ phase begins. Everything between two marks is one piece of computation, whatever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -71,6 +71,10 @@ class Communication:
     group: str = EVERYBODY
     after: tuple[int, ...] = ()
     measured_ns: tuple[int, int] | None = None
+
+    def is_received_by(self, ranks: Sequence[int]) -> bool:
+        """Return whether it is a message to one of the ranks; its group says from which rank to which."""
+        return self.kind == "send" and int(self.group.split()[2]) in ranks
 
 
 @dataclass(frozen=True, slots=True)

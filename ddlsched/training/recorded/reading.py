@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra import read_chakra
+from ddlsched.training.recorded.chakra_json import beginning, is_chakra_json
 from ddlsched.training.recorded.kineto import read_kineto
 from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.process_groups import read_groups
@@ -49,7 +50,7 @@ def read_iteration(
 
 
 def reader_of(path: Path) -> Callable[[Path], RankTrace]:
-    """Return what reads a file of this name.
+    """Return what reads a file of this name; how a text of JSON begins tells what it is.
 
     Raises
     ------
@@ -62,6 +63,6 @@ def reader_of(path: Path) -> Callable[[Path], RankTrace]:
     if name.endswith(SUFFIX):
         return read_recording
     if name.endswith(".json"):
-        return read_kineto
-    expected = f"expected .et (Chakra), .json (Kineto) or {SUFFIX} (ddlsched record), also with .gz"
+        return read_chakra if is_chakra_json(beginning(path)) else read_kineto
+    expected = f"expected .et or .json (Chakra), .json (Kineto) or {SUFFIX} (ddlsched record), also with .gz"
     raise InputError(f"{path}: the suffix is of no format; {expected}")

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import torch
 from torch import distributed
+from torch.distributed import _functional_collectives as functional
 
-from ddlsched.errors import InputError
-
-__all__ = ["Called", "Watcher", "watched"]
+__all__ = ["NO_TASK", "Called", "Watcher", "watched"]
 
 _TENSORS: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "all_reduce": ("all-reduce", ("tensor",)),
@@ -44,7 +43,17 @@ _TENSORS: Final[dict[str, tuple[str, Sequence[str]]]] = {
 }
 """By function: the kind of its collective, and the parameter that holds what a rank brings."""
 
-_NO_TASK: Final = {"reduce", "gather", "scatter"}
+_FUNCTIONAL: Final = {
+    "all_reduce": "all-reduce",
+    "all_gather_tensor": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "all_to_all_single": "all-to-all",
+    "broadcast": "broadcast",
+}
+"""Of the functional collectives, of which DTensor's are: the kind; a rank brings the first argument."""
+
+NO_TASK: Final = {"reduce", "gather", "scatter"}
+"""Kinds that a job has no task for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +94,13 @@ class Watcher:
 def watched(watcher: Watcher) -> Iterator[None]:
     """Tell a watcher of every collective that this process calls by a function of ``torch.distributed``."""
     wrapping = _Wrapping(watcher)
-    changed = [
-        (module, name, getattr(distributed, name))
-        for name in _TENSORS
-        if hasattr(distributed, name)
-        for module in _modules_with(name, getattr(distributed, name))
+    made = [(name, getattr(distributed, name), wrapping.collective) for name in _TENSORS if hasattr(distributed, name)]
+    made += [
+        (name, getattr(functional, name), wrapping.functional) for name in _FUNCTIONAL if hasattr(functional, name)
     ]
-    for module, name, original in changed:
-        setattr(module, name, wrapping.collective(name, original))
+    changed = [(module, *each) for each in made for module in _modules_with(*each[:2])]
+    for module, name, original, wrapped in changed:
+        setattr(module, name, wrapped(name, original))
     work_class = distributed.Work
     wait = work_class.wait
     work_class.wait = wrapping.wait(wait)
@@ -100,7 +108,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         work_class.wait = wait
-        for module, name, original in changed:
+        for module, name, original, _ in changed:
             setattr(module, name, original)
 
 
@@ -127,10 +135,6 @@ class _Wrapping:
         def call(*args: Any, **kwargs: Any) -> Any:
             if getattr(self._inside, "now", False):
                 return original(*args, **kwargs)
-            if kind in _NO_TASK:
-                raise InputError(
-                    f"torch.distributed.{name}: has no task in a job; expected an all-reduce or a broadcast"
-                )
             given = _given(name, original, args, kwargs)
             token = self._watcher.calls(_called(kind, parameters, given))
             self._inside.now = True
@@ -143,6 +147,28 @@ class _Wrapping:
             if is_async:
                 self._works[id(result)] = (result, token)
                 self._tell_end(result, token)
+            return result
+
+        return call
+
+    def functional(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a functional collective that tells of itself, and is waited for at once."""
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "now", False):
+                return original(*args, **kwargs)
+            given = _given(name, original, args, kwargs)
+            group_name = functional._resolve_group_name(given["group"], given.get("tag", ""))
+            group = distributed.distributed_c10d._resolve_process_group(group_name)
+            sent = given["self"]
+            token = self._watcher.calls(Called(_FUNCTIONAL[name], sent.numel() * sent.element_size(), group))
+            self._inside.now = True
+            try:
+                result = functional.wait_tensor(original(*args, **kwargs))
+            finally:
+                self._inside.now = False
+            self._watcher.returned(token, at_once=True)
             return result
 
         return call

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.recordings import SUFFIX
 
-__all__ = ["run_recorded"]
+__all__ = ["PARENT", "run_recorded"]
 
+PARENT = "DDLSCHED_RECORDED_BY"
+"""Variable with the number of the process that a rank ends with."""
 _PAUSE_S = 0.05
+_PATIENCE_S = 20.0
 
 
 def run_recorded(
@@ -32,7 +36,8 @@ def run_recorded(
 ) -> list[Path]:
     """Run a script in so many processes and return their recordings.
 
-    What the script prints goes to stderr.
+    What the script prints goes to stderr. Ctrl-C ends it, and what was recorded by then is kept; the ranks end with
+    this process, however that ends.
 
     Parameters
     ----------
@@ -57,6 +62,9 @@ def run_recorded(
     if not script.is_file():
         raise InputError(f"{script}: no such file; expected a training script")
     processes: list[subprocess.Popen[bytes]] = []
+    paths = [folder / f"{rank}{SUFFIX}" for rank in range(ranks)]
+    for path in paths:
+        path.unlink(missing_ok=True)  # Of an earlier run.
     port = _free_port()
     try:
         for rank in range(ranks):
@@ -65,12 +73,27 @@ def run_recorded(
             environment = _environment(rank, ranks, address, port)
             processes.append(subprocess.Popen([*within(rank), *program], env=environment, stdout=2))
         _wait(script, processes)
+    except KeyboardInterrupt:
+        _stop(processes)
+        if not all(path.exists() for path in paths):
+            raise
+        print("ddlsched: interrupted; the steps recorded by now are kept", file=sys.stderr)
     finally:
         for process in processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
-    return [folder / f"{rank}{SUFFIX}" for rank in range(ranks)]
+    return paths
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let each rank write what it has recorded, and end."""
+    for process in processes:
+        process.terminate()
+    deadline_s = time.monotonic() + _PATIENCE_S
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline_s - time.monotonic(), 0))
 
 
 def _wait(script: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -91,7 +114,7 @@ def _refuse_failures(script: Path, processes: Sequence[subprocess.Popen[bytes]])
 
 def _environment(rank: int, ranks: int, address: str, port: int) -> dict[str, str]:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
-    texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": address}
+    texts = {name: str(value) for name, value in own.items()} | {"MASTER_ADDR": address, PARENT: str(os.getpid())}
     return {"OMP_NUM_THREADS": "1"} | os.environ | texts
 
 

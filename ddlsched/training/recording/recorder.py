@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from ddlsched.io.files import replacing
 from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, RankStep
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recorded.wall_time import WallTime
-from ddlsched.training.recording.collective_calls import Called, Watcher, watched
+from ddlsched.training.recording.collective_calls import NO_TASK, Called, Watcher, watched
 from ddlsched.training.recording.completeness import Profiled, refuse_unseen
 from ddlsched.training.recording.moments import RecordingClock, clock_of_this_process
 from ddlsched.units import is_whole
@@ -57,7 +58,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
         raise InputError(f"record: folder {folder} cannot be made ({error.strerror}); expected a folder") from None
     recorder = Recorder(Path(folder), skip, most_steps)
     recorder.begin()
-    atexit.register(recorder.end)
+    atexit.register(recorder.end_at_exit)
     return recorder
 
 
@@ -100,6 +101,8 @@ class Recorder(Watcher):
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
         self._profiled: Profiled | None = None
+        self.when_full: Callable[[], None] | None = None
+        """Called once the last step to be kept has ended."""
         self._with_flags: set[int] = set()
         """Models that reduce which of their parameters were used."""
 
@@ -179,6 +182,8 @@ class Recorder(Watcher):
         now = self._moment()
         if self._now is not None and self._count > self._skip and len(self._steps) < self._most_steps:
             self._steps.append((self._now, now))
+            if len(self._steps) == self._most_steps and self.when_full is not None:
+                self.when_full()
         self._check(self._now)
         self._count += 1
         self._now = _Step(self._moment())  # Anew: the check may have taken a while.
@@ -197,6 +202,9 @@ class Recorder(Watcher):
         """Keep a call."""
         if self._now is None:
             return None
+        if called.kind in NO_TASK:
+            what = f"torch.distributed.{called.kind} within a step"
+            raise InputError(f"{what}: has no task in a job; expected an all-reduce or a broadcast")
         call = _Call(self._communication(called), self._moment(), self._in_bucket)
         self._now.calls.append(call)
         return call
@@ -236,6 +244,10 @@ class Recorder(Watcher):
 
     # What is written.
 
+    def stop(self) -> None:
+        """Record no more."""
+        self._undo.close()
+
     def end(self) -> Path:
         """Stop recording, write the file and return its path.
 
@@ -244,8 +256,8 @@ class Recorder(Watcher):
         InputError
             Nothing was recorded, or the file cannot be written.
         """
-        self._undo.close()
-        atexit.unregister(self.end)
+        self.stop()
+        atexit.unregister(self.end_at_exit)
         steps = {self._skip + 1 + place: self._made(*each) for place, each in enumerate(self._steps)}
         if not steps:
             why = f"no step was recorded ({self._count} ended by optimizer.step(), {self._skip} + 1 of them not kept)"
@@ -257,6 +269,13 @@ class Recorder(Watcher):
         with replacing(path, "recording") as file:
             file.write_text(recording_text(rank, ranks, self._groups, steps), encoding="utf-8")
         return path
+
+    def end_at_exit(self) -> None:
+        """Do as :meth:`end` when the process ends; what is wrong is one line then."""
+        try:
+            self.end()
+        except InputError as error:
+            print(f"ddlsched: error: {error}", file=sys.stderr)
 
     def _made(self, step: _Step, end: Any) -> RankStep:
         """Return a step in nanoseconds."""

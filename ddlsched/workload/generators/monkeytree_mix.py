@@ -102,8 +102,10 @@ def monkeytree_mix(
     ----------
     seed
         Of numpy's PCG64; the same seed gives the same jobs.
-    jobs, gpus
-        How many jobs, and how many GPUs they are for.
+    jobs
+        How many there are.
+    gpus
+        How many GPUs they are for.
     load
         Mean GPU time of a job x arrivals a second / GPUs.
     scale

@@ -71,14 +71,18 @@ def stream(
         Jobs in all.
     load
         GPU-seconds that arrive each second, as a share of the GPUs, from 0.01 to 2; of diurnal arrivals, over a day.
-    gpus, gpus_per_server
+    gpus
         Of the cluster that the load is meant for.
+    gpus_per_server
+        Of that cluster.
     per_byte_s
         Time of a byte of an all-reduce between servers, without contention, seconds.
     arrivals
         ``poisson``, or ``diurnal``: a Poisson process whose rate rises and falls by ``swing`` as a sine of ``day_s``.
-    day_s, swing
-        Of diurnal arrivals; ``swing`` is a share of the mean rate, from 0 to 1.
+    day_s
+        The period of diurnal arrivals, seconds.
+    swing
+        How far their rate rises and falls, as a share of the mean rate, from 0 to 1.
     scale
         Multiplies iterations; arrivals follow from the load. ``day_s`` is scaled too.
 

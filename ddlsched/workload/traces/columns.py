@@ -12,13 +12,13 @@ from ddlsched.workload.traces import traced
 from ddlsched.workload.traces.trace_files import Layout, read_csv
 from ddlsched.workload.traces.traced import BadRowError, Cells, Reader, Refusal, TracedJob, TraceSource
 
-__all__ = ["TOLD", "Columns", "own_table", "table"]
+__all__ = ["TOLD", "TraceColumns", "own_table", "table"]
 
 _WHOLE_GPU_MILLI = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class TraceColumns:
     """The names of a table's columns by what they tell of a job; None where none does.
 
     Parameters
@@ -97,7 +97,7 @@ class Columns:
         return held_s
 
 
-def table(layouts: Sequence[Columns], source: TraceSource) -> Iterator[TracedJob | Refusal]:
+def table(layouts: Sequence[TraceColumns], source: TraceSource) -> Iterator[TracedJob | Refusal]:
     """Read a table in the first of some layouts whose columns are all there."""
 
     def layout(header: list[str]) -> Layout:
@@ -107,7 +107,7 @@ def table(layouts: Sequence[Columns], source: TraceSource) -> Iterator[TracedJob
     return read_csv(source, layout)
 
 
-TOLD = [field.name for field in fields(Columns) if field.name not in ("unit_s", "user_is_file")]
+TOLD = [field.name for field in fields(TraceColumns) if field.name not in ("unit_s", "user_is_file")]
 """What a column of the user's can tell."""
 
 
@@ -136,7 +136,7 @@ def own_table(given: Mapping[str, str]) -> Reader:
         def layout(header: list[str]) -> Layout:
             told = {name: name for name in TOLD if name in header} | named
             _refuse_untold(source, told)
-            return Columns(**told).layout(source, ())  # type: ignore[arg-type]
+            return TraceColumns(**told).layout(source, ())  # type: ignore[arg-type]
 
         return read_csv(source, layout)
 

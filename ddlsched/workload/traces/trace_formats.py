@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
-from ddlsched.workload.traces.columns import Columns, own_table, table
+from ddlsched.workload.traces.columns import TraceColumns, own_table, table
 from ddlsched.workload.traces.traced import Reader
 
 __all__ = ["FORMATS", "TraceFormat", "reader_of"]
@@ -21,12 +21,12 @@ class TraceFormat(NamedTuple):
     ``reader`` is the layouts of a table, of which the first that fits a file counts, or module and function.
     """
 
-    reader: str | tuple[Columns, ...]
+    reader: str | tuple[TraceColumns, ...]
     summary: str
     members: str = "*.csv"
 
 
-_HELIOS = Columns(
+_HELIOS = TraceColumns(
     job_id="job_id",
     user="user",
     gpus="gpu_num",
@@ -38,7 +38,7 @@ _HELIOS = Columns(
 )
 # Kalos' column ``duration`` counts the wait, too, in the examples of its documentation.
 _ACME = replace(_HELIOS, duration_s=None)
-_OPENB = Columns(
+_OPENB = TraceColumns(
     job_id="name",
     gpus="num_gpu",
     gpu_milli="gpu_milli",
@@ -47,7 +47,7 @@ _OPENB = Columns(
     start_s="scheduled_time",
     end_s="deletion_time",
 )
-_DLRM = Columns(
+_DLRM = TraceColumns(
     job_id="instance_sn",
     gpus="gpu_request",
     user="app_name",
@@ -55,7 +55,7 @@ _DLRM = Columns(
     start_s="scheduled_time",
     end_s="deletion_time",
 )
-_SPOT = Columns(
+_SPOT = TraceColumns(
     job_id="job_name",
     gpus="gpu_request",
     workers="worker_num",
@@ -64,12 +64,14 @@ _SPOT = Columns(
     arrival_s="submit_time",
     duration_s="duration",
 )
-_ITP = Columns(job_id="job_id", gpus="num_gpu", arrival_s="submission_time", duration_s="duration", user_is_file=True)
+_ITP = TraceColumns(
+    job_id="job_id", gpus="num_gpu", arrival_s="submission_time", duration_s="duration", user_is_file=True
+)
 _ELASTICFLOW = replace(_ITP, iterations="num_iteration", model="model_name", user_is_file=False)
 _ELASTICFLOW_OLDER = replace(_ELASTICFLOW, arrival_s="submit_time", iterations="iteration")
 _TIRESIAS = replace(_ELASTICFLOW_OLDER, iterations="iterations")
 _MURI = replace(_TIRESIAS, unit_s=1e-3)
-_PHILLY = Columns(arrival_s="timestamp", duration_s="duration", gpus="num_gpus", user="cluster")
+_PHILLY = TraceColumns(arrival_s="timestamp", duration_s="duration", gpus="num_gpus", user="cluster")
 
 FORMATS = {
     # Hu et al., "Characterization of Large Language Model Development in the Datacenter", NSDI 2024.
@@ -111,7 +113,7 @@ def reader_of(name: str, columns: Mapping[str, str] | None = None) -> Reader:
     UnknownNameError
         No format of that name, or a column that tells nothing.
     InputError
-        Columns for a format that has its own.
+        TraceColumns for a format that has its own.
     """
     if name not in FORMATS:
         raise UnknownNameError(f"unknown trace format {name!r}.{did_you_mean(name, FORMATS)}")

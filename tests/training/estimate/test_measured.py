@@ -17,7 +17,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES
-from ddlsched.training.estimate.rows import COLUMNS, plans_of, predicted_ms, read_rows
+from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, plans_of, predicted_ms, read_rows
 
 megatron, fit = scripts_of("cluster_design", "megatron", "fit")
 
@@ -120,7 +120,7 @@ def made_up(seed: int = 0) -> pd.DataFrame:
 def test_the_fit_finds_the_constants_that_made_the_rows() -> None:
     truth = Fitted(Efficiency(matrix=0.7, memory=0.7, gap_s=20e-6, launch_s=80e-6, collective_s=200e-6, odd=2.0), 8e9)
     frame = made_up()
-    log_ms = np.log(1e3 * np.asarray(fit.estimate_rows(frame, truth.machine(frame["gpus"].to_numpy())).step_s))
+    log_ms = np.log(1e3 * np.asarray(estimate_rows(frame, truth.machine(frame["gpus"].to_numpy())).step_s))
     frame["iteration_ms"] = np.exp(log_ms)
     found = fit_rows([frame])
     assert mean_error(frame, found) < 0.01
@@ -156,7 +156,7 @@ def test_a_row_that_counts_more_is_met_closer() -> None:
     frame = frame.assign(iteration_ms=predicted_ms(frame) * [1.2, 0.8])
     for weights, closer in (([9.0, 1.0], 0), ([1.0, 9.0], 1)):
         found = fit_rows([frame], [np.array(weights)])
-        step_ms = 1e3 * fit.estimate_rows(frame, found.machine(frame["gpus"].to_numpy())).step_s
+        step_ms = 1e3 * estimate_rows(frame, found.machine(frame["gpus"].to_numpy())).step_s
         errors = np.abs(step_ms / frame["iteration_ms"].to_numpy() - 1)
         assert errors[closer] < 0.05 < errors[1 - closer]
 

@@ -330,3 +330,40 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
         read_iteration([write(tmp_path / "0.json", DDP), tmp_path / "job.1.et"])
     with pytest.raises(InputError, match=r"suffix is of no format; expected .et"):
         read_iteration([tmp_path / "trace.txt"])
+
+
+EPOCH_US = 1_693_512_345_678_901
+
+
+def moved(events: list[dict[str, Any]], by_us: float) -> list[dict[str, Any]]:
+    return [each | {"ts": each["ts"] + by_us} for each in events]
+
+
+@pytest.mark.parametrize("by_us", [EPOCH_US, EPOCH_US + 0.25])
+def test_times_since_1970_are_read_as_any_others(tmp_path: Path, by_us: float) -> None:
+    at_epoch = tmp_path / "epoch"
+    at_epoch.mkdir()
+    assert of_a_rank(at_epoch, moved(DDP, by_us)) == of_a_rank(tmp_path, DDP)
+
+
+def test_a_collective_without_a_name_is_known_by_its_kernel_and_its_shapes(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[100], [], []], "Input type": ["c10::Half", "Scalar", ""]}
+    old = [
+        event("cpu_op", "record_param_comms", 40, 2, 1, **{"External id": 9}, **shapes),
+        event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)", 300, 150, 40, **{"External id": 9}),
+        event("cpu_op", "record_param_comms", 50, 2, 1, **{"External id": 10}),
+    ]
+    begin, end = kernel(1, 10, 20, 300), kernel(2, 60, 450, 700)
+    found = read_iteration([write(tmp_path / "old.json", [STEP, *begin, *old, *end])])
+    new = read_iteration([write(tmp_path / "new.json", [STEP, *begin, *nccl(40, "allreduce", 100, (300, 450)), *end])])
+    assert found.dag == new.dag
+    assert found.notes["record_param_comms without name and kernel, left out"] == 1
+
+
+def test_a_collective_whose_size_is_not_told_says_which_pytorch_tells_it(tmp_path: Path) -> None:
+    old = [
+        event("cpu_op", "record_param_comms", 40, 2, 1, **{"External id": 9}),
+        event("kernel", "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)", 300, 150, 40, **{"External id": 9}),
+    ]
+    with pytest.raises(InputError, match=r"In msg nelems is None.*PyTorch 2\.2 writes, or record_shapes=True"):
+        read_iteration([write(tmp_path / "old.json", [STEP, *kernel(1, 10, 20, 300), *old])])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +140,10 @@ def test_every_collective_that_a_script_calls_is_recorded(tmp_path: Path) -> Non
 
 
 PAST = """
-from torch.distributed import _functional_collectives as functional
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(9):
     distributed.all_reduce(inputs)
-    functional.all_reduce(labels.float(), "sum", distributed.group.WORLD).sum()
+    torch.ops._c10d_functional.all_reduce(labels.float(), "sum", distributed.group.WORLD.group_name).sum()
     model(inputs).sum().backward()
     optimizer.step()
 """
@@ -155,6 +157,110 @@ def test_a_collective_that_goes_past_the_recorder_ends_the_script_with_its_name(
     said = capfd.readouterr().err
     assert "ddlsched: error: record: collectives that go past the functions of torch.distributed" in said
     assert "c10d::allreduce_ (2, 1 seen)" in said
+
+
+CLIPPED = """
+from torch.distributed.fsdp import fully_shard
+mine = torch.zeros(2)
+distributed.scatter(mine, [torch.ones(2), torch.ones(2)] if rank == 0 else None)
+for layer in model:
+    if isinstance(layer, nn.Linear):
+        fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    model(inputs).sum().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+distributed.destroy_process_group()
+"""
+
+
+def test_fully_sharded_training_that_clips_gradients_and_scatters_before_is_recorded(tmp_path: Path) -> None:
+    found = collectives(recorded(tmp_path, BEGIN + CLIPPED))
+    assert ("all-reduce", 6 * 4.0) in found  # the norms of the gradients
+    assert {kind for kind, _ in found} == {"all-reduce", "all-gather", "reduce-scatter"}
+
+
+ENDLESS = (
+    BEGIN
+    + """
+import os
+open(f"pid{rank}", "w").write(str(os.getpid()))
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step = 0
+while True:
+    model(inputs).sum().backward()
+    optimizer.step()
+    step += 1
+    open(f"step{rank}", "w").write(str(step))
+"""
+)
+
+
+def record_endless(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(ENDLESS)
+    program = [sys.executable, "-c", "from ddlsched.cli import main; main()", "record", "--out", "job.json", *flags]
+    return subprocess.Popen([*program, "train.py"], cwd=folder, stdout=-1, stderr=-1, text=True, start_new_session=True)
+
+
+def reached(folder: Path, steps: int) -> list[int]:
+    """Wait until both ranks have done so many steps, and return their processes' numbers."""
+    deadline_s = time.monotonic() + 120
+    while time.monotonic() < deadline_s:
+        done = [(folder / f"step{rank}").read_text() if (folder / f"step{rank}").exists() else "" for rank in (0, 1)]
+        if all(int(each or 0) >= steps for each in done):
+            return [int((folder / f"pid{rank}").read_text()) for rank in (0, 1)]
+        time.sleep(0.05)
+    raise AssertionError("the script did not train")
+
+
+def is_alive(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_script_ends_behind_the_steps_that_are_to_be_recorded(tmp_path: Path) -> None:
+    process = record_endless(tmp_path, "--steps", "5", "--json")
+    said, told = process.communicate(timeout=200)
+    assert process.returncode == 0, told
+    assert json.loads(said)["steps"] == 5
+    assert "Traceback" not in told
+
+
+def test_what_was_recorded_until_ctrl_c_is_kept(tmp_path: Path) -> None:
+    process = record_endless(tmp_path, "--json")
+    reached(tmp_path, 12)
+    os.killpg(process.pid, signal.SIGINT)
+    said, told = process.communicate(timeout=100)
+    assert process.returncode == 0, told
+    assert json.loads(said)["steps"] >= 4
+    assert "interrupted; the steps recorded by now are kept" in told
+    assert "Traceback" not in told
+
+
+def test_ranks_end_with_the_command_that_was_killed(tmp_path: Path) -> None:
+    process = record_endless(tmp_path)
+    ranks = reached(tmp_path, 2)
+    process.kill()
+    process.wait()
+    deadline_s = time.monotonic() + 20
+    while any(map(is_alive, ranks)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not any(map(is_alive, ranks))
+
+
+def test_an_error_of_the_script_has_its_own_traceback_and_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InputError, match="ended with status 1"):
+        recorded(tmp_path, "raise KeyError('of the script')")
+    said = capfd.readouterr().err
+    assert "KeyError: 'of the script'" in said
+    assert "atexit" not in said
+    assert said.count("Traceback") <= 2  # one a rank
 
 
 def test_a_model_with_unused_parameters_is_recorded(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
 import math
 import subprocess
@@ -552,6 +553,7 @@ def test_help_lists_every_format_and_imports_nothing_heavy() -> None:
         assert f" {name}: " in done.stdout
 
 
+GAVEL_CHECKSUM = "bb169577653d04cc"
 REAL_ROWS = {
     "pollux-osdi21/philly.csv.gz": (82_247, {}),
     "microsoft-elasticflow-traces/raw-traces.tar.gz": (69_351, {}),
@@ -602,6 +604,16 @@ def test_itp_has_ten_clusters_and_the_gpu_hours_its_readme_states(real_reports: 
     assert row["gpu_hours"] == pytest.approx(1_632_719.7, rel=1e-6)
 
 
+def checksum(rows: dict[str, tuple[float, ...]]) -> str:
+    """Of names and of throughputs to five digits."""
+    lines = [f"{name} {' '.join(f'{steps_per_s:.5g}' for steps_per_s in rows[name])}" for name in sorted(rows)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def test_no_cell_of_gavels_throughputs_has_changed() -> None:
+    assert checksum(STEPS_PER_S) == GAVEL_CHECKSUM  # that of Gavel's own file, by the next test
+
+
 @real_traces
 def test_throughputs_are_those_that_gavel_measured() -> None:
     with gzip.open(REAL / "gavel-osdi20/simulation_throughputs.json.gz", "rt") as file:
@@ -609,6 +621,8 @@ def test_throughputs_are_those_that_gavel_measured() -> None:
     ours = {str((name, 1 << i)): steps for name, row in STEPS_PER_S.items() for i, steps in enumerate(row)}
     theirs = {name: row["null"] for name, row in measured.items()}
     assert ours == pytest.approx(theirs, rel=1e-4)
+    sizes = {name: [1 << i for i in range(len(row))] for name, row in STEPS_PER_S.items()}
+    assert checksum({name: tuple(theirs[str((name, n))] for n in of) for name, of in sizes.items()}) == GAVEL_CHECKSUM
 
 
 @real_traces

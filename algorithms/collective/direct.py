@@ -1,0 +1,45 @@
+"""Straight from each rank to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
+
+__all__ = ["Direct", "straight"]
+
+
+def straight(kind: str, ranks: Sequence[Rank], message_bytes: float) -> Phase:
+    """Return what goes straight from rank to rank in one step: of all but broadcasts and sends, a part of 1 / n."""
+    if kind == "broadcast":
+        return Phase([(ranks[0], target, message_bytes) for target in ranks[1:]], 1)
+    if kind == "send":
+        return Phase([(ranks[0], ranks[1], message_bytes)], 1)
+    part = message_bytes / len(ranks)
+    return Phase([(source, target, part) for source, target in permutations(ranks, 2)], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct:
+    """Every rank sends to every other at once: in one step, of an all-reduce in two.
+
+    In an all-reduce each rank adds up a part of 1 / n of the message and sends it to all.
+    """
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All."""
+        return KINDS
+
+    def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
+        """Return a phase a round."""
+        return [straight(kind, ranks, message.bytes)] * ROUNDS.get(kind, 1)
+
+    def round_on(self, kind: str, size: Any) -> tuple[Any, Any]:
+        """Return (n - 1) / n in one step."""
+        return (size - 1) / size, np.minimum(size - 1, 1)

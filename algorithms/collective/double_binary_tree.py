@@ -1,0 +1,77 @@
+"""Two binary trees over the servers, each for half of the message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from algorithms.collective.lanes import Flow, by_server, gates_of
+from ddlsched.network.collectives import Message, Phase, Rank
+
+__all__ = ["DoubleBinaryTree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubleBinaryTree:
+    """Halves of the message go up two trees and down again; inside servers all goes along a chain of its ranks.
+
+    A server that has two others below it in one tree has none in the other, so that each sends and gets at most twice
+    the message; the way is as long as the trees are high, where a ring's has n - 1 steps. There are as many pairs of
+    trees as each server has network cards among its ranks, a part of the message in each.
+
+    References
+    ----------
+    Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35
+    (2009). NVIDIA, "Massively scale your deep learning training with NCCL 2.4" (2019): trees between servers, chains
+    inside.
+    """
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All-reduces."""
+        return ("all-reduce",)
+
+    def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
+        """Return the chains inside servers, and the trees between them."""
+        servers = by_server(ranks)
+        gates = gates_of(servers)
+        chains = [flow for own in servers.values() for flow in _both_ways(pairwise(own), message.bytes)]
+        trees = list[Flow]()
+        for lane in gates:
+            for parents in (_parents(len(lane)), _other_parents(len(lane))):
+                edges = [(lane[below], lane[above]) for below, above in parents.items()]
+                trees += _both_ways(edges, message.bytes / 2 / len(gates))
+        most = max(map(len, servers.values()))
+        return [Phase(chains, 2 * (most - 1)), Phase(trees, 2 * _height(_parents(len(servers))))]
+
+
+def _both_ways(edges: Sequence[tuple[Rank, Rank]] | pairwise[tuple[Rank, Rank]], sent_bytes: float) -> list[Flow]:
+    return [(source, target, sent_bytes) for edge in edges for source, target in (edge, edge[::-1])]
+
+
+def _parents(count: int) -> dict[int, int]:
+    """Return what is above each of so many but 0, the root: 4 above 2 and 6, 2 above 1 and 3, as far as there are."""
+    above = {}
+    for number in range(1, count):
+        bit = number & -number
+        higher = (number ^ bit) | (bit << 1)
+        above[number] = higher if higher < count else number ^ bit
+    return above
+
+
+def _other_parents(count: int) -> dict[int, int]:
+    """Return the same with the leaves in the places of the others: mirrored, or moved on by one of an odd number."""
+    place = [(n + 1) % count if count % 2 else count - 1 - n for n in range(count)]
+    return {place[below]: place[above] for below, above in _parents(count).items()}
+
+
+def _height(parents: dict[int, int]) -> int:
+    heights = {0: 0}
+
+    def height(number: int) -> int:
+        if number not in heights:
+            heights[number] = 1 + height(parents[number])
+        return heights[number]
+
+    return max(map(height, [0, *parents]))

@@ -1,0 +1,44 @@
+"""Switches add up what ranks send, and copy what goes to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from algorithms.collective.lanes import by_server, gates_of
+from ddlsched.network.collectives import Message, Phase, Rank
+
+__all__ = ["InNetwork"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InNetwork:
+    """Reduction in the network: every card and port sends the message once and gets it once, however many ranks.
+
+    The tree is that of the routes to the first rank's server and back, so that a link between switches carries the
+    message once in each direction it is used. Inside servers the GPUs' switch does the same (NVLS), on both sides of
+    a server's cards; each card takes an equal part. That switches can do it is assumed.
+
+    References
+    ----------
+    Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COM-HPC 2016. Klenk, Jiang, Thorson, Dennison,
+    "An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives", ISCA 2020.
+    """
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All-reduces and broadcasts."""
+        return ("all-reduce", "broadcast")
+
+    def phases(self, kind: str, ranks: Sequence[Rank], message: Message) -> Sequence[Phase]:
+        """Return what goes up to the first rank's server and down again, inside servers and between them."""
+        root, servers = ranks[0], by_server(ranks, ranks[0].server)
+        lanes, up = gates_of(servers), list[Phase]()
+        for number, lane in enumerate(lanes):  # which have trees of their own, and go at once
+            hubs = [root if kind == "broadcast" and gate.server == root.server else gate for gate in lane]
+            part = message.bytes / len(lanes)
+            inside = [(rank, hub, part) for hub in hubs for rank in servers[hub.server] if rank != hub]
+            outside = [(gate, lane[0], part) for gate in lane[1:]]
+            up += [Phase(flows, int(number == 0 and bool(flows)), merged=True) for flows in (inside, outside)]
+        down = [phase._replace(flows=[(b, a, sent) for a, b, sent in phase.flows]) for phase in up]
+        return [*up, *down] if kind == "all-reduce" else down

@@ -1,0 +1,155 @@
+"""What is wrong with an answer: GPUs for a job, jobs that stop, jobs that move, how many GPUs elastic jobs have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ddlsched.policies.doors import DROP, Allocation
+from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
+from ddlsched.policies.views import ClusterView, JobView
+from ddlsched.units import is_whole
+
+__all__ = [
+    "what_is_wrong_with_allocations",
+    "what_is_wrong_with_gpus",
+    "what_is_wrong_with_move",
+    "what_is_wrong_with_start",
+    "what_is_wrong_with_stops",
+]
+
+_WHOLE = (int, np.integer)
+
+
+def what_is_wrong_with_gpus(
+    chosen: Any, job: JobView, cluster: ClusterView, own: frozenset[int] = frozenset()
+) -> str | None:
+    """Return why GPUs are no place for a job, or None; ``own`` are those that it leaves."""
+    try:
+        gpus = list(chosen)
+    except TypeError:
+        return f"answered {chosen!r}; expected {job.num_gpus} GPU numbers or None"
+    num_gpus, exclusive = cluster.num_gpus, cluster.exclusive
+    for gpu in gpus:
+        if isinstance(gpu, bool) or not isinstance(gpu, _WHOLE) or not 0 <= gpu < num_gpus:
+            return f"answered GPU {gpu!r}; expected whole numbers from 0 to {num_gpus - 1}"
+    if len(gpus) != job.num_gpus:
+        return f"answered {len(gpus)} GPUs {gpus[:8]}; expected {job.num_gpus}"
+    seen: set[int] = set()
+    for gpu in gpus:
+        if gpu in seen:
+            return f"answered GPU {gpu} twice; expected {job.num_gpus} different ones"
+        seen.add(gpu)
+        if gpu in own:
+            continue
+        if exclusive and cluster.num_residents(gpu):
+            return f"answered GPU {gpu}, which has a job; expected a free one, as the cluster is exclusive"
+        if not cluster.fits(job, gpu):
+            free = f"{cluster.free_memory_mb(gpu):g} MB free"
+            return f"answered GPU {gpu}, which has {free}; expected at least {job.gpu_memory_mb:g} MB"
+    return None
+
+
+def what_is_wrong_with_start(answer: Any, waiting: set[int], cluster: ClusterView) -> str | None:
+    """Return why an answer is no job that waits and its GPUs, or None; ``waiting`` are the numbers of jobs."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], JobView):
+        return f": place_round answered {answer!r}; expected pairs of a job that waits and its GPUs"
+    job, gpus = answer
+    if job.number not in waiting:
+        return f", job {job.job_id!r}: place_round answered a job that does not wait, or twice; expected one that waits"
+    wrong = what_is_wrong_with_gpus(gpus, job, cluster)
+    return None if wrong is None else f", job {job.job_id!r}: place_round {wrong}"
+
+
+def what_is_wrong_with_stops(answer: Sequence[Any], running: Sequence[JobView]) -> str | None:
+    """Return why an answer is no list of running jobs, each once, or None."""
+    left = {id(job) for job in running}
+    for job in answer:
+        if not isinstance(job, JobView):
+            return f"stops answered {job!r}; expected some of the running jobs that it was given"
+        if id(job) not in left:
+            again = any(job is other for other in running)
+            why = "twice; expected each job once" if again else "which does not run; expected some of the running jobs"
+            return f"stops answered job {job.job_id!r}{' ' if again else ', '}{why}"
+        left.discard(id(job))
+    return None
+
+
+def what_is_wrong_with_move(answer: Any, movable: set[int], cluster: ClusterView) -> str | None:
+    """Return why an answer is no job and its new GPUs, or None; ``movable`` are the ids of the views of jobs."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[0], JobView):
+        return f": moves answered {answer!r}; expected pairs of a running job and its new GPUs"
+    job, gpus = answer
+    if id(job) not in movable:
+        return f", job {job.job_id!r}: moves answered a job that it was not given, or twice; expected jobs that run"
+    wrong = what_is_wrong_with_gpus(gpus, job, cluster, frozenset(job.gpus))
+    if wrong is None and set(gpus) == set(job.gpus):
+        wrong = f"answered the GPUs {list(job.gpus)} that the job has; expected others"
+    return None if wrong is None else f", job {job.job_id!r}: moves {wrong}"
+
+
+def what_is_wrong_with_allocations(answer: Any, jobs: Sequence[ElasticJobView], capacity: CapacityView) -> str | None:
+    """Return why an answer cannot be carried out, or None."""
+    if not isinstance(answer, Mapping):
+        return f"allocate answered {answer!r}; expected a mapping from job_id to Allocation"
+    by_id = {view.job_id: view for view in jobs}
+    in_all = 0
+    for job_id, given in answer.items():
+        view = by_id.get(job_id)
+        if view is None:
+            return f"allocate answered job {job_id!r}; expected elastic jobs that it was given"
+        wrong = _what_is_wrong_with_one(given, view)
+        if wrong:
+            return f"job {job_id!r}: {wrong}"
+        in_all += 0 if given is DROP else given.num_gpus
+    if in_all > capacity.num_gpus:
+        return f"allocate answered {in_all} GPUs in all; expected at most the {capacity.num_gpus} that there are"
+    return _what_is_wrong_with_named(answer, by_id, capacity)
+
+
+def _what_is_wrong_with_one(given: Any, view: ElasticJobView) -> str | None:
+    if given is DROP:
+        return f"is dropped while it holds {view.num_gpus} GPUs; expected one that holds none" if view.gpus else None
+    if not isinstance(given, Allocation):
+        return f"is given {given!r}; expected an Allocation, or DROP"
+    job, num_gpus, batch = view.job, given.num_gpus, given.batch
+    if not is_whole(num_gpus, job.min_gpus, job.max_gpus):
+        return f"is given {num_gpus!r} GPUs; expected {job.min_gpus} to {job.max_gpus}"
+    least, most = job.smallest_batch(num_gpus), job.largest_batch(num_gpus)
+    if batch is not None and not is_whole(batch, least, most):
+        return f"is given a batch of {batch!r} on {num_gpus} GPUs; expected {least} to {most}"
+    if given.gpus is not None and len(set(given.gpus)) != num_gpus:
+        return f"is given the GPUs {tuple(given.gpus)[:8]}; expected {num_gpus} different ones"
+    return None
+
+
+def _what_is_wrong_with_named(
+    answer: Mapping[str, Any], by_id: Mapping[str, ElasticJobView], capacity: CapacityView
+) -> str | None:
+    """Check the GPUs that an answer names: there, free or those of a job that changes, and given once.
+
+    A job whose GPUs are not named keeps those that it has, if the number stays the same.
+    """
+    named = {job_id: given.gpus for job_id, given in answer.items() if given is not DROP and given.gpus is not None}
+    if not named:
+        return None
+    usable = set(capacity.free_gpus).union(*(view.gpus for view in by_id.values()))
+    taken = {
+        gpu
+        for job_id, given in answer.items()
+        if given is not DROP and given.gpus is None and _stays_as_it_is(given, by_id[job_id])
+        for gpu in by_id[job_id].gpus
+    }
+    for job_id, gpus in named.items():
+        for gpu in gpus:
+            if gpu not in usable or gpu in taken:
+                return f"job {job_id!r}: is given GPU {gpu!r}; expected free ones, each once"
+            taken.add(gpu)
+    return None
+
+
+def _stays_as_it_is(given: Allocation, view: ElasticJobView) -> bool:
+    batch = view.job.largest_batch(given.num_gpus) if given.batch is None else given.batch
+    return (given.num_gpus, batch, 0) == (view.num_gpus, view.batch, view.lost_gpus)

@@ -1,0 +1,179 @@
+"""What a job's collectives put on the network, take alone and count in loads, by a contention model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import PluginError, guarded, label
+from ddlsched.network.collectives import Rank
+from ddlsched.network.contention import ContentionModel
+from ddlsched.network.topology import Network, Ring, flows_of_ring, ring_along
+from ddlsched.network.traffic import Way, traffic_of
+from ddlsched.units import ns_from_s, s_from_ns
+from ddlsched.workload.dag import CollectiveTask, IterationDag
+
+__all__ = ["CommunicationCosts", "PlannedTransfer", "collectives_of"]
+
+
+class PlannedTransfer(NamedTuple):
+    """What one collective puts on the network while its job has its GPUs.
+
+    Parameters
+    ----------
+    links
+        Numbers of the links that it crosses, an entry a crossing; none on one server whose inside costs nothing.
+    wire_bytes
+        Bytes that it moves over each of them, unless ``shares`` says otherwise.
+    cable_latency_s
+        Of the cables, seconds; the contention model's comes on top.
+    shares
+        If not empty: bytes on each of the links / ``wire_bytes``.
+    """
+
+    links: tuple[int, ...]
+    wire_bytes: float
+    cable_latency_s: float
+    shares: tuple[float, ...] = ()
+
+
+_NOTHING = PlannedTransfer((), 0.0, 0.0)
+
+
+class CommunicationCosts:
+    """Times of collectives between GPUs of a cluster.
+
+    Parameters
+    ----------
+    cluster, network
+        Where jobs run, and what is between its servers.
+    model
+        The contention model, bound to the network.
+    load_per_byte_s
+        What a byte counts in loads, seconds; by default what it takes alone.
+    """
+
+    def __init__(
+        self, cluster: Cluster, network: Network, model: ContentionModel, load_per_byte_s: float | None = None
+    ) -> None:
+        self._cluster, self.network, self.model = cluster, network, model
+        self._load_per_byte_s = model.alone_per_byte_s if load_per_byte_s is None else load_per_byte_s
+        self._server_of_gpu: list[int] = cluster.server_of_gpu.tolist()
+
+    def servers_of(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the servers of GPUs, each once."""
+        return tuple(dict.fromkeys(self._server_of_gpu[gpu] for gpu in gpus))
+
+    def planned(self, dag: IterationDag, gpus: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
+        """Return what each collective of an iteration puts on the network, in the order of :func:`collectives_of`.
+
+        Parameters
+        ----------
+        dag, gpus
+                    The job's iteration, and its GPUs in placement order.
+        way
+            Which path goes from one card to another; by default the topology's own route.
+        """
+        if self.has_plain_rings(dag):
+            return self.rings(dag.messages, self.servers_of(gpus), way)
+        ranks = [self._rank(gpu) for gpu in gpus]
+        taking_part = collectives_of(dag, len(gpus))
+        return [self._planned(task, [ranks[worker] for worker in workers], way) for task, workers in taking_part]
+
+    def rings(self, messages: Sequence[float], servers: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
+        """Return what all-reduces of messages over servers put on the network."""
+        ring = self._ring(servers, way) if any(messages) else Ring((), 0.0)
+        return [self._plain(ring, message, len(servers)) for message in messages]
+
+    def planned_one(
+        self, dag: IterationDag, place: int, gpus: Sequence[int], way: Way | None = None
+    ) -> PlannedTransfer:
+        """Return what one collective, by its place among them, puts on the network."""
+        if self.has_plain_rings(dag):
+            return self.rings([dag.messages[place]], self.servers_of(gpus), way)[0]
+        task, workers = collectives_of(dag, len(gpus))[place]
+        return self._planned(task, [self._rank(gpus[worker]) for worker in workers], way)
+
+    def _planned(self, task: CollectiveTask, ranks: list[Rank], way: Way | None) -> PlannedTransfer:
+        if not task.message_bytes:
+            return _NOTHING
+        own = self.network.own_way if way is None else way
+        found = traffic_of(self.network, task.kind, task.algorithm, ranks, task.message_bytes, self.wire_bytes, own)
+        return PlannedTransfer(found.links, found.wire_bytes, found.latency_s, found.shares)
+
+    def has_plain_rings(self, dag: IterationDag) -> bool:
+        """Return whether all collectives are rings over a job's servers, whose inside costs nothing."""
+        return self.network.inside is None and dag.only_rings_of_all
+
+    def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
+        if not message_bytes:
+            return _NOTHING
+        return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)
+
+    def _ring(self, servers: Sequence[int], way: Way | None) -> Ring:
+        """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
+        if len(servers) < 2 or way is None:
+            return self.network.ring(servers)
+        ordered = sorted(servers)
+        paths = [way((source, 0), (target, 0)) for source, target in flows_of_ring(ordered)]
+        return ring_along(ordered, paths, len(ordered))
+
+    def _rank(self, gpu: int) -> Rank:
+        server = self._server_of_gpu[gpu]
+        return self.network.rank(server, gpu - self._cluster.first_gpus.item(server))
+
+    def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
+        """Return the bytes that a message puts on each link of its ring."""
+
+        def name() -> str:
+            return f"contention {label(self.model)}: wire_bytes"
+
+        wire = guarded(name, lambda: self.model.wire_bytes(message_bytes, num_servers))
+        if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
+            raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
+        return float(wire)
+
+    def latency_s(self, cable_latency_s: float) -> float:
+        """Return the time before the first byte."""
+        return self.model.latency_s + cable_latency_s
+
+    def alone_ns(self, wire_bytes: float, cable_latency_s: float) -> int:
+        """Return what a transfer takes alone."""
+        return ns_from_s(self.latency_s(cable_latency_s) + self.model.alone_per_byte_s * wire_bytes)
+
+    def iteration_ns(self, dag: IterationDag, planned: Sequence[PlannedTransfer]) -> int:
+        """Return what an iteration's collectives take without contention: of a group's tuples, the longest."""
+        longest_ns: dict[str, int] = {}
+        for (task, _), plan in zip(collectives_of(dag, 0), planned, strict=True):
+            alone_ns = self.alone_ns(plan.wire_bytes, plan.cable_latency_s) if plan.links else 0
+            longest_ns[task.name] = max(longest_ns.get(task.name, 0), alone_ns)
+        return sum(longest_ns.values())
+
+    def load_ns(self, planned: PlannedTransfer) -> int:
+        """Return what a transfer counts in the loads of its GPUs; nothing if it crosses no link."""
+        return self.bytes_load_ns(planned.wire_bytes) if planned.links else 0
+
+    def bytes_load_ns(self, wire_bytes: float) -> int:
+        """Return what so many bytes on each link count in the load of a GPU."""
+        return ns_from_s(self._load_per_byte_s * wire_bytes)
+
+    def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:
+        """Return what an all-reduce over the first so many servers takes alone, seconds."""
+        ring = self.network.ring(tuple(range(num_servers)))
+        wire_bytes = self.wire_bytes(message_bytes, num_servers) / self.network.cards
+        return s_from_ns(self.alone_ns(wire_bytes, ring.latency_s))
+
+
+def collectives_of(dag: IterationDag, num_workers: int) -> list[tuple[CollectiveTask, Sequence[int]]]:
+    """Return an iteration's collectives, each with the workers that take part, a row for each tuple of a group."""
+    everybody = range(num_workers)
+    return [
+        (task, workers)
+        for task in dag.tasks
+        if isinstance(task, CollectiveTask)
+        for workers in ((everybody,) if task.group is None else dag.groups[task.group])
+    ]

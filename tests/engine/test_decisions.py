@@ -1,0 +1,216 @@
+"""Policies are asked, answers checked and costs counted in one form, for simulated and for real jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_simulator import reference_simulate
+
+from ddlsched import Cluster, DataParallelIteration, IterationDag, Job, Workload, simulate
+from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
+from ddlsched.engine.decisions.costs import CommunicationCosts
+from ddlsched.errors import PluginError
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import resolve
+from ddlsched.workload.dag import AllReduceTask, ComputeTask
+
+FOUR = Cluster(num_servers=4, gpus_per_server=2)
+
+
+def checked(**given: Any) -> CheckedPolicies:
+    names = {"placement": "first-fit", "order": "fifo", "communication": "adadual"}
+    policies = {kind: given.get(kind, resolve(kind, name)) for kind, name in names.items()}
+    return CheckedPolicies(FOUR, random_streams(0), **policies, contention=resolve("contention", "max-min"))
+
+
+class BeginsWithANumber:
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> int:
+        return 3
+
+
+@pytest.mark.parametrize("kind", ["placement", "order", "communication"])
+def test_what_begin_answers_is_checked(kind: str) -> None:
+    with pytest.raises(PluginError, match=f"{kind} BeginsWithANumber.*: begin answered 3; expected an object with"):
+        checked(**{kind: BeginsWithANumber()})
+
+
+def test_streams_are_those_that_runs_had_before_they_had_names() -> None:
+    """A new stream goes last: what was drawn for each before is drawn again."""
+    spawned = [np.random.default_rng(seed) for seed in np.random.SeedSequence(7).spawn(7)]
+    drawn = {name: rng.random() for name, rng in random_streams(7).items()}
+    assert list(drawn) == ["placement", "order", "communication", "jobs", "capacity", "allocation", "path"]
+    assert list(drawn.values()) == [rng.random() for rng in spawned]
+
+
+@dataclass
+class WakesAt:
+    answer: float | None
+
+    def key(self, job: Any, now_s: float) -> int:
+        return 0
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "wake_ns"),
+    [(None, None), (1.0, None), (0.5, None), (2.0, 2_000_000_000), (1.5e-9 + 1.0, 1_000_000_002), (1e-10 + 3, None)],
+)
+def test_a_policy_is_woken_at_the_first_instant_that_is_not_before_the_time_asked_for(
+    answer: float | None, wake_ns: int | None
+) -> None:
+    expected = 3_000_000_001 if answer == 1e-10 + 3 else wake_ns
+    assert checked(order=WakesAt(answer)).wake_ns("order", 1_000_000_000) == expected
+
+
+def costs(topology: str, cluster: Cluster) -> CommunicationCosts:
+    network = Network(resolve("topology", topology), cluster.num_servers, None, cluster.gpus_of_servers)
+    model = resolve("contention", "max-min:per_byte_s=1e-9,latency_s=0")
+    return CommunicationCosts(cluster, network, model.bound_to(network))
+
+
+def test_an_all_reduce_is_shared_out_over_a_servers_cards() -> None:
+    """Two cards a server carry half of a ring's 2 (n - 1) / n bytes each."""
+    one, two = costs("star", FOUR), costs("rail-optimised:rails=2,nvlink_gbps=3600", FOUR)
+    assert (one.network.cards, two.network.cards) == (1, 2)
+    assert one.all_reduce_s(1e9, 4) == pytest.approx(1.5)
+    assert two.all_reduce_s(1e9, 4) == pytest.approx(0.75)
+
+
+# --- all-reduces of no bytes (issue 35, A4)
+
+
+def reducing(job_id: str, message_bytes: float, arrival_s: float = 0.0) -> Job:
+    iteration = DataParallelIteration(forward_s=0.5, backward_s=0.5, message_bytes=message_bytes)
+    return Job(job_id=job_id, arrival_s=arrival_s, num_gpus=4, iterations=3, iteration=iteration, gpu_memory_mb=9000.0)
+
+
+def test_an_all_reduce_of_no_bytes_ends_when_it_is_ready() -> None:
+    """Not after the latency of a message, nor when the communication policy is asked next."""
+    jobs = Workload.of([reducing("a", 0.0), reducing("b", 0.0, 0.25), reducing("c", 1e9)])
+    given = {"contention": "linear:latency_s=0.5", "communication": "bounded-overlap:limit=1", "placement": "first-fit"}
+    cluster = Cluster(num_servers=6, gpus_per_server=2, exclusive=True)
+    result = simulate(jobs, cluster, order="fifo", timeline=True, **given)
+    jobs = result.jobs.set_index("job_id")
+    assert jobs.jct_s[["a", "b"]].tolist() == [3.0, 3.0]
+    assert jobs.communication_s[["a", "b"]].tolist() == [0.0, 0.0]
+    assert jobs.communication_s["c"] > 1.0
+
+
+def test_all_reduces_of_no_bytes_agree_with_the_reference() -> None:
+    """Jobs whose graphs send nothing at times, on shared GPUs, with others beside them."""
+    rng = np.random.default_rng(4)
+    for _ in range(12):
+        jobs = []
+        for number in range(6):
+            sizes = rng.choice([0.0, 0.0, 1e7, 3e8], 2).tolist()
+            tasks = (
+                ComputeTask(name="a", duration_ns=int(rng.integers(1, 5)) * 10_000_000),
+                AllReduceTask(name="r", message_bytes=sizes[0], after=("a",)),
+                ComputeTask(name="b", duration_ns=int(rng.integers(1, 5)) * 10_000_000, after=("a",)),
+                AllReduceTask(name="s", message_bytes=sizes[1], after=("r", "b")),
+            )
+            job = Job(
+                job_id=f"j{number}",
+                arrival_s=float(rng.integers(0, 4)) / 10,
+                num_gpus=int(rng.integers(1, 6)),
+                iterations=int(rng.integers(1, 6)),
+                iteration=IterationDag(tasks),
+                gpu_memory_mb=4000.0,
+            )
+            jobs.append(job)
+        workload = Workload.of(jobs)
+        names = {"placement": "first-fit", "order": "srsf", "communication": "adadual", "contention": "linear"}
+        found = simulate(workload, FOUR, **names).finished.state.jobs.finish_ns.tolist()
+        given = {**names, "topology": resolve("topology", "star")}
+        expected = reference_simulate(workload, FOUR, **given).jobs.values()
+        assert found == [job.finish_ns for job in expected]
+
+
+# --- orders that remember (issue 35, A2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled:
+    """An order that draws its keys."""
+
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> DrawnKeys:
+        return DrawnKeys(rng)
+
+
+class DrawnKeys:
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def key(self, job: Any, now_s: float) -> float:
+        return float(self.rng.random())
+
+
+def graphs(seed: int) -> tuple[Workload, Cluster]:
+    """Return jobs of task graphs beside each other on few GPUs, some of which hold the same jobs."""
+    rng, jobs = np.random.default_rng(seed), []
+    for number in range(int(rng.integers(3, 7))):
+        first, second, third = (int(ms) * 1_000_000 for ms in rng.integers(1, 30, 3))
+        tasks = (
+            ComputeTask(name="a", duration_ns=first),
+            ComputeTask(name="b", duration_ns=second),
+            AllReduceTask(name="r", message_bytes=float(rng.choice([0.0, 2e6, 2e7])), after=("a",)),
+            ComputeTask(name="c", duration_ns=third, after=("r",) if rng.random() < 0.5 else ("b",)),
+        )
+        job = Job(
+            job_id=f"j{number}",
+            arrival_s=float(rng.integers(0, 5)) / 100,
+            num_gpus=int(rng.integers(1, 7)),
+            iterations=int(rng.integers(1, 20)),
+            iteration=IterationDag(tasks),
+            gpu_memory_mb=1000.0,
+        )
+        jobs.append(job)
+    return Workload.of(jobs), Cluster(num_servers=3, gpus_per_server=2)
+
+
+@pytest.mark.parametrize("order", [Shuffled(), resolve("order", "qssf")], ids=["shuffled", "qssf"])
+def test_recording_does_not_change_what_an_order_with_memory_is_asked(order: Any) -> None:
+    """GPUs that hold the same jobs are asked about one by one, recorded or not."""
+    for seed in range(40):
+        workload, cluster = graphs(seed)
+        given = {"placement": "first-fit", "order": order, "seed": seed}
+        runs = [simulate(workload, cluster, timeline=recorded, **given).jobs.finish_s for recorded in (False, True)]
+        assert runs[0].tolist() == runs[1].tolist(), seed
+
+
+# --- fields that change during a run (issue 35, A3)
+
+
+@dataclass
+class CountsInItself:
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def place(self, job: Any, cluster: Any) -> list[int] | None:
+        self.seen[job.job_id] += 1
+        gpus = cluster.eligible_gpus(job)
+        return gpus[: job.num_gpus] if len(gpus) >= job.num_gpus else None
+
+
+@dataclass
+class CountsInARun(CountsInItself):
+    def begin(self, cluster: Cluster, rng: np.random.Generator) -> CountsInItself:
+        return CountsInItself()
+
+
+def test_a_policy_whose_fields_change_during_a_run_is_told_with_the_mend(capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=CountsInItself())
+    said = capsys.readouterr().err
+    assert "its field 'seen' changed during the run" in said
+    assert "let begin(cluster, rng) return" in said
+
+
+def test_a_policy_that_begins_or_does_not_change_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for placement in (CountsInARun(), "first-fit", "random", "lwf"):
+        simulate(Workload.of([reducing("a", 1e6)]), FOUR, placement=placement)
+    assert "changed during the run" not in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""Parameters of plug-ins: each is described, and what is outside its range is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run
+
+from ddlsched.errors import InputError
+from ddlsched.plugins.descriptions import description_of
+from ddlsched.plugins.names import KINDS, Kind, made_by, names
+from ddlsched.ranges import Range, check_fields, choices_of, range_of, ranged
+
+PLUGINS = [(kind, name) for kind in KINDS for name in names(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), PLUGINS)
+def test_every_plugin_says_what_it_is_and_what_each_parameter_means(kind: Kind, name: str) -> None:
+    said = description_of(kind, name)
+    assert said.summary
+    for parameter in said.parameters:
+        assert parameter.meaning.endswith("."), parameter
+        assert not parameter.meaning.startswith("As "), parameter
+        assert parameter.expected != "a value", parameter
+
+
+def test_the_command_prints_defaults_units_and_meaning() -> None:
+    shown = run("list", "topology", "leaf-spine")
+    assert shown.exit_code == 0
+    assert "nic_gbps=10.0   Gbit/s\n    Bandwidth of each server's network card, Gbit/s.\n" in shown.stdout
+    assert "spines=2   a whole number\n    Spine switches, from 1 to 1024.\n" in shown.stdout
+    told = json.loads(run("list", "allocation", "sia", "--json").stdout)
+    round_s = told["parameters"][0]
+    assert round_s == {
+        "name": "round_s",
+        "default": "60.0",
+        "expected": "seconds from 0.001 to 1e9",
+        "meaning": "Of a round, seconds.",
+    }
+    assert "It has no parameters." in run("list", "order", "fifo").stdout
+    assert "lwf:kappa=1" in run("list", "bundle", "ada-srsf").stdout
+    unknown = run("list", "topology", "leaf-spin")
+    assert unknown.exit_code == 2
+    assert "Did you mean 'leaf-spine'?" in unknown.stderr
+
+
+def outside(allowed: Range) -> list[Any]:
+    """Numbers just outside a range, and what is no number."""
+    if isinstance(allowed.least, int):
+        beyond = [allowed.most + 1] if allowed.most < math.inf else []
+        return [allowed.least - 1, *beyond, allowed.least + 0.5, True, "1"]
+    beyond = [math.nextafter(allowed.most, math.inf)] if allowed.most < math.inf else [math.inf]
+    least = allowed.least if allowed.above else math.nextafter(allowed.least, -math.inf)
+    return [least, *beyond, math.nan, False, "1"]
+
+
+def plugins_of_classes() -> list[Any]:
+    """Each registered class once, with the name that it is registered by."""
+    made = {made_by(kind, name)[0]: (kind, name) for kind, name in PLUGINS if kind not in ("bundle", "workload")}
+    return [pytest.param(each, id=":".join(name)) for each, name in made.items() if dataclasses.is_dataclass(each)]
+
+
+@pytest.mark.parametrize("plugin", plugins_of_classes())
+def test_what_is_outside_a_range_is_refused_and_its_ends_are_not(plugin: Any) -> None:
+    for field in dataclasses.fields(plugin):
+        allowed = range_of(field)
+        for value in outside(allowed) if allowed else ():
+            with pytest.raises(InputError, match=f"{field.name} is .*; expected "):
+                plugin(**{field.name: value})
+        if allowed and not allowed.above:
+            # What another rule of the same class refuses is not a matter of the range.
+            try:
+                plugin(**{field.name: allowed.least})
+            except InputError as error:
+                assert allowed.said(field.name) not in str(error)  # noqa: PT017
+        choices = choices_of(field) if field.type != "bool" else ()
+        for choice in choices:
+            plugin(**{field.name: choice})
+        if choices:
+            with pytest.raises(InputError, match=f"{field.name} is 'x'"):
+                plugin(**{field.name: "x"})
+
+
+def test_ranges_are_said_with_units() -> None:
+    assert Range(0.0, 1e9).said("round_s") == "seconds from 0 to 1e9"
+    assert Range(0.0, math.inf, above=True).said("nic_gbps") == "Gbit/s > 0"
+    assert Range(1, 4).said("most") == "a whole number from 1 to 4"
+    assert Range(0.0, 1.0).holds(np.float64(0.5))
+    assert Range(0, 3).holds(np.int64(3))
+
+    @dataclasses.dataclass(frozen=True)
+    class Optional:
+        seed: int | None = ranged(None, 0, 9)
+
+    check_fields(Optional(), "optional")
+    check_fields(Optional(9), "optional")
+    with pytest.raises(InputError, match="optional: seed is 10; expected a whole number from 0 to 9, or none"):
+        check_fields(Optional(10), "optional")

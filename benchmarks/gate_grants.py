@@ -21,7 +21,7 @@ from benchmark_tables import Table
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.transfer_states import TransferState
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import LiveJob, Rank
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.settings import gate_settings
 from ddlsched.real.wire.channel import Channel
@@ -42,7 +42,7 @@ class Sockets:
     """A crew of sockets whose other ends only this script reads and writes."""
 
     def __init__(self) -> None:
-        self.ends: dict[Rank, socket.socket] = {}
+        self.ends: dict[LiveRank, socket.socket] = {}
 
     def take(self, server: int) -> ChannelRank:
         """Return a rank."""
@@ -52,10 +52,10 @@ class Sockets:
         self.ends[rank] = theirs
         return rank
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Nothing: no job ends here."""
 
-    def say(self, rank: Rank, message: dict[str, Any]) -> None:
+    def say(self, rank: LiveRank, message: dict[str, Any]) -> None:
         """Let a rank say something."""
         self.ends[rank].sendall(json.dumps(message).encode() + b"\n")
 

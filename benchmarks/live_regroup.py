@@ -26,7 +26,7 @@ from elastic_training import BATCH
 
 from ddlsched.real.live.commits import committed_state, committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
-from ddlsched.workload.malleable.job_monitor import JobMonitor
+from ddlsched.workload.malleable.profiling import JobMonitor
 
 SCRIPT = Path(__file__).with_name("elastic_training.py")
 STEPS = 800

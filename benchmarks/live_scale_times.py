@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmark_tables import Table
 
 from ddlsched.real.live.manager import LiveEvent, LiveManager
-from ddlsched.workload.malleable.job_monitor import JobMonitor
+from ddlsched.workload.malleable.profiling import JobMonitor
 
 SIZES = (2, 4, 2, 1)
 STEPS_BETWEEN = 20

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.cluster.cluster import Cluster, Server
+    from ddlsched.cluster.cluster_files import read_cluster
     from ddlsched.cluster.disturbances import Disturbances, Outage
-    from ddlsched.cluster.server_tables import read_cluster
     from ddlsched.comparisons.compare import compare
     from ddlsched.comparisons.comparison import Comparison
     from ddlsched.comparisons.report.html_report import report
@@ -69,7 +69,7 @@ _HOME = {
     "compare": "comparisons.compare",
     "import_trace": "workload.traces.trace_import",
     "microsoft_160": "workload.generators.microsoft",
-    "read_cluster": "cluster.server_tables",
+    "read_cluster": "cluster.cluster_files",
     "read_workload": "workload.workload_files",
     "report": "comparisons.report.html_report",
     "simulate": "simulation",

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import ast
 from dataclasses import Field, field, fields
-from math import inf
+from math import inf, nextafter
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
-from ddlsched.errors import InputError
-from ddlsched.units import is_whole
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.units import MAX_NS, NS_PER_S, is_whole
 
-__all__ = ["Range", "check_fields", "choices_of", "is_number", "range_of", "ranged", "unit_of"]
+__all__ = [
+    "LAST_S",
+    "Range",
+    "check_arguments",
+    "check_fields",
+    "choices_of",
+    "range_of",
+    "ranged",
+    "unit_of",
+]
 
 T = TypeVar("T")
+LAST_S = nextafter(MAX_NS / NS_PER_S, 0.0)
+"""The latest time that the clock can hold, seconds."""
 _UNITS = {"_s": "seconds", "_ns": "nanoseconds", "_mb": "MB", "_gbps": "Gbit/s"}
 
 
@@ -28,7 +39,7 @@ class Range(NamedTuple):
         """Return whether a value is one of these numbers."""
         if isinstance(self.least, int):
             return is_whole(value, self.least) and float(value) <= self.most  # type: ignore[arg-type]
-        if not is_number(value) or (self.above and value == self.least):
+        if not _is_number(value) or (self.above and value == self.least):
             return False
         return self.least <= value <= self.most and value < inf  # type: ignore[operator]
 
@@ -70,7 +81,16 @@ def check_fields(given: Any, who: str) -> None:
             raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
         if choices and (type(value), value) not in [(type(choice), choice) for choice in choices]:
             expected = "True or False" if True in choices else f"one of {', '.join(map(str, choices))}"
-            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}")
+            hint = f".{did_you_mean(value, map(str, choices))}" if isinstance(value, str) else ""
+            raise InputError(f"{who}: {parameter.name} is {value!r}; expected {expected}{hint and f'.{hint}'}")
+
+
+def check_arguments(who: str, /, **given: tuple[object, float] | tuple[object, float, float]) -> None:
+    """Raise InputError for the first argument outside its range; each is its value, the least and perhaps the most."""
+    for name, (value, least, *most) in given.items():
+        wanted = Range(least, most[0] if most else inf)
+        if not wanted.holds(value):
+            raise InputError(f"{who}: {name} is {value!r}; expected {wanted.said(name)}")
 
 
 def choices_of(parameter: Field[Any]) -> tuple[object, ...]:
@@ -82,7 +102,7 @@ def choices_of(parameter: Field[Any]) -> tuple[object, ...]:
     return values
 
 
-def is_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     """Return whether a value is a real number, of Python's or numpy's, and no truth value."""
     return isinstance(value, Real) and not isinstance(value, bool)
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from ddlsched.cluster.cloud_instances import capacity_of
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.engine.driver import run_simulation
-from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.engine.settings import RunSettings
 from ddlsched.errors import InputError, guarded, label, says_unknown_arguments
@@ -29,9 +28,8 @@ from ddlsched.results.result import Result
 from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s, s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import Job, Workload, steady_part
 from ddlsched.workload.rescale import ConstantRescaleCost
-from ddlsched.workload.steady import steady_part
 from ddlsched.workload.workload_specs import workload_of
 
 __all__ = ["cluster_of", "simulate", "warm_up"]
@@ -140,7 +138,7 @@ def _refuse_options(workload: Workload, given: RunOptions) -> None:
         raise InputError(f"the run has {one} but no {other}; expected both or neither")
 
 
-def _settings(cluster: Cluster, given: RunOptions, span: Span) -> RunSettings:
+def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSettings:
     """Return what the engine is given: instances in place of names, the contention model bound to the network."""
     bundle = resolve_bundle(given["scheduler"] or DEFAULT_BUNDLE)
     doors = {kind: bundle.get(kind) if (own := given.get(kind)) is None else own for kind in _DOORS}
@@ -175,13 +173,13 @@ def _counted(workload: Workload, warmup_s: float, steady: bool) -> tuple[int, np
     return ns_from_s(warmup_s), arrivals_ns >= ns_from_s(warmup_s)
 
 
-def _span(until_s: float | None, warmup_ns: int) -> Span:
+def _span(until_s: float | None, warmup_ns: int) -> CountedSpan:
     if until_s is None:
-        return Span(warmup_ns)
+        return CountedSpan(warmup_ns)
     warmup_s = s_from_ns(warmup_ns)
     if not warmup_s < until_s < MAX_NS / NS_PER_S:
         raise InputError(f"until_s is {until_s}; expected seconds after the warm-up, which ends at {warmup_s}")
-    return Span(warmup_ns, ns_from_s(until_s))
+    return CountedSpan(warmup_ns, ns_from_s(until_s))
 
 
 def warm_up() -> None:

@@ -14,7 +14,7 @@ A comment above a table names its file, its rows (a query) and its columns: a he
 ``.1`` are decimals, ``+`` a sign, ``x100`` a factor, ``interval`` the ends, of the columns that end in ``_low`` and
 ``_high`` or are called ``low`` and ``high``, ``interval:other`` those of other columns. A name with blanks stands in
 backticks. Rows that only a ``where`` tells apart are joined by the columns that are texts. A comment above an image has
-``picture``, one label and one number; the axis is the number's heading.
+``picture``, labels and one number; the axis is the number's heading.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Column(NamedTuple):
         names = [self.name]
         if shown:
             prefix = f"{prefix or self.name}_"
-            names += [prefix + end if prefix + end in row else end for end in ("low", "high")]
+            names += [next(name for name in (prefix + end, end, f"{end}_%") if name in row) for end in ("low", "high")]
         return [factor * float(row[name]) for name in names]
 
     def text(self, row: pd.Series) -> str:
@@ -105,8 +105,8 @@ def table(folder: Path, given: str, lines: str) -> str:
 def draw(folder: Path, given: str, lines: str, target: Path) -> None:
     """Draw a dot a row with its interval and its value, the first on top."""
     frame = chosen(folder, given)
-    label, number = (Column.of(line) for line in lines.strip().splitlines())
-    names = [wrapped(str(row[label.name]), 34) for _, row in frame.iterrows()]
+    *labels, number = (Column.of(line) for line in lines.strip().splitlines())
+    names = [wrapped(", ".join(label.text(row) for label in labels), 40) for _, row in frame.iterrows()]
     figure, axes = new_figure(0.8 + sum(0.1 + 0.15 * (1 + name.count("\n")) for name in names), width_inches=5.6)
     for place, (_, row) in enumerate(frame.iterrows()):
         value, *ends = number.numbers(row)

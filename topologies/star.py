@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError
+from ddlsched.network.cables import Cables
 from ddlsched.network.inside import Inside, refuse_bad_port
 from ddlsched.network.topology import Node, bytes_per_s_from_gbps
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 __all__ = ["Star"]
 
@@ -53,13 +55,21 @@ class Star:
             return None
         return Inside(gpu_gbps=self.nvlink_gbps, latency_s=self.nvlink_latency_s)
 
-    def graph(self, num_servers: int) -> nx.Graph[Any]:
-        """Return the graph; the switch is the node ``"switch"``."""
-        graph: nx.Graph[Any] = nx.Graph()
+    def cables(self, num_servers: int) -> Cables:
+        """Return the cables of the graph."""
+        cables = Cables()
         bandwidth = bytes_per_s_from_gbps(self.nic_gbps)
         for server in range(num_servers):
             node = server if self.inside is None else (server, 0)
-            graph.add_edge(node, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
+            cables.add_edge(node, "switch", bandwidth_bytes_per_s=bandwidth, latency_s=self.latency_s)
+        return cables
+
+    def graph(self, num_servers: int) -> nx.Graph[Any]:
+        """Return the graph; the switch is the node ``"switch"``."""
+        import networkx as nx
+
+        graph: nx.Graph[Any] = nx.Graph()
+        graph.add_edges_from(self.cables(num_servers).edges(data=True))
         return graph
 
     def route(self, graph: nx.Graph[Any], source: Node, target: Node) -> Sequence[Node]:

@@ -13,9 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import ranged
-from ddlsched.workload.malleable.job_monitor import JobMonitor
-from ddlsched.workload.malleable.profiled import Profiled
-from ddlsched.workload.malleable.profiling_advisor import Candidate, ProfilingAdvisor
+from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, Profiled, ProfilingAdvisor
 
 __all__ = ["MalleTrain"]
 

@@ -29,4 +29,7 @@ def main(args: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000)
     from ddlsched.cli.app import app
 
-    app(args=sys.argv[1:] if args is None else list(args), prog_name="ddlsched")
+    try:
+        app(args=sys.argv[1:] if args is None else list(args), prog_name="ddlsched")
+    finally:
+        gc.freeze()  # the process ends, and looking for cycles among all that it has takes a third of a short run

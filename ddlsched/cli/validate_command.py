@@ -150,7 +150,7 @@ def _quantiles(values: Any) -> list[float]:
 
 def _servers(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cli.validate_doors import network_summary
-    from ddlsched.cluster.server_tables import read_cluster
+    from ddlsched.cluster.cluster_files import read_cluster
 
     cluster = read_cluster(path, topology=beside.usual.topology)
     counts: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def _servers(path: Path, beside: _Beside) -> dict[str, Any]:
 
 def _throughputs(path: Path, beside: _Beside) -> dict[str, Any]:
     from ddlsched.cli.validate_doors import throughput_summary
-    from ddlsched.cluster.throughput_tables import read_throughputs
+    from ddlsched.cluster.cluster_files import read_throughputs
 
     return throughput_summary(read_throughputs(path), beside.cluster)
 

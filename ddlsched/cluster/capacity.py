@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import inf
 from pathlib import Path
 
-from ddlsched.cluster.disturbances import CapacityChange
+from ddlsched.cluster.disturbances import CapacityChange, end_ns, overlap
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
-from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.ranges import LAST_S
+from ddlsched.units import MAX_NS, is_whole, ns_from_s
 
 __all__ = ["CapacityTrace", "Presence"]
-
-_LIMIT_S = MAX_NS / NS_PER_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +39,10 @@ class Presence:
     def __post_init__(self) -> None:
         if not is_whole(self.server, 0):
             raise InputError(f"capacity: server is {self.server!r}; expected a server's number, from 0")
-        if not 0 <= self.join_s < _LIMIT_S or not ns_from_s(self.join_s) < _end_ns(self.leave_s):
+        if not 0 <= self.join_s <= LAST_S or not ns_from_s(self.join_s) < end_ns(self.leave_s):
             raise InputError(
                 f"capacity: join_s is {self.join_s}, leave_s {self.leave_s}; expected 0 <= join_s < leave_s"
             )
-
-
-def _end_ns(leave_s: float) -> int:
-    return ns_from_s(leave_s) if leave_s < _LIMIT_S else MAX_NS
 
 
 @dataclass(frozen=True)
@@ -72,11 +67,11 @@ class CapacityTrace:
     def __post_init__(self) -> None:
         if not self.presences:
             raise InputError("capacity: names no server; expected at least one")
-        if overlap := _overlap(self.presences):
-            before, after = overlap
+        if pair := overlap(map(_stay, self.presences)):
+            (server, join_s, leave_s), (_, again_s, _) = pair
             raise InputError(
-                f"capacity: server {after.server} is there from {before.join_s} to {before.leave_s} s and joins "
-                f"again at {after.join_s} s; expected stays of a server that do not overlap"
+                f"capacity: server {server} is there from {join_s} to {leave_s} s and joins again at {again_s} s; "
+                "expected stays of a server that do not overlap"
             )
 
     @classmethod
@@ -105,7 +100,7 @@ class CapacityTrace:
         """
         changes = []
         at_first = set()
-        for server, presences in groupby(_sorted(self.presences), key=lambda presence: presence.server):
+        for server, presences in groupby(sorted(self.presences, key=_stay), key=lambda presence: presence.server):
             if server >= num_servers:
                 raise InputError(f"capacity of server {server}: the cluster's servers are 0 to {num_servers - 1}")
             for join_ns, leave_ns, warned in _joined(presences):
@@ -119,21 +114,15 @@ class CapacityTrace:
         return iter(sorted(changes))
 
 
-def _sorted(presences: Iterable[Presence]) -> list[Presence]:
-    return sorted(presences, key=lambda presence: (presence.server, presence.join_s))
-
-
-def _overlap(presences: Iterable[Presence]) -> tuple[Presence, Presence] | None:
-    """Return two stays of a server that overlap, if there are any."""
-    pairs = pairwise(_sorted(presences))
-    return next((pair for pair in pairs if pair[0].server == pair[1].server and pair[1].join_s < pair[0].leave_s), None)
+def _stay(presence: Presence) -> tuple[int, float, float]:
+    return presence.server, presence.join_s, presence.leave_s
 
 
 def _joined(presences: Iterable[Presence]) -> list[tuple[int, int, bool]]:
     """Return (join, leave, warned) of one server's stays in ascending order, nanoseconds; those that touch as one."""
     joined: list[tuple[int, int, bool]] = []
     for presence in presences:
-        join_ns, leave_ns = ns_from_s(presence.join_s), _end_ns(presence.leave_s)
+        join_ns, leave_ns = ns_from_s(presence.join_s), end_ns(presence.leave_s)
         if joined and joined[-1][1] >= join_ns:
             join_ns = joined.pop()[0]
         joined.append((join_ns, leave_ns, presence.warned))
@@ -149,6 +138,6 @@ def _read(path: Path) -> CapacityTrace:
         warned = row.get("warned", "") != "" and cell_whole(where, "warned", row["warned"], at_most=1, at_least=0) == 1
         make = lambda: Presence(server=server, join_s=join_s, leave_s=leave_s, warned=warned)  # noqa: B023, E731
         placed.append((where, located(where, make)))
-    overlap = _overlap(presence for _, presence in placed)
-    place = next((where for where, presence in placed if overlap and presence is overlap[1]), str(path))
+    pair = overlap(_stay(presence) for _, presence in placed)
+    place = next((where for where, presence in placed if pair and _stay(presence) == pair[1]), str(path))
     return located(place, lambda: CapacityTrace(tuple(presence for _, presence in placed)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.errors import InputError
 from ddlsched.io.tables import cell_time_s, csv_rows, readable
-from ddlsched.units import MAX_NS, NS_PER_S, is_whole
+from ddlsched.plugins.names import made_of_text
+from ddlsched.ranges import LAST_S, check_fields, ranged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["CloudInstances", "capacity_of", "read_lifetimes"]
 
 _PREFIX = "instances:"
-_LIMIT_S = MAX_NS / NS_PER_S
 _MOST_STAYS = 10_000_000
 
 
@@ -51,27 +51,22 @@ class CloudInstances:
         A value out of range, neither a mean nor lifetimes, or both.
     """
 
-    mean_life_s: float | None = None
+    mean_life_s: float | None = ranged(None, 1e-3, LAST_S)
     lifetimes: tuple[float, ...] | str = ()
-    mean_wait_s: float = 60.0
-    until_s: float = 7 * 86_400.0
+    mean_wait_s: float = ranged(60.0, 1e-3, LAST_S)
+    until_s: float = ranged(7 * 86_400.0, 1e-3, LAST_S)
     warned: bool = False
-    seed: int = 0
+    seed: int = ranged(0, 0)
 
     def __post_init__(self) -> None:
         lives = read_lifetimes(self.lifetimes) if isinstance(self.lifetimes, str | Path) else tuple(self.lifetimes)
         object.__setattr__(self, "lifetimes", lives)
         if (self.mean_life_s is None) == (not lives):
             raise InputError("instances: expected either mean_life_s or lifetimes")
-        for name in ("mean_life_s", "mean_wait_s", "until_s"):
-            value = getattr(self, name)
-            if value is not None and not 1e-3 <= value < _LIMIT_S:
-                raise InputError(f"instances: {name} is {value}; expected seconds from 0.001 to below {_LIMIT_S:.6g}")
+        check_fields(self, "instances")
         for life_s in lives:
-            if not 1e-3 <= life_s < _LIMIT_S:
+            if not 1e-3 <= life_s <= LAST_S:
                 raise InputError(f"instances: a lifetime is {life_s}; expected seconds from 0.001")
-        if not is_whole(self.seed, 0):
-            raise InputError(f"instances: seed is {self.seed}; expected a whole number from 0")
 
     @classmethod
     def parse(cls, text: str) -> CloudInstances:
@@ -82,15 +77,7 @@ class CloudInstances:
         InputError
             A name or a value that is none, or one out of range.
         """
-        known = {field.name for field in fields(cls)}
-        values: dict[str, str] = {}
-        for part in text.removeprefix(_PREFIX).split(","):
-            name, _, value = (piece.strip() for piece in part.partition("="))
-            if name not in known or name in values:
-                expected = ", ".join(field.name for field in fields(cls))
-                raise InputError(f"instances: {part!r} names no value, or one again; expected {expected}")
-            values[name] = value
-        return cls(**{name: _value(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+        return made_of_text("instances", cls, text.removeprefix(_PREFIX))
 
     def trace(self, num_servers: int) -> CapacityTrace:
         """Return when each of so many servers is there.
@@ -155,16 +142,3 @@ def _read(path: Path) -> tuple[float, ...]:
     if not lives:
         raise InputError(f"{path}: holds no lifetime; expected at least one row")
     return lives
-
-
-def _value(name: str, text: str) -> float | int | bool | str:
-    if name == "lifetimes":
-        return text
-    if name == "warned":
-        if text not in ("true", "false"):
-            raise InputError(f"instances: warned is {text!r}; expected true or false")
-        return text == "true"
-    try:
-        return int(text) if name == "seed" else float(text)
-    except ValueError:
-        raise InputError(f"instances: {name} is {text!r}; expected a number") from None

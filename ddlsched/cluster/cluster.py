@@ -1,6 +1,6 @@
 """The cluster: servers, their GPUs, memory and speed, and the topology of the network between them.
 
-:mod:`ddlsched.cluster.server_tables` reads one from a table.
+:mod:`ddlsched.cluster.cluster_files` reads one from a table.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, lcm
+from math import lcm
 from typing import TYPE_CHECKING
 
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.network.topology import Topology, bytes_per_s_from_gbps
-from ddlsched.units import MAX_NS, bytes_from_mb, is_whole
+from ddlsched.ranges import check_fields, ranged
+from ddlsched.units import MAX_NS, bytes_from_mb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,23 +44,14 @@ class Server:
         What its GPUs are called in a table of throughputs, if the cluster has one.
     """
 
-    gpus: int = 4
-    gpu_memory_mb: float = 32768.0
-    relative_speed: float = 1.0
-    nic_gbps: float | None = None
+    gpus: int = ranged(4, 1, MAX_GPUS)
+    gpu_memory_mb: float = ranged(32768.0, 0.0, MAX_NS / 1e6, above=True)
+    relative_speed: float = ranged(1.0, 1 / MAX_SPEED, MAX_SPEED)
+    nic_gbps: float | None = ranged(None, 0.0, above=True)
     gpu_kind: str | None = None
 
     def __post_init__(self) -> None:
-        if not is_whole(self.gpus, 1, MAX_GPUS):
-            raise InputError(f"server: gpus is {self.gpus}; expected a whole number from 1 to {MAX_GPUS}")
-        if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
-            raise InputError(f"server: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
-        if not 1 / MAX_SPEED <= self.relative_speed <= MAX_SPEED:
-            raise InputError(
-                f"server: relative_speed is {self.relative_speed}; expected from {1 / MAX_SPEED:g} to {MAX_SPEED:g}"
-            )
-        if self.nic_gbps is not None and not 0 < self.nic_gbps < inf:
-            raise InputError(f"server: nic_gbps is {self.nic_gbps}; expected a finite number > 0")
+        check_fields(self, "server")
 
 
 # Its docstring is also the help of the command line (ddlsched/cli/dataclass_options.py).
@@ -96,29 +88,22 @@ class Cluster:
     12
     """
 
-    num_servers: int = 16
-    gpus_per_server: int = 4
-    gpu_memory_mb: float = 32768.0
+    num_servers: int = ranged(16, 1)
+    gpus_per_server: int = ranged(4, 1)
+    gpu_memory_mb: float = ranged(32768.0, 0.0, MAX_NS / 1e6, above=True)
     topology: Topology | str = "star"
     servers: tuple[Server, ...] = ()
     exclusive: bool = False
     throughputs: Throughputs | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.exclusive, bool):
-            raise InputError(f"cluster: exclusive is {self.exclusive!r}; expected True or False")
         if self.servers:
             self._take_over_servers()
         if self.throughputs is not None:
             self._refuse_unknown_kinds(self.throughputs)
-        if not is_whole(self.num_servers, 1) or not is_whole(self.gpus_per_server, 1):
-            raise InputError(
-                f"cluster: {self.num_servers!r} servers of {self.gpus_per_server!r} GPUs; expected whole numbers from 1"
-            )
+        check_fields(self, "cluster")
         if self.num_gpus > MAX_GPUS:
             raise InputError(f"cluster: {self.num_gpus} GPUs; expected at most {MAX_GPUS}")
-        if not 0 < self.gpu_memory_mb <= MAX_NS / 1e6:
-            raise InputError(f"cluster: gpu_memory_mb is {self.gpu_memory_mb}; expected a finite number > 0")
 
     def _refuse_unknown_kinds(self, throughputs: Throughputs) -> None:
         for number, server in enumerate(self.servers or (Server(),)):

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, log
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.tables import cell_time_s, cell_whole, csv_rows, located, readable
-from ddlsched.units import MAX_NS, NS_PER_S, is_whole, ns_from_s
+from ddlsched.ranges import LAST_S, check_fields, ranged
+from ddlsched.units import MAX_NS, is_whole, ns_from_s
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["CapacityChange", "Disturbances", "Outage", "jitter_factors", "read_outages"]
+__all__ = ["CapacityChange", "Disturbances", "Outage", "end_ns", "jitter_factors", "overlap", "read_outages"]
 
 JITTER_VALUES = 4096
 MAX_SLOWDOWN = 1e6
-_LIMIT_S = MAX_NS / NS_PER_S
-_SPAN = f"seconds from 0.001 to below {_LIMIT_S:.6g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +35,13 @@ class Outage:
     def __post_init__(self) -> None:
         if not is_whole(self.server, 0):
             raise InputError(f"outage: server is {self.server!r}; expected a server's number, from 0")
-        if not 0 <= self.from_s < _LIMIT_S or not ns_from_s(self.from_s) < _end_ns(self.to_s):
+        if not 0 <= self.from_s <= LAST_S or not ns_from_s(self.from_s) < end_ns(self.to_s):
             raise InputError(f"outage: from {self.from_s} to {self.to_s} s; expected 0 <= from_s < to_s")
 
 
-def _end_ns(to_s: float) -> int:
-    return ns_from_s(to_s) if to_s < _LIMIT_S else MAX_NS
+def end_ns(to_s: float) -> int:
+    """Return when what ends at a time, perhaps never, ends, nanoseconds."""
+    return ns_from_s(to_s) if to_s <= LAST_S else MAX_NS
 
 
 class CapacityChange(NamedTuple):
@@ -94,38 +94,21 @@ class Disturbances:
         prediction is taken to end with the iteration under way.
     """
 
-    jitter_cv: float = 0.0
-    straggler_share: float = 0.0
-    straggler_slowdown: float = 2.0
-    server_mtbf_s: float | None = None
-    server_repair_s: float = 3600.0
+    jitter_cv: float = ranged(0.0, 0.0, 10.0)
+    straggler_share: float = ranged(0.0, 0.0, 1.0)
+    straggler_slowdown: float = ranged(2.0, 1.0, MAX_SLOWDOWN)
+    server_mtbf_s: float | None = ranged(None, 1e-3, LAST_S)
+    server_repair_s: float = ranged(3600.0, 1e-3, LAST_S)
     outages: tuple[Outage, ...] | str = ()
-    checkpoint_iterations: int = 1
-    restart_s: float = 0.0
-    state_mb: float | None = None
-    prediction_error: float = 0.0
+    checkpoint_iterations: int = ranged(1, 1)
+    restart_s: float = ranged(0.0, 0.0, LAST_S)
+    state_mb: float | None = ranged(None, 0.0, MAX_NS / 1e6)
+    prediction_error: float = ranged(0.0, 0.0, 10.0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            optional = field.name in ("server_mtbf_s", "state_mb") and value is None
-            numeric = isinstance(value, Real) and not isinstance(value, bool)
-            _check(field.name, value, field.name == "outages" or optional or numeric, "a number")
-        _check("jitter_cv", self.jitter_cv, 0 <= self.jitter_cv <= 10, "from 0 to 10")
-        _check("straggler_share", self.straggler_share, 0 <= self.straggler_share <= 1, "from 0 to 1")
-        slowdown = self.straggler_slowdown
-        _check("straggler_slowdown", slowdown, 1 <= slowdown <= MAX_SLOWDOWN, f"from 1 to {MAX_SLOWDOWN:g}")
-        mtbf_s = self.server_mtbf_s
-        _check("server_mtbf_s", mtbf_s, mtbf_s is None or 1e-3 <= mtbf_s < _LIMIT_S, _SPAN)
-        _check("server_repair_s", self.server_repair_s, 1e-3 <= self.server_repair_s < _LIMIT_S, _SPAN)
-        checkpoints = self.checkpoint_iterations
-        _check("checkpoint_iterations", checkpoints, is_whole(checkpoints, 1), "a whole number from 1")
-        _check("restart_s", self.restart_s, 0 <= self.restart_s < _LIMIT_S, "seconds from 0")
-        state_mb = self.state_mb
-        _check("state_mb", state_mb, state_mb is None or 0 <= state_mb <= MAX_NS / 1e6, "MB from 0")
-        _check("prediction_error", self.prediction_error, 0 <= self.prediction_error <= 10, "from 0 to 10")
+        check_fields(self, "disturbances")
         outages = _listed(self.outages)
-        if outages and mtbf_s is not None:
+        if outages and self.server_mtbf_s is not None:
             raise InputError("disturbances: both outages and server_mtbf_s are given; expected one of them")
         _refuse_overlap(outages)
         object.__setattr__(self, "outages", outages)
@@ -207,27 +190,25 @@ def _listed(outages: object) -> tuple[Outage, ...]:
     return tuple(outages)
 
 
-def _check(name: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise InputError(f"disturbances: {name} is {value!r}; expected {expected}")
+def overlap(stays: Iterable[tuple[int, float, float]]) -> tuple[tuple[int, float, float], ...]:
+    """Return the first two (server, from, to) of a server of which the second begins before the first ends, or none."""
+    pairs = pairwise(sorted(stays))
+    return next((pair for pair in pairs if pair[0][0] == pair[1][0] and pair[1][1] < pair[0][2]), ())
 
 
 def _refuse_overlap(outages: tuple[Outage, ...]) -> None:
-    last: dict[int, Outage] = {}
-    for outage in sorted(outages, key=lambda outage: outage.from_s):
-        before = last.get(outage.server)
-        if before is not None and outage.from_s < before.to_s:
-            raise InputError(
-                f"outages: server {outage.server} is down from {before.from_s} to {before.to_s} s and again from "
-                f"{outage.from_s} s; expected outages of a server that do not overlap"
-            )
-        last[outage.server] = outage
+    if pair := overlap((outage.server, outage.from_s, outage.to_s) for outage in outages):
+        (server, from_s, to_s), (_, again_s, _) = pair
+        raise InputError(
+            f"outages: server {server} is down from {from_s} to {to_s} s and again from {again_s} s; expected outages "
+            "of a server that do not overlap"
+        )
 
 
 def _changes_of(outage: Outage) -> Iterator[CapacityChange]:
     yield CapacityChange(ns_from_s(outage.from_s), True, outage.server)
-    if _end_ns(outage.to_s) < MAX_NS:
-        yield CapacityChange(_end_ns(outage.to_s), False, outage.server)
+    if end_ns(outage.to_s) < MAX_NS:
+        yield CapacityChange(end_ns(outage.to_s), False, outage.server)
 
 
 def _after(now_ns: int, mean_s: float, rng: np.random.Generator) -> int:

@@ -5,6 +5,7 @@ What jobs held is known, so what lies between is idle; from the first start to t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
@@ -14,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.cluster.hostlists import expand_hosts
 from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.errors import InputError
 from ddlsched.io.tables import abbreviated, cell_number, cell_whole, located, read_text, readable
 
-__all__ = ["SACCT_COMMAND", "Busy", "from_sacct", "from_swf", "idle_between"]
+__all__ = ["SACCT_COMMAND", "Busy", "expand_hosts", "from_sacct", "from_swf", "idle_between"]
 
 SACCT_COMMAND = "sacct --allusers --allocations --parsable2 --format=JobID,Start,End,State,NodeList"
 """What writes the table that :func:`from_sacct` reads; give it the nodes and times of interest too."""
@@ -176,3 +176,55 @@ def _time_s(where: str, column: str, text: str) -> float:
     except ValueError:
         expected = "expected a time such as 2026-01-31T12:00:00, or Unknown"
         raise InputError(f"{where}, column {column}: {abbreviated(text)}; {expected}") from None
+
+
+_PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST = 1_000_000
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the host names that a host list stands for, in its order.
+
+    Raises
+    ------
+    InputError
+        Brackets that do not match, a range that is none, or more than a million hosts.
+    """
+    hosts: list[str] = []
+    place = 0
+    while place < len(text):
+        part = _PART.match(text, place)
+        if part is None or not part.group():
+            raise _refused(text)
+        for host in _expanded(part.group(), text):
+            hosts.append(host)
+            if len(hosts) > _MOST:
+                raise _refused(text)
+        place = part.end()
+        if place < len(text) and (text[place] != "," or place + 1 == len(text)):
+            raise _refused(text)
+        place += 1
+    return hosts
+
+
+def _expanded(part: str, text: str) -> Iterator[str]:
+    prefix, bracket, rest = part.partition("[")
+    if not bracket:
+        yield prefix
+        return
+    inside, _, suffix = rest.partition("]")
+    for piece in inside.split(","):
+        found = _RANGE.fullmatch(piece)
+        if found is None:
+            raise _refused(text)
+        first, last = found[1], found[2] or found[1]
+        if int(last) < int(first) or int(last) - int(first) > _MOST:
+            raise _refused(text)
+        for number in range(int(first), int(last) + 1):
+            for end in _expanded(suffix, text):
+                yield f"{prefix}{number:0{len(first)}}{end}"
+
+
+def _refused(text: str) -> InputError:
+    return InputError(f"host list {abbreviated(text)}: expected names such as nid[0001-0003,0007],login1")

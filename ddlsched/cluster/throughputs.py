@@ -1,6 +1,6 @@
 """How fast each model trains on each kind of GPU: a matrix, as Gavel's.
 
-:mod:`ddlsched.cluster.throughput_tables` reads one from a file.
+:mod:`ddlsched.cluster.cluster_files` reads one from a file.
 """
 
 from __future__ import annotations

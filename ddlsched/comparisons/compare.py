@@ -64,7 +64,7 @@ def compare(
     server_table
         Files of :func:`ddlsched.read_cluster` for servers that differ, a cluster each, in place of the first three.
     throughputs, reference_kind
-        A file of :func:`ddlsched.cluster.throughput_tables.read_throughputs` for the kinds of GPUs of ``server_table``,
+        A file of :func:`ddlsched.cluster.cluster_files.read_throughputs` for the kinds of GPUs of ``server_table``,
         and the kind on which jobs take the times that the workload says.
     contention
         One model, or several, with each of which everything is simulated.

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, create_model
 
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import read_throughputs
+from ddlsched.cluster.cluster_files import read_cluster, read_throughputs
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 from ddlsched.io.tables import located

@@ -17,9 +17,8 @@ import numpy as np
 import yaml
 
 from ddlsched.cluster.cluster import Cluster
+from ddlsched.cluster.cluster_files import read_cluster, throughputs_of
 from ddlsched.cluster.disturbances import Disturbances
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import throughputs_of
 from ddlsched.comparisons.settings import Settings, Where, text_of
 from ddlsched.comparisons.sweeps.run import Run
 from ddlsched.engine.run_options import RunOptions

@@ -17,11 +17,11 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Change", "ElasticJobs", "Holding", "choose_gpus"]
+__all__ = ["ElasticJobs", "GpuHolding", "SizeChange", "choose_gpus"]
 
 
 @dataclass
-class Holding:
+class GpuHolding:
     """An elastic job and what it holds.
 
     ``had`` are the GPUs of before this instant; ``gpus`` those left of them. ``hold_until_ns`` is when an earlier
@@ -47,10 +47,10 @@ class Holding:
         return self.compute_ns[num_gpus, batch]
 
 
-class Change(NamedTuple):
+class SizeChange(NamedTuple):
     """What a job has from now on: so many GPUs (0: none, ``gpus`` says which if the policy does), so large a batch."""
 
-    holding: Holding
+    holding: GpuHolding
     num_gpus: int
     batch: int
     gpus: tuple[GpuId, ...] | None
@@ -62,9 +62,9 @@ class ElasticJobs:
     def __init__(self, workload: Workload, columns: Columns) -> None:
         self._columns = columns
         jobs = [(job.arrival_ns, n, job) for n, job in enumerate(workload) if isinstance(job, ElasticJob)]
-        self._all = [Holding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
+        self._all = [GpuHolding(job, number) for _, number, job in sorted(jobs, key=lambda job: job[:2])][::-1]
         self._to_come = [*self._all]
-        self.there: dict[int, Holding] = {}
+        self.there: dict[int, GpuHolding] = {}
         """By number."""
         self._num_jobs = self._seen_left = len(workload)
 
@@ -78,7 +78,7 @@ class ElasticJobs:
 
     def begin_again(self) -> None:
         """Put all back to before the first arrival."""
-        self._to_come = [Holding(held.job, held.number, compute_ns=held.compute_ns) for held in self._all]
+        self._to_come = [GpuHolding(held.job, held.number, compute_ns=held.compute_ns) for held in self._all]
         self.there, self._seen_left = {}, self._num_jobs
 
     def take_in(self, now_ns: int, finished: int, num_jobs_left: int) -> None:
@@ -104,7 +104,7 @@ class ElasticJobs:
         """Return what a policy sees of them."""
         return [holding.queued_view or self._view(holding, now_ns) for holding in self.there.values()]
 
-    def _view(self, holding: Holding, now_ns: int) -> ElasticJobView:
+    def _view(self, holding: GpuHolding, now_ns: int) -> ElasticJobView:
         view = ElasticJobView(
             job=holding.job,
             number=holding.number,
@@ -128,24 +128,24 @@ class ElasticJobs:
                 holding.samples_lost += lost_samples.item(number)
                 lost_samples[number] = 0
 
-    def changes(self, answer: Mapping[str, Allocation | Drop]) -> list[Change]:
+    def changes(self, answer: Mapping[str, Allocation | Drop]) -> list[SizeChange]:
         """Return what an answer changes."""
         changes = []
         for holding in self.there.values():
             given = answer.get(holding.job.job_id)
             if not isinstance(given, Allocation):
                 if holding.had:
-                    changes.append(Change(holding, 0, holding.batch, None))
+                    changes.append(SizeChange(holding, 0, holding.batch, None))
                 continue
             batch = holding.job.largest_batch(given.num_gpus) if given.batch is None else int(given.batch)
             gpus = None if given.gpus is None else tuple(sorted(int(gpu) for gpu in given.gpus))
             same = holding.had == holding.gpus if gpus is None else holding.had == gpus
             if not same or len(holding.had) != given.num_gpus or holding.batch != batch:
-                changes.append(Change(holding, int(given.num_gpus), batch, gpus))
+                changes.append(SizeChange(holding, int(given.num_gpus), batch, gpus))
         return changes
 
 
-def rescale_of(change: Change, gpus: tuple[GpuId, ...], num_servers: int, now_ns: int) -> Rescale:
+def rescale_of(change: SizeChange, gpus: tuple[GpuId, ...], num_servers: int, now_ns: int) -> Rescale:
     """Return a change as a model of its cost sees it."""
     holding = change.holding
     had = set(holding.had)
@@ -167,7 +167,7 @@ def rescale_of(change: Change, gpus: tuple[GpuId, ...], num_servers: int, now_ns
 
 
 def choose_gpus(
-    changes: Sequence[Change], free: Iterable[GpuId], server_of: Callable[[GpuId], int]
+    changes: Sequence[SizeChange], free: Iterable[GpuId], server_of: Callable[[GpuId], int]
 ) -> dict[int, tuple[GpuId, ...]]:
     """Return each changed job's GPUs, by its number, ascending.
 

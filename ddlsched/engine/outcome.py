@@ -17,7 +17,7 @@ from ddlsched.network.topology import Network
 from ddlsched.units import MAX_NS, NS_PER_S
 from ddlsched.workload.rescale import Rescale
 
-__all__ = ["Departure", "Finished", "Residency", "Span", "Window"]
+__all__ = ["CountedSpan", "Departure", "Finished", "Residency", "Window"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Span:
+class CountedSpan:
     """Which part of a run counts and when it is cut off, nanoseconds."""
 
     warmup_ns: int = 0

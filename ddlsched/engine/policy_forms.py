@@ -34,7 +34,7 @@ DOORS: dict[Door, Kind] = {
 
 
 @dataclass(frozen=True)
-class Form:
+class PolicyForm:
     """A policy's compiled methods by name, none if it is asked in Python, and the record of its fields."""
 
     policy: Any
@@ -107,12 +107,12 @@ class PolicyForms:
         self.communication = self._form("communication", communication, (str(self.communication_form),), in_python)
         methods = ("weight", "level") if self.contention_form == "weight" else (str(self.contention_form),)
         self.contention = self._form("contention", contention, methods, in_python)
-        self.path = Form(path) if path is None else self._form("path", path, ("path",), in_python)
+        self.path = PolicyForm(path) if path is None else self._form("path", path, ("path",), in_python)
 
-    def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> Form:
+    def _form(self, kind: Kind, policy: Any, methods: tuple[str, ...], in_python: frozenset[Kind]) -> PolicyForm:
         wanted = getattr(type(policy), "compiled", None)
         if kind in in_python or wanted is False or methods[0] in ("select", "rates") or runs_in_python():
-            return Form(policy)
+            return PolicyForm(policy)
         try:
             if hasattr(policy, "wake_s") and not hasattr(policy, "stops"):
                 raise CannotCompileError(
@@ -127,8 +127,8 @@ class PolicyForms:
             if wanted is True:
                 raise PluginError(f"{kind} {label(policy)}: compiled is True, but {reason}") from None
             _say_in_python(kind, policy, str(reason))
-            return Form(policy)
-        return Form(policy, compiled, next(iter(compiled.values())).fields.record())
+            return PolicyForm(policy)
+        return PolicyForm(policy, compiled, next(iter(compiled.values())).fields.record())
 
     @property
     def all_compiled(self) -> bool:
@@ -169,7 +169,7 @@ class PolicyForms:
             Something else has changed it, which Python would have seen.
         """
         for kind in DOORS.values():
-            form: Form = getattr(self, kind)
+            form: PolicyForm = getattr(self, kind)
             for method in form.methods.values():
                 if name := method.changed(form.policy):
                     raise PluginError(
@@ -177,12 +177,12 @@ class PolicyForms:
                         "method that reads it; write compiled = False into the class"
                     )
 
-    def of(self, door: Door) -> Form:
+    def of(self, door: Door) -> PolicyForm:
         """Return the form of what is asked through a door."""
-        form: Form = getattr(self, DOORS[door])
+        form: PolicyForm = getattr(self, DOORS[door])
         return form
 
-    def _forms(self) -> Iterator[Form]:
+    def _forms(self) -> Iterator[PolicyForm]:
         yield from (self.order, self.communication, self.contention)
 
     def write(self, run: Records) -> None:
@@ -261,7 +261,7 @@ class PolicyForms:
         return all(_repeats(form) for form in keys)
 
 
-def _repeats(form: Form) -> bool:
+def _repeats(form: PolicyForm) -> bool:
     """Return whether a key is the same in every period, or changes by the same amount."""
     if form.reads & CLOCK:
         return False

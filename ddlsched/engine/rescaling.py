@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.elastic_holdings import Change, ElasticJobs, Holding, choose_gpus, rescale_of
+from ddlsched.engine.elastic_holdings import ElasticJobs, GpuHolding, SizeChange, choose_gpus, rescale_of
 from ddlsched.engine.job_placement import JobPlacement
 from ddlsched.engine.loop.from_python import stop_job
 from ddlsched.engine.records.field_values import JobState
@@ -64,7 +64,7 @@ class Rescaling:
             all_reduce=self._placing.costs.all_reduce_s,
         )
 
-    def _carry_out(self, changes: list[Change]) -> None:
+    def _carry_out(self, changes: list[SizeChange]) -> None:
         """Stop every job that changes, then start those that have GPUs from now on."""
         state = self._state
         for change in changes:
@@ -77,7 +77,7 @@ class Rescaling:
         for change in changes:
             self._resize(change, chosen.get(change.holding.number, ()))
 
-    def _resize(self, change: Change, gpus: tuple[int, ...]) -> None:
+    def _resize(self, change: SizeChange, gpus: tuple[int, ...]) -> None:
         """Give a job that is not running its GPUs and batch."""
         state, holding, number = self._state, change.holding, change.holding.number
         num_servers = len({state.server_of_gpu[gpu] for gpu in gpus})
@@ -93,7 +93,7 @@ class Rescaling:
         holding.hold_until_ns = state.now_ns + cost_ns
         self.rescales.append((number, rescale, cost_ns))
 
-    def _fit(self, holding: Holding, num_gpus: int, batch: int) -> None:
+    def _fit(self, holding: GpuHolding, num_gpus: int, batch: int) -> None:
         """Give the records of a job the size that it has from now on."""
         state, jobs, number = self._state, self._state.jobs, holding.number
         compute_ns = holding.compute_ns_at(num_gpus, batch)

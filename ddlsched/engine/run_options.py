@@ -95,7 +95,7 @@ class RunOptions(TypedDict, total=False):
         Cut the run off at this time, seconds; unfinished jobs are counted apart.
     steady
         Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth; in Python in
-        place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.steady`).
+        place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
     timeline
         Record tasks and transfers: all of them, those of a window (from, to) in seconds, or a
         :class:`~ddlsched.engine.outcome.Window`, which may be of one job.

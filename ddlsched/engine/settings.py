@@ -9,7 +9,7 @@ from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances
 from ddlsched.cluster.interference import InterferenceModel
-from ddlsched.engine.outcome import Span, Window
+from ddlsched.engine.outcome import CountedSpan, Window
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.network.contention import ContentionModel
 from ddlsched.network.topology import Network
@@ -34,6 +34,6 @@ class RunSettings:
     interference: InterferenceModel | None
     disturbances: Disturbances
     capacity: CapacityTrace | None
-    span: Span
+    span: CountedSpan
     window: Window | None
     options: RunOptions

@@ -76,6 +76,9 @@ class Topology(Protocol):
     One that states the inside of its servers has an attribute ``inside``, an :class:`~ddlsched.network.inside.Inside`
     or None. Then the nodes of its graph, and the ends of its routes, are not servers but their network cards: the pairs
     (server, card).
+
+    One that has ``cables(num_servers)``, the :class:`~ddlsched.network.cables.Cables` of its graph, is given these in
+    place of the graph.
     """
 
     def graph(self, num_servers: int) -> nx.Graph[Any]:
@@ -156,7 +159,8 @@ class Network:
         self._name = type(topology).__name__
         self.inside: Inside | None = getattr(topology, "inside", None)
         """What is known of the inside of servers."""
-        self._graph = guarded(f"topology {self._name}: graph", lambda: topology.graph(num_servers))
+        graph = getattr(topology, "cables", topology.graph)
+        self._graph = guarded(f"topology {self._name}: graph", lambda: graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
         self._rings: dict[tuple[int, ...], Ring] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
@@ -174,7 +178,7 @@ class Network:
         for server, bytes_per_s in (nic_bytes_per_s or {}).items():
             for number in range(server * self.cards, (server + 1) * self.cards):
                 nics[number] = (nics[number][0], bytes_per_s)
-                self._graph.edges[nodes[number], nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
+                self._graph.adj[nodes[number]][nics[number][0]]["bandwidth_bytes_per_s"] = bytes_per_s
         self._gpus = tuple(gpus_of_servers or (self.cards,) * num_servers)
         self._first_ports = tuple(accumulate(self._gpus, initial=len(nics)))
         self.links: tuple[Link, ...] = self._enumerate(nodes, nics)
@@ -251,7 +255,7 @@ class Network:
             if cable not in self._numbers:
                 raise InputError(f"{where} goes from {cable[0]!r} to {cable[1]!r}; expected a cable of the graph")
         links = tuple(self._numbers[cable] for cable in cables[1:-1])
-        return Path(links, sum(self._graph.edges[cable]["latency_s"] for cable in cables))
+        return Path(links, sum(self._graph.adj[a][b]["latency_s"] for a, b in cables))
 
     def route(self, source: Node, target: Node) -> Path:
         """Return the topology's own route from one server, or network card, to another."""

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ddlsched.errors import InputError, PluginError, UnknownNameError, did_you_mean, guarded
 from ddlsched.plugins.user_files import class_in_file
 
-__all__ = ["KINDS", "Kind", "Maker", "made_by", "maker", "names", "resolve", "resolve_bundle"]
+__all__ = ["KINDS", "Kind", "Maker", "made_by", "made_of_text", "maker", "names", "resolve", "resolve_bundle"]
 
+Made = TypeVar("Made")
 Kind: TypeAlias = Literal[
     "placement",
     "order",
@@ -238,6 +239,17 @@ def _parse_parameters(where: str, known: dict[str, inspect.Parameter], text: str
         if parameter.default is parameter.empty and name not in values:
             raise InputError(f"{where}: parameter {name} is missing; expected {label}:{name}=VALUE")
     return values
+
+
+def made_of_text(where: str, maker: Callable[..., Made], text: str) -> Made:
+    """Return what a class makes of the parameters in a text such as ``mean_life_s=7200,seed=1``.
+
+    Raises
+    ------
+    UnknownNameError, InputError
+        No such parameter, or a value that cannot be used; ``where`` says whose it is.
+    """
+    return maker(**_parse_parameters(where, _parameters(where, maker), text, where))
 
 
 def _parameters(where: str, maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:

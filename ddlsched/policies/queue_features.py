@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,7 +58,8 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     eligible, most_on_a_server = cluster.room_for(together.memory_bytes)
     has_room[: len(jobs)] = eligible >= num_gpus
     if has_room.any():
-        features[: len(jobs)].T[:] = job_features(  # type: ignore[no-untyped-call]
+        features[: len(jobs), -1] = 1.0
+        features[: len(jobs), :-1].T[:] = job_features(
             (num_gpus, eligible, most_on_a_server, cluster.num_gpus),
             together.remaining_service_ns.astype(np.float64),
             together.message_bytes,
@@ -68,8 +69,8 @@ def queue_features(jobs: Sequence[JobView], cluster: ClusterView, slots: int) ->
     return features, has_room
 
 
-def job_features(gpus, service_ns, message_bytes, waited_ns, shares):  # type: ignore[no-untyped-def]
-    """Return :data:`JOB_FEATURES` of jobs: of arrays here, and of numbers where it is compiled.
+def job_features(gpus: Any, service_ns: Any, message_bytes: Any, waited_ns: Any, shares: Any) -> Any:
+    """Return :data:`JOB_FEATURES` of jobs but for the last: of arrays here, and of numbers where it is compiled.
 
     Parameters
     ----------
@@ -83,4 +84,4 @@ def job_features(gpus, service_ns, message_bytes, waited_ns, shares):  # type: i
     needed, eligible, most, num_gpus = gpus
     one_server = (most >= needed) * 1.0
     time_left, message = shares(service_ns / needed / 1e9), shares(message_bytes / 1e6)
-    return needed / num_gpus, eligible / num_gpus, one_server, time_left, message, shares(waited_ns / 1e9), 1.0
+    return needed / num_gpus, eligible / num_gpus, one_server, time_left, message, shares(waited_ns / 1e9)

@@ -149,13 +149,11 @@ class IterationDag:
     @cached_property
     def overlaps(self) -> bool:
         """Whether a worker may compute while a collective of the same iteration is under way."""
-        import networkx as nx
-
-        graph: nx.Graph[object] = nx.DiGraph((name, task.name) for task in self.tasks for name in task.after)
-        graph.add_nodes_from(task.name for task in self.tasks)
-        computes = {task.name for task in self.tasks if isinstance(task, ComputeTask)}
-        collectives = [task.name for task in self.tasks if isinstance(task, CollectiveTask)]
-        return any(computes - nx.ancestors(graph, name) - nx.descendants(graph, name) for name in collectives)
+        numbers = {task.name: number for number, task in enumerate(self.tasks)}
+        before, after = [[numbers[name] for name in task.after] for task in self.tasks], self.successors()
+        computes = {number for number, task in enumerate(self.tasks) if isinstance(task, ComputeTask)}
+        collectives = [number for number, task in enumerate(self.tasks) if isinstance(task, CollectiveTask)]
+        return any(computes - _reached(before, number) - _reached(after, number) for number in collectives)
 
     def to_networkx(self) -> nx.DiGraph[str]:
         """Return a graph with a node a task (attributes ``kind`` and the task's own) and an edge a dependency.
@@ -195,6 +193,17 @@ class IterationDag:
             A field is missing, unknown or of the wrong type.
         """
         return cls(tuple(task_from_dict(task) for task in tasks), groups or {})  # type: ignore[arg-type]
+
+
+def _reached(following: Sequence[Sequence[int]], start: int) -> set[int]:
+    """Return what is reached from a task by way of what follows each."""
+    found: set[int] = set()
+    to_do = [start]
+    while to_do:
+        new = set(following[to_do.pop()]) - found
+        found |= new
+        to_do += new
+    return found
 
 
 @says_unknown_arguments

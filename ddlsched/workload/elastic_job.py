@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,8 +12,9 @@ from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job
 from ddlsched.workload.rescale import RescaleCost
 from ddlsched.workload.scaling_curves import ScalingCurve
+from ddlsched.workload.tasks import CollectiveTask
 
-__all__ = ["ElasticJob"]
+__all__ = ["ElasticJob", "messages_and_workers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +130,14 @@ class ElasticJob(Job):
         if not isinstance(seconds, int | float) or not 0 <= seconds < MAX_NS / NS_PER_S:
             raise InputError(f"{what} answered {seconds!r} for {num_gpus} GPUs, batch {batch}; expected seconds from 0")
         return max(ns_from_s(seconds), 1)
+
+
+def messages_and_workers(jobs: Iterable[Job]) -> list[tuple[list[float], int]]:
+    """Return of each job with several GPUs the sizes of an iteration's messages, bytes, and its number of GPUs."""
+    return [(_messages(job), job.num_gpus) for job in jobs if job.num_gpus > 1]
+
+
+def _messages(job: Job) -> list[float]:
+    if isinstance(job, ElasticJob):
+        return [job.message_bytes] if job.message_bytes > 0 else []
+    return [task.message_bytes for task in job.dag.tasks if isinstance(task, CollectiveTask)]

@@ -16,9 +16,10 @@ from ddlsched.workload.dag import ComputeTask, DataParallelIteration, IterationD
 from ddlsched.workload.groups import workers_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-__all__ = ["Job", "Workload"]
+__all__ = ["Job", "Workload", "steady_part"]
 
 
 @says_unknown_arguments
@@ -305,3 +306,17 @@ class Workload:
         <workload: 2 jobs of 2 GPUs, arriving 0 to 1.5 s>
         """
         return cls(tuple(jobs))
+
+
+def steady_part(workload: Workload) -> np.ndarray:
+    """Return whether each job counts, in the order of the workload; at least one does.
+
+    The first fifth of the jobs fills the cluster, and the last tenth keeps it full while those before it end. Fewer
+    than 10 jobs have no last tenth. Jobs that arrive at once are told apart by their place in the workload.
+    """
+    import numpy as np
+
+    order = np.argsort([job.arrival_ns for job in workload], kind="stable")
+    counted = np.zeros(len(order), bool)
+    counted[order[len(order) // 5 : len(order) - len(order) // 10]] = True
+    return counted

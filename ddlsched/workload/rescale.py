@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from math import inf
 from typing import TypeAlias
 
 from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 
 __all__ = ["ConstantRescaleCost", "Rescale", "RescaleCost"]
 
@@ -76,17 +76,14 @@ class ConstantRescaleCost:
         Only its batch changes.
     """
 
-    up_s: float = 0.0
-    down_s: float = 0.0
-    resume_s: float = 0.0
-    start_s: float = 0.0
-    batch_s: float = 0.0
+    up_s: float = ranged(0.0, 0.0)
+    down_s: float = ranged(0.0, 0.0)
+    resume_s: float = ranged(0.0, 0.0)
+    start_s: float = ranged(0.0, 0.0)
+    batch_s: float = ranged(0.0, 0.0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-                raise InputError(f"rescale cost: {field.name} is {value!r}; expected seconds from 0")
+        check_fields(self, "rescale cost")
 
     @classmethod
     def parse(cls, text: str) -> ConstantRescaleCost:

@@ -45,26 +45,3 @@ def ratios(panels: Mapping[str, Mapping[str, Mapping[str, Interval]]], *, axis: 
     figure.suptitle(axis, x=0.01, ha="left", fontsize=8.5)
     legend_below(figure, drawn)
     return figure
-
-
-@in_style()
-def lines(
-    panels: Mapping[str, Mapping[str, Mapping[float, Interval]]], *, axis: str, x_axis: Mapping[str, str]
-) -> Figure:
-    """Return a panel a sweep, a line a policy with its intervals."""
-    figure, drawn = new_panels(2.9, len(panels), width_inches=7.2)
-    for axes, (title, policies) in zip(drawn, panels.items(), strict=True):
-        widest = max(x for points in policies.values() for x in points)
-        for number, (policy, points) in enumerate(policies.items()):
-            xs, ys = list(points), [interval.mean for interval in points.values()]
-            axes.plot(xs, ys, marker=MARKERS[policy], color=COLOURS[policy], markersize=4, label=policy)
-            for x, interval in points.items():
-                beside = x + 0.012 * widest * (number - 1)
-                axes.plot([beside, beside], [interval.low, interval.high], color=COLOURS[policy], linewidth=0.9)
-        axes.set(title=title, xlabel=x_axis[title])
-        axes.set_ylim(bottom=0)
-        axes.grid(axis="y")
-    seeds = (y.seeds for policies in panels.values() for points in policies.values() for y in points.values())
-    figure.suptitle(f"{axis}; {over_seeds(seeds)}", x=0.01, ha="left", fontsize=8.5)
-    legend_below(figure, drawn)
-    return figure

@@ -32,7 +32,7 @@ from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.fidelity_report import FidelityReport, report_of
 from ddlsched.real.testbed.run_models import RunModels, run_models
 from ddlsched.real.testbed.simulated import RunModel, simulated_runs
-from ddlsched.workload.all_reduces import messages_and_workers
+from ddlsched.workload.elastic_job import messages_and_workers
 
 
 def measure(args: argparse.Namespace) -> None:

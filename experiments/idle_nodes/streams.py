@@ -28,7 +28,7 @@ from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.workload.elastic_job import ElasticJob
-from ddlsched.workload.malleable.profiling_advisor import extrapolated
+from ddlsched.workload.malleable.profiling import extrapolated
 from ddlsched.workload.malleable.trainers import Numbers
 from ddlsched.workload.scaling_curves import ThroughputCurve
 

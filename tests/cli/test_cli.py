@@ -467,8 +467,8 @@ def test_a_value_that_is_no_number(flag: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("args", "parts"),
     [
-        (["--servers", "0"], ["0 servers of 1 GPUs"]),
-        (["--gpus-per-server", "-3"], ["4 servers of -3 GPUs"]),
+        (["--servers", "0"], ["num_servers is 0; expected a whole number from 1"]),
+        (["--gpus-per-server", "-3"], ["gpus_per_server is -3"]),
         (["--gpu-memory-mb", "0"], ["gpu_memory_mb is 0.0"]),
         (["--seed", "-1"], ["seed is -1"]),
         (["--contention", "linear:latency_s=-1"], ["latency_s is -1.0"]),

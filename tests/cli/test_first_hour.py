@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,16 @@ def test_every_simulate_of_the_documents_names_a_workload_that_it_takes() -> Non
     assert {"jobs.csv", "stream:load=1.2,num_jobs=100,scale=0.05"} <= given
     for jobs in given:
         is_generator(jobs)  # raises if it is neither that nor a file of jobs
+
+
+def test_a_run_imports_nothing_that_it_does_not_need(tmp_path):
+    header = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
+    (tmp_path / "jobs.csv").write_text(f"{header}a,0,8,10,0.1,0.1,1e6,100\n")
+    program = "import sys; from ddlsched.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    command = [sys.executable, "-c", program, "simulate", "jobs.csv"]
+    for _ in range(2):  # the first may compile
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    imported = done.stdout.splitlines()[-1].split()
+    assert "ddlsched.engine.driver" in imported
+    heavy = {"matplotlib", "networkx", "numba.np.linalg", "pandas", "pyarrow", "pydantic", "rich", "scipy.linalg"}
+    assert heavy.isdisjoint(imported)

@@ -70,17 +70,17 @@ def test_a_seed_is_a_trace_and_a_text_is_the_same_as_its_fields(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("instances:", "'' names no value"),
+        ("instances:", "expected either mean_life_s or lifetimes"),
         ("instances:until_s=5", "expected either mean_life_s or lifetimes"),
         ("instances:mean_life_s=5,lifetimes=none.csv", "none.csv: no such file"),
         ("instances:mean_life_s=0", "mean_life_s is 0.0; expected seconds from 0.001"),
         ("instances:mean_life_s=nan", "mean_life_s is nan"),
-        ("instances:mean_life_s=x", "mean_life_s is 'x'; expected a number"),
-        ("instances:mean_life_s=5,mean_life_s=6", "names no value, or one again"),
-        ("instances:life=5", "'life=5' names no value"),
-        ("instances:mean_life_s=5,warned=1", "warned is '1'; expected true or false"),
+        ("instances:mean_life_s=x", "parameter mean_life_s: 'x' is not a number"),
+        ("instances:mean_life_s=5,mean_life_s=6", "parameter mean_life_s is given twice"),
+        ("instances:life=5", "no parameter is named 'life'. Did you mean 'lifetimes'"),
+        ("instances:mean_life_s=5,warned=2", "'2' is not a truth value; expected true or false"),
         ("instances:mean_life_s=5,seed=-1", "seed is -1"),
-        ("instances:mean_life_s=5,seed=1.5", "seed is '1.5'"),
+        ("instances:mean_life_s=5,seed=1.5", "'1.5' is not a whole number"),
         ("instances:mean_life_s=0.001,mean_wait_s=0.001", "more than 10,000,000 times"),
     ],
 )

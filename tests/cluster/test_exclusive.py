@@ -13,7 +13,7 @@ from jobs_by_hand import data_parallel_job
 
 import ddlsched
 from ddlsched.cluster.cluster import Cluster, Server
-from ddlsched.cluster.server_tables import read_cluster
+from ddlsched.cluster.cluster_files import read_cluster
 from ddlsched.comparisons.compare import compare
 from ddlsched.errors import InputError, InvalidDecisionError
 from ddlsched.results.explanation import explain

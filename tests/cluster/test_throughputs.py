@@ -16,8 +16,7 @@ from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import MODELS, Setting, examples, settings
 
 from ddlsched.cluster.cluster import Cluster, Server
-from ddlsched.cluster.server_tables import read_cluster
-from ddlsched.cluster.throughput_tables import read_throughputs
+from ddlsched.cluster.cluster_files import read_cluster, read_throughputs
 from ddlsched.cluster.throughputs import Throughputs
 from ddlsched.comparisons.alone import alone_s
 from ddlsched.errors import InputError

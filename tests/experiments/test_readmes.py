@@ -15,6 +15,15 @@ def test_tables_are_those_of_committed_files(readme):
     assert made_anew(readme) == readme.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_a_readme_has_at_most_1200_words(readme):
+    assert len(readme.read_text(encoding="utf-8").split()) <= 1200
+
+
+def test_all_together_have_at_most_20000_words():
+    assert sum(len(readme.read_text(encoding="utf-8").split()) for readme in READMES) <= 20_000
+
+
 def test_rows_are_joined_by_their_texts(tmp_path):
     (tmp_path / "a.csv").write_text("policy,metric,mean,low,high\nA,jct,0.5,0.4,0.625\nA,makespan,10,,\n")
     lines = (

@@ -10,7 +10,6 @@ import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
 import ddlsched
-from ddlsched.results.paired_comparison import markdown
 from ddlsched.workload.generators.streams import gpu_seconds
 
 FOLDER = EXPERIMENTS / "smaller_claims"
@@ -85,17 +84,10 @@ def test_servers_that_are_maintained_are_away_one_at_a_time(tmp_path):
     assert pd.read_csv(tables["unwarned"])["warned"].sum() == 0
 
 
-def test_the_readme_holds_the_committed_tables():
-    document = (FOLDER / "README.md").read_text(encoding="utf-8")
+def test_the_committed_tables_are_of_all_studies_and_networks():
     claims = pd.read_csv(FOLDER / "expected" / "claims.csv")
-    for line in markdown(run.rows(claims)).splitlines():
-        assert line in document
     studies = {
         (study.name, policy) for study in run.studies({"warned": "", "unwarned": ""}) for policy in study.policies
     }
     assert set(zip(claims["study"], claims["policy"], strict=True)) == studies
-    timers = pd.read_csv(FOLDER / "expected" / "timers.csv")
-    assert timers["network"].tolist() == list(run.TIMED_NETWORKS)
-    for row in timers.itertuples():
-        shown = f"{100 * row.change:+.1f} [{100 * row.change_low:+.1f}, {100 * row.change_high:+.1f}] %"
-        assert shown in document
+    assert pd.read_csv(FOLDER / "expected" / "timers.csv")["network"].tolist() == list(run.TIMED_NETWORKS)

@@ -153,5 +153,5 @@ def test_a_comparison_of_one_policy_says_so(tmp_path: Path, comparison: ddlsched
 
 
 def test_a_number_of_servers_that_is_a_text_is_told_from_a_number() -> None:
-    with pytest.raises(ddlsched.InputError, match="'16' servers of 4 GPUs; expected whole numbers"):
+    with pytest.raises(ddlsched.InputError, match="num_servers is '16'; expected a whole number"):
         ddlsched.simulate(SMALL, servers="16")  # type: ignore[arg-type]

@@ -178,7 +178,8 @@ def _changed_files(task: Task, sources: str, dask: str | None) -> str | None:
     """Return what is wrong if a file of the user's is no longer what it was; a Dask worker has a copy of its own."""
     if dask is not None or fingerprint(task.run.inputs, sources) == task.key:
         return None
-    return "a file that it depends on changed while it ran; start again"
+    fields = "or a policy keeps in its fields what begin(cluster, rng) should return"
+    return f"a file that it depends on changed while it ran, {fields}; start again"
 
 
 def _keep(task: Task, outcome: Outcome, folder: Path) -> None:

@@ -17,6 +17,7 @@ from numba.core import caching
 from numba.core.ccallback import CFunc
 
 from ddlsched.engine.native.kept_files import cache_folder, describe, described, say_once
+from ddlsched.engine.native.machine_code import loaded
 from ddlsched.engine.native.state import ENTRY_SIGNATURE
 
 __all__ = ["kept_entry"]
@@ -61,7 +62,7 @@ class _EntryCache(caching.Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return loaded(self, sig, target_context)
         except Exception:  # of another version
             self.forget_unless(False)
             return None

@@ -162,7 +162,7 @@ def _read_shares(path: Path | None) -> ShareRows | None:
 
 def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
     """Return what the jobs of a workload reduce."""
-    from ddlsched.workload.all_reduces import messages_and_workers
+    from ddlsched.workload.elastic_job import messages_and_workers
     from ddlsched.workload.workload_files import read_workload
 
     return None if path is None else messages_and_workers(read_workload(path))

@@ -134,9 +134,7 @@ def live(
 
 def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:
     from ddlsched.plugins.names import resolve
-    from ddlsched.workload.malleable.job_monitor import JobMonitor
-    from ddlsched.workload.malleable.profiled import Profiled
-    from ddlsched.workload.malleable.profiling_advisor import ProfilingAdvisor, extrapolated
+    from ddlsched.workload.malleable.profiling import JobMonitor, Profiled, ProfilingAdvisor, extrapolated
 
     allocator = resolve("allocation", allocation)
     if not hasattr(allocator, "counts"):

@@ -76,7 +76,7 @@ def compare(
     from ddlsched.real.testbed.settings import gate_settings
     from ddlsched.real.testbed.share_runs import measure_shares
     from ddlsched.real.testbed.simulated import RunModel, simulated_runs
-    from ddlsched.workload.all_reduces import messages_and_workers
+    from ddlsched.workload.elastic_job import messages_and_workers
 
     wanted, asked = policies.made(), place.made()
     mix = _mix(jobs, network.made(), wanted, gate.values)

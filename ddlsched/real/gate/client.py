@@ -13,13 +13,13 @@ from ddlsched.errors import TestbedError
 from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.real.wire.handshake import connect, parse_address, read_token
 
-__all__ = ["GateClient", "Membership"]
+__all__ = ["GateClient", "RankMembership"]
 
 _BEGIN_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Membership:
+class RankMembership:
     """Who joins.
 
     Parameters
@@ -62,7 +62,7 @@ class GateClient:
         The gate refuses the job, or not all its ranks join within two minutes.
     """
 
-    def __init__(self, channel: Channel, member: Membership) -> None:
+    def __init__(self, channel: Channel, member: RankMembership) -> None:
         self._channel, self._member = channel, member
         self._waiting: dict[tuple[int, int], _Waiting] = {}
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class GateClient:
             raise self._failed
 
     @classmethod
-    def connected(cls, address: str, token_file: Path, member: Membership, server: int | None = None) -> GateClient:
+    def connected(cls, address: str, token_file: Path, member: RankMembership, server: int | None = None) -> GateClient:
         """Return a connection to the gate at ``HOST:PORT``; ``server`` is this machine's number in its network."""
         role = {"kind": "gate", "server": server}
         return cls(connect(parse_address(address), read_token(token_file), role, "ddlsched testbed gate"), member)

@@ -10,7 +10,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
 from ddlsched.errors import TestbedError
-from ddlsched.real.gate.live_jobs import LiveJob, Rank, SentRow
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.placements import Placements
 from ddlsched.real.gate.processor_slots import ProcessorSlots
 from ddlsched.real.gate.transfer_gate import WINDOW, TransferGate
@@ -23,11 +23,11 @@ __all__ = ["Crew", "Gate", "GateSettings", "begun_policies"]
 class Crew(Protocol):
     """The processes that stand ready on the servers."""
 
-    def take(self, server: int) -> Rank:
+    def take(self, server: int) -> LiveRank:
         """Return one that has nothing to do."""
         ...
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Let it stand ready again."""
         ...
 
@@ -101,7 +101,7 @@ class Gate:
         )
         self.slots = ProcessorSlots(self.policies)
         self._coming = sorted(self.jobs, key=lambda job: (job.job.arrival_ns, job.number), reverse=True)
-        self.seats: dict[Rank, tuple[LiveJob, int]] = {}
+        self.seats: dict[LiveRank, tuple[LiveJob, int]] = {}
         self._grouped: dict[int, set[int]] = {}
         self._beside: dict[int, list[LiveJob]] = {}
         self._wake_ns: dict[str, int] = {}
@@ -131,7 +131,7 @@ class Gate:
         arrivals = [self._coming[-1].job.arrival_ns] if self._coming else []
         return arrivals + list(self._wake_ns.values())
 
-    def hear(self, rank: Rank, message: dict[str, Any], now_ns: int) -> None:
+    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
         """Take in what a rank says.
 
         Raises

@@ -14,13 +14,13 @@ from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.workload.job import Job
 
-__all__ = ["LiveJob", "LiveTransfer", "Rank", "SentRow"]
+__all__ = ["LiveJob", "LiveRank", "LiveTransfer", "SentRow"]
 
 _TASKS = 1 << 20
 """More tasks than a job has: a transfer's number orders by job, then by task."""
 
 
-class Rank(Protocol):
+class LiveRank(Protocol):
     """The process of a job on a server, as the gate knows it."""
 
     @property
@@ -119,7 +119,7 @@ class LiveJob:
     job: Job
     number: int
     in_buckets: bool = False
-    ranks: list[Rank] = field(default_factory=list)
+    ranks: list[LiveRank] = field(default_factory=list)
     gpus: tuple[int, ...] = ()
     ring: Ring = field(default_factory=lambda: Ring((), 0.0))
     transfers: dict[int, LiveTransfer] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import Rank
+from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.watch import Watch
 from ddlsched.real.wire.channel import Channel, ChannelEndedError
 from ddlsched.units import NS_PER_S
@@ -57,7 +57,7 @@ class Members(Protocol):
         ...
 
 
-def run_gate(gate: Gate, members: Members, watch_message: Callable[[Rank, dict[str, Any]], None]) -> None:
+def run_gate(gate: Gate, members: Members, watch_message: Callable[[LiveRank, dict[str, Any]], None]) -> None:
     """Run a gate until all its jobs are done.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.gate import GateSettings, begun_policies
-from ddlsched.real.gate.live_jobs import LiveJob, Rank, SentRow
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.transfer_gate import TransferGate
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import DataParallelIteration
@@ -41,9 +41,9 @@ class Membership:
             self._policies, settings.costs, record, chunk_bytes=settings.chunk_bytes, window=settings.window
         )
         self.jobs: dict[str, LiveJob] = {}
-        self._joined: dict[str, dict[int, Rank]] = {}
-        self._seats: dict[Rank, tuple[str, int]] = {}
-        self._heard_ns: dict[Rank, int] = {}
+        self._joined: dict[str, dict[int, LiveRank]] = {}
+        self._seats: dict[LiveRank, tuple[str, int]] = {}
+        self._heard_ns: dict[LiveRank, int] = {}
         self._count = 0
         self.wake_ns: int | None = None
 
@@ -51,7 +51,7 @@ class Membership:
         """Return the time since the gate was opened."""
         return time.monotonic_ns() - self._begin_ns
 
-    def hear(self, rank: Rank, message: dict[str, Any]) -> None:
+    def hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
         """Take in what a rank says; if it cannot be, its job is told and dropped."""
         try:
             self._hear(rank, message)
@@ -60,7 +60,7 @@ class Membership:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             self.lose(rank, f"{str(message)[:100]} came ({error!r}); expected a message of ddlsched.real.torch")
 
-    def _hear(self, rank: Rank, message: dict[str, Any]) -> None:
+    def _hear(self, rank: LiveRank, message: dict[str, Any]) -> None:
         what, now_ns = message["say"], self.now_ns()
         self._heard_ns[rank] = now_ns
         if what == "pong":
@@ -81,7 +81,7 @@ class Membership:
         else:
             raise TestbedError(f"{what!r} came; expected join, ready, sent or iterated")
 
-    def _join(self, rank: Rank, message: dict[str, Any], now_ns: int) -> None:
+    def _join(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> None:
         """Note a rank; the job begins when all have come."""
         name, size, number = str(message["job_id"]), int(message["size"]), int(message["rank"])
         if not 1 <= size <= _MOST_RANKS or not 0 <= number < size:
@@ -132,7 +132,7 @@ class Membership:
                 with contextlib.suppress(TestbedError):  # the end of its connection will say so
                     rank.send({"do": "ping"})
 
-    def lose(self, rank: Rank, why: str) -> None:
+    def lose(self, rank: LiveRank, why: str) -> None:
         """Drop the job of a rank that is gone or broke the rules, and tell its other ranks why."""
         name, number = self._seats.pop(rank, ("", 0))
         self._heard_ns.pop(rank, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.real.gate.live_jobs import LiveJob, Rank
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.units import s_from_ns
 
 __all__ = ["ProcessorSlots"]
@@ -14,7 +14,7 @@ __all__ = ["ProcessorSlots"]
 @dataclass(frozen=True)
 class _Ready:
     job: LiveJob
-    rank: Rank
+    rank: LiveRank
     task: int
 
 
@@ -26,7 +26,7 @@ class ProcessorSlots:
     running: dict[int, _Ready] = field(default_factory=dict)
     ready: dict[int, list[_Ready]] = field(default_factory=dict)
 
-    def wants(self, job: LiveJob, rank: Rank, task: int, gpu: int) -> None:
+    def wants(self, job: LiveJob, rank: LiveRank, task: int, gpu: int) -> None:
         """Note that a task is ready on a GPU."""
         self.ready.setdefault(gpu, []).append(_Ready(job, rank, task))
 

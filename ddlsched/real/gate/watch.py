@@ -6,7 +6,7 @@ from typing import Any
 
 from ddlsched.errors import TestbedError
 from ddlsched.real.gate.gate import Gate
-from ddlsched.real.gate.live_jobs import LiveJob, Rank
+from ddlsched.real.gate.live_jobs import LiveJob, LiveRank
 from ddlsched.units import NS_PER_S, s_from_ns
 
 __all__ = ["HANG_S", "PING_S", "STALL_S", "Watch"]
@@ -25,14 +25,14 @@ class Watch:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._heard_ns: dict[Rank, int] = {}
+        self._heard_ns: dict[LiveRank, int] = {}
         self._pinged_ns = 0
-        self._answered_ns: dict[Rank, int] = {}
-        self._computing: dict[Rank, int] = {}
-        self._received: dict[Rank, tuple[int, int]] = {}
-        self._down: dict[Rank, list[str]] = {}
+        self._answered_ns: dict[LiveRank, int] = {}
+        self._computing: dict[LiveRank, int] = {}
+        self._received: dict[LiveRank, tuple[int, int]] = {}
+        self._down: dict[LiveRank, list[str]] = {}
 
-    def hear(self, rank: Rank, message: dict[str, Any], now_ns: int) -> bool:
+    def hear(self, rank: LiveRank, message: dict[str, Any], now_ns: int) -> bool:
         """Note that a rank lives; return whether the message was an answer to this and nothing else."""
         self._heard_ns[rank] = now_ns
         if message.get("say") != "pong":
@@ -70,7 +70,7 @@ class Watch:
         for rank in self._gate.seats:
             rank.send({"do": "ping", "asked_ns": now_ns})
 
-    def _refuse_hanging(self, job: LiveJob, rank: Rank, now_ns: int) -> None:
+    def _refuse_hanging(self, job: LiveJob, rank: LiveRank, now_ns: int) -> None:
         silent_ns = now_ns - max(self._heard_ns.get(rank, 0), job.placed_ns)
         if silent_ns > HANG_S * _NS:
             raise TestbedError(

@@ -18,8 +18,7 @@ from ddlsched.real.live.retries import Retries
 from ddlsched.real.live.scavengers import Scavenger
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership, made_folder
-from ddlsched.workload.malleable.job_monitor import JobMonitor
-from ddlsched.workload.malleable.profiling_advisor import Candidate
+from ddlsched.workload.malleable.profiling import Candidate, JobMonitor
 
 __all__ = ["LiveEvent", "LiveManager", "Sharer"]
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from ddlsched.cluster.hostlists import expand_hosts
+from ddlsched.cluster.idle_logs import expand_hosts
 from ddlsched.cluster.idle_trace import IdleTrace
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.io.tables import abbreviated, located

@@ -26,7 +26,7 @@ from ddlsched.real.slurm.journal import Seats
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.job import Job
 
-__all__ = ["Board", "BoardJob", "Decision", "Holder", "PolicyNames", "shaped"]
+__all__ = ["Board", "BoardDecision", "BoardJob", "Holder", "PolicyNames", "shaped"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Decision:
+class BoardDecision:
     """What is to be done now: whom to stop, and whom to start where, in this order."""
 
     stops: Sequence[BoardJob] = ()
@@ -160,7 +160,7 @@ class Board:
         queued: Sequence[BoardJob],
         others: Mapping[str, int],
         now_s: float,
-    ) -> Decision:
+    ) -> BoardDecision:
         """Return what the policies want.
 
         Parameters
@@ -184,7 +184,7 @@ class Board:
         starts = [(job, self._seats(job.gpus)) for job in board.decide(now_ns) if isinstance(job, BoardJob)]
         known = (*(holder.job for holder in holders), *(job for job, _ in starts))
         self._told = {job.number: list(job.gpus) for job in known}
-        return Decision(stopped, starts)
+        return BoardDecision(stopped, starts)
 
     def has_nodes(self, nodes: Sequence[SlurmNode]) -> bool:
         """Return whether these are the nodes that policies were begun on, whether jobs may start there or not."""

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.gate.live_jobs import Rank
+from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.cabling import address_of, server_name
 from ddlsched.real.wire.channel import Channel
@@ -62,7 +62,7 @@ class WorkerCrew(ABC):
             self._all.append(rank)
             self._idle[server].append(rank)
 
-    def give_back(self, rank: Rank) -> None:
+    def give_back(self, rank: LiveRank) -> None:
         """Let a worker stand ready again."""
         assert isinstance(rank, ChannelRank)
         self._idle[rank.server].append(rank)

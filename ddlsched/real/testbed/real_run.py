@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.real.gate.gate import Gate, GateSettings
-from ddlsched.real.gate.live_jobs import Rank, SentRow
+from ddlsched.real.gate.live_jobs import LiveRank, SentRow
 from ddlsched.real.gate.loop import run_gate
 from ddlsched.real.testbed.crews import WorkerCrew
 from ddlsched.real.testbed.machine import MachineWatch, ahead_of_others
@@ -97,7 +97,7 @@ def run_for_real(workload: Workload, settings: GateSettings, crew: WorkerCrew, *
         crew.prepare(server, min(len(workload), _MOST_READY))
     watch = MachineWatch()
 
-    def note(rank: Rank, message: dict[str, Any]) -> None:
+    def note(rank: LiveRank, message: dict[str, Any]) -> None:
         if message.get("say") == "computed" and rank in gate.seats:
             task = gate.seats[rank][0].job.dag.tasks[message["task"]]
             if isinstance(task, ComputeTask):

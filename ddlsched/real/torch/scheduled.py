@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.gate.client import GateClient, Membership
+from ddlsched.real.gate.client import GateClient, RankMembership
 from ddlsched.real.torch.ring_parts import RingChunk
 from ddlsched.real.torch.streams import Streams
 
@@ -68,7 +68,7 @@ def scheduled(
     # A group of its own: what the gate orders must not be mixed with what the script itself reduces meanwhile.
     group = dist.new_group(ranks, backend=dist.get_backend(model.process_group))
     size = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    member = Membership(
+    member = RankMembership(
         job_id=job_id,
         rank=dist.get_rank(group),
         size=len(ranks),

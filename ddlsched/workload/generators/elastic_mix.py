@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_arguments
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
 from ddlsched.workload.scaling_curves import LinearCurve
@@ -121,8 +121,6 @@ def _check(category: str, arrivals: str, gpus: int, hours: float, work_hours: fl
     for name, value, known in (("category", category, CATEGORIES), ("arrivals", arrivals, ARRIVALS)):
         if value not in known:
             raise InputError(f"elastic-mix: {name} is {value!r}.{did_you_mean(value, known)}")
-    if not is_whole(gpus, 1, 1_000_000):
-        raise InputError(f"elastic-mix: gpus is {gpus}; expected a whole number from 1 to 1000000")
-    for name, number in (("hours", hours), ("work_hours", work_hours)):
-        if not 1e-3 <= number <= 1e4:
-            raise InputError(f"elastic-mix: {name} is {number}; expected a number from 0.001 to 10000")
+    check_arguments(
+        "elastic-mix", gpus=(gpus, 1, 1_000_000), hours=(hours, 1e-3, 1e4), work_hours=(work_hours, 1e-3, 1e4)
+    )

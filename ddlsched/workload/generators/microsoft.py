@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.errors import InputError, says_unknown_arguments
+from ddlsched.errors import says_unknown_arguments
+from ddlsched.ranges import check_arguments
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 
@@ -51,10 +52,7 @@ def microsoft_160(*, seed: int, scale: float = 1.0) -> Workload:
     InputError
         A scale that leaves no iteration, or a negative seed.
     """
-    if not 0.001 <= scale <= 1e6:
-        raise InputError(f"scale is {scale}; expected a number from 0.001 to 1e6")
-    if seed < 0:
-        raise InputError(f"seed is {seed}; expected a whole number >= 0")
+    check_arguments("microsoft-160", scale=(scale, 0.001, 1e6), seed=(seed, 0))
     rng = np.random.default_rng(seed)
     sizes = rng.permutation(np.repeat(list(JOBS_OF_SIZE), list(JOBS_OF_SIZE.values())))
     models = rng.integers(len(MODELS), size=len(sizes))

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ddlsched.errors import InputError
-from ddlsched.units import is_whole, ns_from_s
+from ddlsched.ranges import check_arguments
+from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag
 from ddlsched.workload.job import Job, Workload
 
@@ -118,13 +118,8 @@ def monkeytree_mix(
     InputError
         A value out of range.
     """
-    for name, value, least in (("seed", seed, 0), ("jobs", jobs, 1), ("gpus", gpus, 16), ("most_gpus", most_gpus, 16)):
-        if not is_whole(value, least):
-            raise InputError(f"monkeytree-mix: {name} is {value}; expected a whole number from {least}")
-    if not 0 < load <= 100 or not 0.01 <= scale <= 100:
-        raise InputError(
-            f"monkeytree-mix: load is {load} and scale {scale}; expected a load up to 100 and a scale from 0.01 to 100"
-        )
+    check_arguments("monkeytree-mix", seed=(seed, 0), jobs=(jobs, 1), gpus=(gpus, 16), most_gpus=(most_gpus, 16))
+    check_arguments("monkeytree-mix", load=(load, 1e-9, 100.0), scale=(scale, 0.01, 100.0))
     rng = np.random.default_rng(seed)
     models = [model for model in MODELS if model.sizes[0] <= most_gpus]
     weights = np.array([model.weight for model in models])

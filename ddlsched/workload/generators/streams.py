@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.network.contention import TEN_GBE
+from ddlsched.ranges import check_arguments
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import AllReduceTask
 from ddlsched.workload.elastic_job import ElasticJob
@@ -94,8 +94,7 @@ def stream(
     _check(load=load, gpus=gpus, gpus_per_server=gpus_per_server, num_jobs=num_jobs, scale=scale)
     if arrivals not in _ARRIVALS:
         raise InputError(f"arrivals is {arrivals!r}; expected {' or '.join(_ARRIVALS)}")
-    if not 0 <= swing <= 1 or not 0 < day_s < inf:
-        raise InputError(f"swing is {swing}, day_s {day_s}; expected a swing from 0 to 1 and a day above 0 s")
+    check_arguments("stream", swing=(swing, 0.0, 1.0), day_s=(day_s, 1e-9))
     mix = microsoft_160(seed=seed).jobs if of == _MICROSOFT else _jobs_of(of)
     rng = np.random.default_rng(seed)
     jobs = [mix[place] for place in rng.integers(len(mix), size=num_jobs).tolist()]
@@ -198,13 +197,9 @@ def _counted(jobs: int, wanted: int, rng: np.random.Generator) -> tuple[int, int
 
 
 def _check(*, load: float, gpus: int, gpus_per_server: int, num_jobs: int = 1, scale: float = 1.0) -> None:
-    if not 0.01 <= load <= 2:
-        raise InputError(f"load is {load}; expected a number from 0.01 to 2")
-    for name, value in {"gpus": gpus, "gpus_per_server": gpus_per_server, "num_jobs": num_jobs}.items():
-        if not 1 <= value <= _MOST_JOBS:
-            raise InputError(f"{name} is {value}; expected a whole number from 1 to {_MOST_JOBS}")
-    if not 1e-6 <= scale <= 1e6:
-        raise InputError(f"scale is {scale}; expected a number from 1e-6 to 1e6")
+    counts = {"gpus": gpus, "gpus_per_server": gpus_per_server, "num_jobs": num_jobs}
+    check_arguments("stream", **{name: (count, 1, _MOST_JOBS) for name, count in counts.items()})
+    check_arguments("stream", load=(load, 0.01, 2.0), scale=(scale, 1e-6, 1e6))
 
 
 def _diurnal(times: np.ndarray, day_s: float, swing: float) -> np.ndarray:

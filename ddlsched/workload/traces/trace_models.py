@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
-from ddlsched.units import is_whole
+from ddlsched.ranges import check_fields, ranged
 from ddlsched.workload.generators.microsoft import MODELS, ModelTimes
 
 if TYPE_CHECKING:
@@ -96,14 +96,11 @@ class JobRule:
     """
 
     contention: ContentionModel
-    gpus_per_server: int = 4
-    seed: int = 1
+    gpus_per_server: int = ranged(4, 1)
+    seed: int = ranged(1, 0)
 
     def __post_init__(self) -> None:
-        if not is_whole(self.gpus_per_server, 1):
-            raise InputError(f"gpus_per_server is {self.gpus_per_server}; expected a whole number from 1")
-        if not is_whole(self.seed, 0):
-            raise InputError(f"seed is {self.seed}; expected a whole number from 0")
+        check_fields(self, "import")
         try:
             _ = self.contention.alone_per_byte_s
         except InputError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ddlsched.errors import InputError
+from ddlsched.ranges import check_fields, ranged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,23 +39,16 @@ class Selection:
         A value out of range.
     """
 
-    from_s: float = 0.0
+    from_s: float = ranged(0.0, 0.0)
     to_s: float = math.inf
-    gpus_at_most: int | None = None
-    limit: int | None = None
-    scale: float = 1.0
+    gpus_at_most: int | None = ranged(None, 1)
+    limit: int | None = ranged(None, 1)
+    scale: float = ranged(1.0, 1e-6, 1e6)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.from_s < math.inf:
-            raise InputError(f"from_s is {self.from_s}; expected a finite number of seconds from 0")
+        check_fields(self, "selection")
         if not self.to_s > self.from_s:
             raise InputError(f"to_s is {self.to_s}; expected more than from_s, which is {self.from_s}")
-        for name in ("gpus_at_most", "limit"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; expected a whole number from 1")
-        if not 1e-6 <= self.scale <= 1e6:
-            raise InputError(f"scale is {self.scale}; expected a number from 1e-6 to 1e6")
 
     def apply(self, traced: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
         """Return the wanted jobs by arrival, and how many were left out by each wish."""

@@ -17,7 +17,7 @@ from ddlsched.plugins.names import resolve
 from ddlsched.real.calibration.measurements import Measurements
 from ddlsched.real.calibration.reach import Reach
 from ddlsched.real.calibration.shares import COLUMNS, ShareRows, fit_size_shares, read_shares
-from ddlsched.workload.all_reduces import messages_and_workers
+from ddlsched.workload.elastic_job import messages_and_workers
 
 TRUE = {"latency_s": 0.002, "per_byte_s": 8e-8, "step_s": 0.001}
 SIZES = (2e5, 4e5, 8e5, 1.6e6)

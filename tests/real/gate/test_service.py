@@ -17,7 +17,7 @@ from ddlsched.errors import InputError, MeasurementError, TestbedError
 from ddlsched.real.gate import client as client_module
 from ddlsched.real.gate import membership
 from ddlsched.real.gate.client import GateClient
-from ddlsched.real.gate.client import Membership as Member
+from ddlsched.real.gate.client import RankMembership as Member
 from ddlsched.real.gate.live_jobs import SentRow
 from ddlsched.real.gate.membership import Membership
 from ddlsched.real.gate.service import GateService

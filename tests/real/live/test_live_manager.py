@@ -14,9 +14,7 @@ from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
-from ddlsched.workload.malleable.job_monitor import JobMonitor
-from ddlsched.workload.malleable.profiled import Profiled
-from ddlsched.workload.malleable.profiling_advisor import ProfilingAdvisor
+from ddlsched.workload.malleable.profiling import JobMonitor, Profiled, ProfilingAdvisor
 
 
 class Nodes:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddlsched.cluster.hostlists import expand_hosts
-from ddlsched.cluster.idle_logs import Busy, from_sacct, from_swf, idle_between
+from ddlsched.cluster.idle_logs import Busy, expand_hosts, from_sacct, from_swf, idle_between
 from ddlsched.cluster.idle_trace import IdleChange, IdleTrace, read_fragments
 from ddlsched.errors import InputError, SimulationError
 from ddlsched.real.live.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger, idle_of_sinfo

@@ -14,9 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
-from ddlsched.workload.malleable.job_monitor import JobMonitor
-from ddlsched.workload.malleable.profiled import Profiled
-from ddlsched.workload.malleable.profiling_advisor import Candidate, ProfilingAdvisor, extrapolated
+from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, Profiled, ProfilingAdvisor, extrapolated
 from ddlsched.workload.malleable.survival import Survival
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.scaling_curves import ThroughputCurve

@@ -6,7 +6,6 @@ take as long as they do themselves.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -26,13 +25,14 @@ from ddlsched.engine.native.jit import (
     state_at,
 )
 from ddlsched.engine.records.field_values import Question
-from ddlsched.policies.queue_features import LARGEST_LOG
+from ddlsched.policies import queue_features
 
 __all__ = [
     "BATCHED_RUN",
     "Standing",
     "StepsOfADoor",
     "call_placing",
+    "job_features",
     "log_share",
     "placing_address",
     "remaining_service_ns",
@@ -73,6 +73,8 @@ has already; ``num_started`` counts the jobs that have been placed."""
 _call_loop = caller_of(NUMBER, (STATE,))
 call_placing = caller_of(None, PLACE_JOB)
 """In compiled code, calls what places a job: given its address, and a tuple of the arguments of ``place_job``."""
+log_share, job_features = njit(queue_features.log_share), njit(queue_features.job_features)
+"""Those of ``policies/queue_features.py``, compiled."""
 
 
 @njit
@@ -156,12 +158,6 @@ def _decide_by(steps: StepsOfADoor) -> Callable[..., None]:
                 observe(s, run, i, a)
 
     return decide
-
-
-@njit
-def log_share(value):
-    """As ``queue_features.log_share``."""
-    return min(math.log1p(max(value, 0.0)) / LARGEST_LOG, 1.0)
 
 
 @njit

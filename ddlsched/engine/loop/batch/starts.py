@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddlsched.engine.loop.batch.runs import call_placing, log_share, remaining_service_ns
+from ddlsched.engine.loop.batch.runs import call_placing, job_features, log_share, remaining_service_ns
 from ddlsched.engine.native.jit import njit, width_of
 from ddlsched.engine.records.field_values import ONE, ZERO, JobState
 
@@ -211,10 +211,9 @@ def room_of(s, job, first_gpus):
 def observe_job(s, number, eligible, most, row):
     """Write a row of ``queue_features``, of a job with so many eligible GPUs, at most so many of them on a server."""
     job = s.jobs[number]
-    now_ns, num_gpus = s.run[0].now_ns, s.run[0].num_gpus
-    row[0], row[1] = job.num_gpus / num_gpus, eligible / num_gpus
-    row[2] = 1.0 if most >= job.num_gpus else 0.0
-    row[3] = log_share(remaining_service_ns(job) / job.num_gpus / 1e9)
-    row[4] = log_share(job.message_bytes / 1e6)
-    row[5] = log_share((now_ns - job.arrival_ns) / 1e9)
-    row[6] = 1.0
+    gpus = job.num_gpus, eligible, most, s.run[0].num_gpus
+    waited_ns = s.run[0].now_ns - job.arrival_ns
+    features = job_features(gpus, remaining_service_ns(job), job.message_bytes, waited_ns, log_share)
+    for place in range(len(features)):
+        row[place] = features[place]
+    row[len(features)] = 1.0

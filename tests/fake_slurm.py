@@ -25,6 +25,9 @@ class FakeJob:
     held: bool = True
     reason: str = "JobHeldUser"
     wanted: tuple[str, ...] = ()
+    own_nodes: str = ""
+    most_nodes: int | None = None
+    name: str = "train"
     given: dict[str, int] = field(default_factory=dict)
     restarts: int = 0
     dependency: str = ""
@@ -72,6 +75,9 @@ class FakeSlurm:
                 if job.on_each:
                     free = {node: job.on_each * (count >= job.on_each) for node, count in free.items()}
                 if up and min(free.values()) > 0 and sum(free.values()) >= job.gpus:
+                    more = [node for node in self.nodes if node not in free and self.free(node)]
+                    if job.most_nodes is None and more and job.gpus > len(free):  # a minimum alone is no maximum
+                        free[more[0]] = self.free(more[0])
                     job.given = greedy(free, job.gpus)
                     job.state, job.starts = "RUNNING", job.starts + 1
 
@@ -104,6 +110,9 @@ class FakeSlurm:
             raise SlurmRefusalError(f"scontrol {what}: Access/permission denied for job {job_id}")
         if what == "update":
             job.wanted = tuple(values["ReqNodeList"].split(","))
+            least, _, most = values["NumNodes"].partition("-")
+            assert int(least) == len(job.wanted)
+            job.most_nodes = int(most) if most else None
         elif what == "release":
             job.held, job.reason = False, "None"
         elif what == "uhold":
@@ -151,7 +160,7 @@ def _row(job: FakeJob) -> dict[str, object]:
     kind = f":{job.kind}" if job.kind else ""
     return {
         "job_id": job.job_id,
-        "name": "train",
+        "name": job.name,
         "user_name": job.user,
         "comment": job.comment,
         "partition": job.partition,
@@ -170,5 +179,6 @@ def _row(job: FakeJob) -> dict[str, object]:
         "submit_time": 1000 + (job.array or job.job_id),
         "restart_cnt": job.restarts,
         "dependency": job.dependency,
+        "required_nodes": job.own_nodes,
         "time_limit": job.limit_minutes,
     }

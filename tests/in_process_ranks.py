@@ -21,6 +21,9 @@ from ddlsched.real.wire.channel import Channel
 from ddlsched.workload.dag import DataParallelIteration
 from ddlsched.workload.job import Job, Workload
 
+MOST_S = 60.0
+"""A run of these tests takes a second or two."""
+
 
 class Exchange:
     """Matches collectives by the order in which each rank issues them, as gloo does; a mismatch is an error there.
@@ -167,12 +170,24 @@ class Outcome:
 
 
 def run_jobs(jobs: list[Job], given: GateSettings, crew: ThreadCrew) -> Outcome:
-    """Run jobs to their end and let the threads go."""
+    """Run jobs to their end and let the threads go; a run that does not end fails in place of hanging."""
     rows: list[SentRow] = []
     said: list[tuple[int, dict[str, Any]]] = []
     gate = Gate(Workload.of(jobs), given, crew, rows.append)
-    try:
-        run_gate(gate, crew, lambda rank, message: said.append((rank.server, message)))
-    finally:
-        crew.close()
+    raised: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            run_gate(gate, crew, lambda rank, message: said.append((rank.server, message)))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    thread.join(MOST_S)
+    has_ended = not thread.is_alive()
+    crew.close()
+    assert has_ended, f"the run did not end within {MOST_S:g} s"
+    if raised:
+        raise raised[0]
     return Outcome(gate, rows, said)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import CapacityChange, Disturbances, jitter_factors
 from ddlsched.cluster.interference import InterferenceModel
 from ddlsched.network.collectives import Card, Rank
-from ddlsched.network.contention import ContentionModel
+from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, Path, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.plugins.names import resolve
@@ -649,7 +650,7 @@ class Simulation:
             longest_ns = 0
             for place, workers in enumerate(state.tuples(number)):
                 members = [ranks[worker] for worker in workers]
-                given = task.kind, task.algorithm, members, task.message_bytes, self.model.wire_bytes
+                given = task.kind, task.algorithm, members, task.message_bytes, partial(ring_bytes, self.model)
                 traffic = traffic_of(self.network, *given, way) if task.message_bytes else NO_TRAFFIC
                 state.traffic[number, place] = traffic
                 if traffic.links:
@@ -691,7 +692,7 @@ class Simulation:
             if not transfer.routed and transfer.task >= 0:  # a job's state takes the topology's route
                 job, task = transfer.job, transfer.job.collectives[transfer.task]
                 members = [self.rank_on(job.gpus[worker]) for worker in job.tuples(transfer.task)[transfer.place]]
-                given = task.kind, task.algorithm, members, task.message_bytes, self.model.wire_bytes
+                given = task.kind, task.algorithm, members, task.message_bytes, partial(ring_bytes, self.model)
                 traffic = traffic_of(self.network, *given, self.way_of(job))
                 transfer.links, transfer.shares, transfer.routed = traffic.links, traffic.shares, True
                 transfer.latency_left_ns = (self.model.latency_s + traffic.latency_s) * NS_PER_S

@@ -38,6 +38,7 @@ from policies_of_users import (
     Whimsical,
 )
 
+from algorithms.contention.crux import Crux
 from algorithms.path.ecmp import Ecmp
 from algorithms.path.least_congested import LeastCongested
 from algorithms.path.sglb import Sglb
@@ -46,11 +47,14 @@ from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.cluster.interference import InterferenceModel, UniformInterference
+from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.contention import ContentionModel, EqualShare, Linear, MaxMin
 from ddlsched.network.mltcp import Mltcp
+from ddlsched.network.packet_rings import PacketRings
 from ddlsched.network.size_shares import SizeShares
 from ddlsched.network.strict_levels import StrictLevels
 from ddlsched.network.topology import Topology
+from ddlsched.plugins.names import names, resolve
 from ddlsched.policies.doors import DROP, Allocation
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.elastic_job import ElasticJob
@@ -119,6 +123,10 @@ PATHS = (
 DURATIONS_S = (0.0, 0.01, 0.02, 0.03, 0.0123456785, 0.036)
 EXCLUSIVE = st.sampled_from((False, False, False, True))
 MODELS = ("a", "b")
+ALGORITHMS = {
+    kind: [name for name in names("collective") if kind in resolve("collective", name).kinds] for kind in KINDS
+}
+"""The collective algorithms that have each kind."""
 MESSAGES_BYTES = (0.0, 1.0, 1e6, 20e6, 99.2e6, 123456789.125)
 
 
@@ -202,7 +210,7 @@ def grouped_dags(draw: st.DrawFn, num_gpus: int) -> IterationDag:
             duration_ns = round(draw(st.sampled_from(DURATIONS_S)) * 1e9)
             tasks.append(ComputeTask(name=f"t{number}", duration_ns=duration_ns, group=group, after=after))
             continue
-        algorithm = "ring" if kind == "send" else draw(st.sampled_from(("ring", "hierarchical")))
+        algorithm = draw(st.sampled_from(ALGORITHMS[kind]))
         message_bytes = draw(st.sampled_from(MESSAGES_BYTES))
         tasks.append(
             CollectiveTask(
@@ -310,50 +318,70 @@ def topologies_with_inside() -> st.SearchStrategy[Topology]:
     )
 
 
-@cache
-def contention_models() -> st.SearchStrategy[ContentionModel]:
-    """Return each of the models, with and without latency."""
-    latency = st.sampled_from((0.0, 6.69e-4))
-    return st.one_of(
-        st.builds(Linear, latency_s=latency),
-        st.builds(Linear, latency_s=latency, penalty_per_byte_s=st.just(0.0)),
-        st.builds(EqualShare, latency_s=latency),
-        st.builds(MaxMin, latency_s=latency),
-        st.builds(Quadratic, latency_s=latency),
-        st.builds(LateIterations, latency_s=latency),
-        st.builds(SizeWeights, latency_s=latency),
-        st.builds(IterationWeights, latency_s=latency),
-        st.builds(SizeLevels, latency_s=latency),
-        st.builds(IterationLevels, latency_s=latency),
-        st.builds(
-            SizeShares,
-            latency_s=latency,
-            exponent=st.sampled_from((0.0, 0.5, 0.9)),
-            chunk_bytes=st.just(3e6),
-            chunk_s=st.sampled_from((0.0, 1e-3)),
-            window_bytes=st.sampled_from((inf, 1e6)),
-            step_s=st.sampled_from((0.0, 1e-4)),
-        ),
-        st.builds(Mltcp, latency_s=latency, message_parts=st.sampled_from((1, 2, 3, 8))),
-        st.builds(
-            StrictLevels,
-            latency_s=latency,
-            by=st.sampled_from(("gpus", "compute-share", "remaining-service", "attained-service")),
-            first=st.sampled_from((0.05, 2.0)),
-            factor=st.just(2.0),
-        ),
-        st.builds(
-            StrictLevels,
-            latency_s=latency,
-            by=st.sampled_from(("bytes-left", "bytes-sent")),
-            first=st.just(1e6),
-            factor=st.sampled_from((2.0, 10.0)),
-            levels=st.integers(1, 8),
-            message_parts=st.sampled_from((1, 5)),
-        ),
-        st.builds(Tiring, latency_s=latency),
-        st.builds(LateRush, latency_s=latency),
-    )
+_LATENCY_S = st.sampled_from((0.0, 6.69e-4))
+CONTENTION: dict[str, st.SearchStrategy[ContentionModel]] = {
+    "linear": st.builds(Linear, latency_s=_LATENCY_S),
+    "linear without penalty": st.builds(Linear, latency_s=_LATENCY_S, penalty_per_byte_s=st.just(0.0)),
+    "equal-share": st.builds(EqualShare, latency_s=_LATENCY_S),
+    "max-min": st.builds(MaxMin, latency_s=_LATENCY_S),
+    "quadratic": st.builds(Quadratic, latency_s=_LATENCY_S),
+    "late iterations": st.builds(LateIterations, latency_s=_LATENCY_S),
+    "size weights": st.builds(SizeWeights, latency_s=_LATENCY_S),
+    "iteration weights": st.builds(IterationWeights, latency_s=_LATENCY_S),
+    "size levels": st.builds(SizeLevels, latency_s=_LATENCY_S),
+    "iteration levels": st.builds(IterationLevels, latency_s=_LATENCY_S),
+    "size-shares": st.builds(
+        SizeShares,
+        latency_s=_LATENCY_S,
+        exponent=st.sampled_from((0.0, 0.5, 0.9)),
+        chunk_bytes=st.just(3e6),
+        chunk_s=st.sampled_from((0.0, 1e-3)),
+        window_bytes=st.sampled_from((inf, 1e6)),
+        step_s=st.sampled_from((0.0, 1e-4)),
+    ),
+    "mltcp": st.builds(Mltcp, latency_s=_LATENCY_S, message_parts=st.sampled_from((1, 2, 3, 8))),
+    "strict-levels of jobs": st.builds(
+        StrictLevels,
+        latency_s=_LATENCY_S,
+        by=st.sampled_from(("gpus", "compute-share", "remaining-service", "attained-service")),
+        first=st.sampled_from((0.05, 2.0)),
+        factor=st.just(2.0),
+    ),
+    "strict-levels of bytes": st.builds(
+        StrictLevels,
+        latency_s=_LATENCY_S,
+        by=st.sampled_from(("bytes-left", "bytes-sent")),
+        first=st.just(1e6),
+        factor=st.sampled_from((2.0, 10.0)),
+        levels=st.integers(1, 8),
+        message_parts=st.sampled_from((1, 5)),
+    ),
+    "tiring": st.builds(Tiring, latency_s=_LATENCY_S),
+    "late rush": st.builds(LateRush, latency_s=_LATENCY_S),
+}
+"""Models that every test may have, with and without latency."""
+
+ASKED_IN_PYTHON: dict[str, st.SearchStrategy[ContentionModel]] = {
+    "connection-shares": st.builds(
+        ConnectionShares,
+        latency_s=_LATENCY_S,
+        exponent=st.sampled_from((0.0, 0.25, 1.0)),
+        loss=st.sampled_from((0.0, 0.1)),
+        wait=st.sampled_from((0.0, 0.05)),
+        step_s=st.sampled_from((0.0, 1e-4)),
+    ),
+    "crux": st.builds(Crux, latency_s=_LATENCY_S, levels=st.sampled_from((1, 2, 8)), seed=st.integers(0, 2)),
+}
+
+PACKET_RINGS: st.SearchStrategy[ContentionModel] = st.builds(
+    PacketRings,
+    latency_s=_LATENCY_S,
+    packet_bytes=st.just(4e6),
+    queue_bytes=st.just(2e7),
+    step_s=st.sampled_from((0.0, 1e-4)),
+    wait=st.sampled_from((0.0, 0.05)),
+)
+"""The model that knows only all-reduces in rings over servers, with few and large packets."""
 
 
 @cache
@@ -414,17 +442,23 @@ def disturbances(num_servers: int) -> st.SearchStrategy[Disturbances]:
 
 @cache
 @st.composite
-def settings(draw: st.DrawFn, *, disturbed: bool = True, grouped: bool = False) -> Setting:
+def settings(
+    draw: st.DrawFn,
+    *,
+    disturbed: bool = True,
+    grouped: bool = False,
+    contention: st.SearchStrategy[ContentionModel] | None = None,
+) -> Setting:
     """Return a whole run; one that is not disturbed has equal servers, no disturbances and goes to its end.
 
-    With ``grouped`` some jobs have collectives over groups, and most servers an inside.
+    With ``grouped`` some jobs have collectives over groups, by any algorithm, and most servers an inside.
     """
     cluster = draw(clusters() if disturbed else equal_servers())
     return Setting(
         workload=draw(workloads(cluster.num_gpus, grouped=grouped)),
         cluster=cluster,
         topology=draw(st.one_of(topologies(), topologies_with_inside()) if grouped else topologies()),
-        contention=draw(contention_models()),
+        contention=draw(st.one_of(*CONTENTION.values()) if contention is None else contention),
         placement=draw(st.sampled_from(PLACEMENTS)),
         order=draw(st.sampled_from(ORDERS + USERS_ORDERS)),
         communication=draw(st.sampled_from(COMMUNICATIONS + USERS_COMMUNICATIONS)),

@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.policies.doors import Allocation
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.ranges import ranged
-from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, Profiled, ProfilingAdvisor
+from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 __all__ = ["MalleTrain"]
 
@@ -56,7 +56,9 @@ class MalleTrain(SharingPolicy):
         """Return what is asked during a run."""
         allocator = CountProgramme(lookahead_s=self.lookahead_s)
         costs = self.scale_up_s, self.scale_down_s
-        return _MalleTrainRun(self.most_jobs, Profiled(allocator, self.advisor(), JobMonitor(warm_up_steps=0), costs))
+        return _MalleTrainRun(
+            self.most_jobs, ProfiledAllocator(allocator, self.advisor(), JobMonitor(warm_up_steps=0), costs)
+        )
 
 
 @dataclass
@@ -64,7 +66,7 @@ class _MalleTrainRun:
     """Passes a run's jobs on to the monitor, as progress messages would."""
 
     most_jobs: int
-    profiled: Profiled
+    profiled: ProfiledAllocator
     steps: dict[int, int] = field(default_factory=dict)
     settles_s: float | None = None
 

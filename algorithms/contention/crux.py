@@ -66,8 +66,8 @@ class Crux(MaxMin):
         return bound
 
     def level(self, transfer: Any) -> int:
-        """Return the class of the transfer's job; 0 where no run has begun, or where the transfer tells no job."""
-        if self._classes is None or not isinstance(transfer, TransferView):
+        """Return the class of the transfer's job; 0 where no run has begun, or for what is no transfer of one."""
+        if self._classes is None or not hasattr(transfer, "number"):
             return 0
         return self._classes.level(transfer)
 

@@ -9,7 +9,7 @@ import numpy as np
 from algorithms.optimal.interval_programme import Phases, least_mean_busy_s
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
-from ddlsched.network.contention import ContentionModel
+from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.units import NS_PER_S
@@ -162,4 +162,4 @@ def _sending_s(job: Job, servers: int, cards: _Cards) -> float:
     iteration = job.iteration
     if servers == 1 or not isinstance(iteration, DataParallelIteration) or iteration.buckets != 1:
         return 0.0
-    return job.iterations * cards.contention.wire_bytes(iteration.message_bytes, servers) * cards.per_byte_s
+    return job.iterations * ring_bytes(cards.contention, iteration.message_bytes, servers) * cards.per_byte_s

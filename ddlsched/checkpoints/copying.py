@@ -70,17 +70,13 @@ def _slabs(copy: Copy, most_elements: int) -> Iterator[Copy]:
         yield Copy(copy.source, read, write)
         return
     for row in range(write.extent[0]):
-        yield from _slabs(Copy(copy.source, _row(read, row), _row(write, row)), most_elements)
+        yield from _slabs(Copy(copy.source, read.row(row), write.row(row)), most_elements)
 
 
 def _squeezed(piece: Piece) -> Piece:
     kept = [dim for dim, rows in enumerate(piece.extent) if rows > 1]
     start, extent, strides = (tuple(values[dim] for dim in kept) for values in (piece[0], piece[1], piece[3]))
     return Piece(start, extent, piece.offset, strides)
-
-
-def _row(piece: Piece, row: int) -> Piece:
-    return Piece(piece.start[1:], piece.extent[1:], piece.offset + row * piece.strides[0], piece.strides[1:])
 
 
 def _rows(group: Sequence[Copy], end: int, most_elements: int) -> Iterator[Chunk]:
@@ -121,10 +117,4 @@ def _between(copy: Copy, row: int, low: int, high: int) -> Copy | None:
     behind = min(-(-(high - write.offset) // row), write.extent[0])
     if first >= behind:
         return None
-    return Copy(copy.source, _some_rows(read, first, behind), _some_rows(write, first, behind))
-
-
-def _some_rows(piece: Piece, first: int, behind: int) -> Piece:
-    start = (piece.start[0] + first, *piece.start[1:])
-    extent = (behind - first, *piece.extent[1:])
-    return Piece(start, extent, piece.offset + first * piece.strides[0], piece.strides)
+    return Copy(copy.source, read.rows(first, behind - first), write.rows(first, behind - first))

@@ -16,8 +16,8 @@ from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.division_rules import found_division, place_by_name
 from ddlsched.checkpoints.files_beside import HUGGING_FACE_FILES, MEGATRON_FILES, files_beside, has_file
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.reading import Reading
-from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart, stored_part, whole_parts
+from ddlsched.checkpoints.reading import Reading, Replicas
+from ddlsched.checkpoints.stored_parts import PartsReading, stored_part, whole_parts
 from ddlsched.checkpoints.tensors import Kind, Tensor
 from ddlsched.checkpoints.torch_archives import chunk_entry
 from ddlsched.errors import InputError
@@ -104,7 +104,7 @@ def _kinds(objects: Mapping[str, int], beside: Mapping[str, int]) -> tuple[tuple
     return ("object", objects), ("file", beside)
 
 
-def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[StoredPart]]]:
+def _parts(place: Location, stored: Metadata) -> Iterator[tuple[str, list[Replicas]]]:
     for name, tensor in stored.tensors.items():
         found = [(chunk_entry(place, name, tensor.dtype, chunk), chunk.file) for chunk in tensor.chunks]
         yield name, [stored_part(layout, place, file, entry) for (entry, layout), file in found]
@@ -129,7 +129,7 @@ def _refuse_differences(stored: Metadata, beside: Mapping[str, int], known: Chec
         raise InputError(f"{where}: tensor {unknown[0]} is in no description; expected those described and no other")
 
 
-def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[StoredPart]]) -> int:
+def _step(place: Location, stored: Metadata, parts: Mapping[str, Sequence[Replicas]]) -> int:
     """Return how many steps the optimiser has counted, 0 if it has not."""
     for name, tensor in stored.tensors.items():
         if name.rpartition(".")[2] == "step" and tensor.shape == () and tensor.dtype in ("I64", "I32", "F32", "F64"):

@@ -19,6 +19,7 @@ from ddlsched.checkpoints.tensors import Cut, Part, Place, Tensor
 
 __all__ = ["Chunked", "cuts_by_name", "found_division", "named_tensor", "place_by_name"]
 
+
 Chunked: TypeAlias = tuple[tuple[int, ...], frozenset[Box]]
 """A tensor's shape, and the boxes that its chunks are."""
 

@@ -267,19 +267,9 @@ def _parts(copy: Copy, most_elements: int) -> Iterator[Copy]:
     step = max(most_elements // max(read.strides[0], 1), 1)
     for first in range(0, read.extent[0], step):
         rows = min(step, read.extent[0] - first)
-        part = Copy(source, _some_rows(read, first, rows), _some_rows(write, first, rows))
-        yield from _parts(_without_first(part), most_elements) if rows == 1 else (part,)
-
-
-def _some_rows(piece: Piece, first: int, rows: int) -> Piece:
-    start, extent = (piece.start[0] + first, *piece.start[1:]), (rows, *piece.extent[1:])
-    return Piece(start, extent, piece.offset + first * piece.strides[0], piece.strides)
-
-
-def _without_first(copy: Copy) -> Copy:
-    """Return a copy of one row as its row, of one dimension less."""
-    read, write = (Piece(p.start[1:], p.extent[1:], p.offset, p.strides[1:]) for p in copy[1:])
-    return Copy(copy.source, read, write)
+        part = Copy(source, read.rows(first, rows), write.rows(first, rows))
+        single = Copy(source, read.row(first), write.row(first))
+        yield from _parts(single, most_elements) if rows == 1 else (part,)
 
 
 def _gather(data: memoryview, copy: Copy, wanted: memoryview, low: int, size: int) -> None:

@@ -27,10 +27,10 @@ from ddlsched.checkpoints.division_rules import found_division
 from ddlsched.checkpoints.file_forms import FileForm
 from ddlsched.checkpoints.files_beside import MEGATRON_FILES, has_file
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.megatron_names import megatron_name
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.name_families import megatron_name
+from ddlsched.checkpoints.reading import Reading, Replicas
 from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart
+from ddlsched.checkpoints.stored_parts import PartsReading
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.checkpoints.torch_archives import object_archive
 from ddlsched.errors import InputError
@@ -94,15 +94,15 @@ def _layer_of(tensor: Tensor, layer: int) -> Tensor:
     return dataclasses.replace(tensor, name=name, shape=tensor.shape[1:], places=(layer,), cuts=cuts)
 
 
-def _part_of_layer(part: StoredPart, layer: int) -> Iterator[StoredPart]:
+def _part_of_layer(part: Replicas, layer: int) -> Iterator[Replicas]:
     """Yield what a part of a stack has of a layer."""
-    for start, extent, offset, strides in part.layout.pieces:
-        if start[0] <= layer < start[0] + extent[0]:
-            piece = Piece(start[1:], extent[1:], offset + (layer - start[0]) * strides[0], strides[1:])
-            yield StoredPart(Layout(extent[1:], (piece,)), part.sources)
+    for piece in part.layout.pieces:
+        if piece.start[0] <= layer < piece.start[0] + piece.extent[0]:
+            single = piece.row(layer - piece.start[0])
+            yield Replicas(Layout(single.extent, (single,)), part.sources)
 
 
-def _divided_as_stored(tensors: Sequence[tuple[Tensor, Sequence[StoredPart]]]) -> TensorCollection:
+def _divided_as_stored(tensors: Sequence[tuple[Tensor, Sequence[Replicas]]]) -> TensorCollection:
     values = [(tensor, parts) for tensor, parts in tensors if tensor.kind == "values"]
     kinds = {
         tensor.name: (tensor.shape, frozenset(Box(*part.layout.pieces[0][:2]) for part in parts))
@@ -117,7 +117,7 @@ def stacked(reading: Reading) -> PartsReading:
     """Return a checkpoint as Megatron-core has it.
 
     Tensors of layers are stacked again that were when it was Megatron-core's; those of this package's models get the
-    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.megatron_names.megatron_name`).
+    names that Megatron-core gives them (:func:`~ddlsched.checkpoints.name_families.megatron_name`).
 
     Raises
     ------
@@ -172,12 +172,12 @@ def _stack(name: str, layers: Mapping[int, Tensor]) -> Tensor:
     return dataclasses.replace(first, name=name, shape=(len(layers), *first.shape), places=places, cuts=cuts, flat="")
 
 
-def _stacked_part(part: StoredPart, layer: int) -> StoredPart:
+def _stacked_part(part: Replicas, layer: int) -> Replicas:
     pieces = tuple(
         Piece((layer, *start), (1, *extent), offset, (math.prod(extent), *strides))
         for start, extent, offset, strides in part.layout.pieces
     )
-    return StoredPart(Layout((1, *part.layout.shape), pieces), part.sources)
+    return Replicas(Layout((1, *part.layout.shape), pieces), part.sources)
 
 
 class _MegatronFiles(TorchFiles):

@@ -31,6 +31,15 @@ class Piece(NamedTuple):
         """Elements in the box."""
         return math.prod(self.extent)
 
+    def rows(self, first: int, number: int) -> Piece:
+        """Return some rows of it, the first one counted within it."""
+        start, extent = (self.start[0] + first, *self.start[1:]), (number, *self.extent[1:])
+        return Piece(start, extent, self.offset + first * self.strides[0], self.strides)
+
+    def row(self, number: int) -> Piece:
+        """Return one row of it, of one dimension less."""
+        return Piece(self.start[1:], self.extent[1:], self.offset + number * self.strides[0], self.strides[1:])
+
 
 class Layout(NamedTuple):
     """The shape of a rank's array, and the pieces in it; what no piece covers is padding."""

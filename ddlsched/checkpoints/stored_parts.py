@@ -6,33 +6,25 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import Allocation, Shard, TensorCollection
 from ddlsched.checkpoints.locations import Location
 from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.reading import Reading, Source
+from ddlsched.checkpoints.reading import Reading, Replicas, Source
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.shards import Layout, dense_layout
 from ddlsched.checkpoints.tensors import Tensor
 
-__all__ = ["PartsCollection", "PartsReading", "StoredPart", "stored_part", "whole_parts"]
+__all__ = ["PartsCollection", "PartsReading", "stored_part", "whole_parts"]
 
 
-class StoredPart(NamedTuple):
-    """A part of a tensor, and the arrays that hold it."""
-
-    layout: Layout
-    sources: tuple[Source, ...]
-
-
-def stored_part(layout: Layout, place: Location, file: str, entry: Entry) -> StoredPart:
+def stored_part(layout: Layout, place: Location, file: str, entry: Entry) -> Replicas:
     """Return a part that lies once in a file."""
-    return StoredPart(layout, (Source(place, file, entry),))
+    return Replicas(layout, (Source(place, file, entry),))
 
 
-def whole_parts(dtype: str, shape: tuple[int, ...], place: Location, file: str, begin: int) -> list[StoredPart]:
+def whole_parts(dtype: str, shape: tuple[int, ...], place: Location, file: str, begin: int) -> list[Replicas]:
     """Return a whole tensor that lies in a file from this byte on; one without elements has no part."""
     entry = Entry(dtype, shape, begin)
     return [stored_part(dense_layout(shape, (), ()), place, file, entry)] if entry.num_bytes else []
@@ -94,7 +86,7 @@ class PartsReading(Reading):
     num_left_out = 0
     """Values of a program's state that are no tensors, which other formats have no place for."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[StoredPart]], place: Location) -> None:
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Sequence[Replicas]], place: Location) -> None:
         ranks: dict[tuple[int, str, int], int] = {}
         self._found: dict[tuple[int, str], Source] = {}
         shards: dict[str, tuple[Shard, ...]] = {}
@@ -128,16 +120,13 @@ class PartsReading(Reading):
         if isinstance(reading, cls):
             return reading
         checkpoint = reading.checkpoint
-        parts = {
-            tensor.name: [StoredPart(layout, sources) for layout, sources in reading.replicas(tensor)]
-            for tensor in checkpoint.collection.tensors
-        }
+        parts = {tensor.name: reading.replicas(tensor) for tensor in checkpoint.collection.tensors}
         return cls(checkpoint, parts, reading.place)
 
-    def parts(self) -> dict[str, list[StoredPart]]:
+    def parts(self) -> dict[str, list[Replicas]]:
         """Return the parts of each tensor."""
         tensors = self.checkpoint.collection.tensors
-        return {tensor.name: [StoredPart(*found) for found in self.replicas(tensor)] for tensor in tensors}
+        return {tensor.name: self.replicas(tensor) for tensor in tensors}
 
     def place_of(self, rank: int) -> Location:
         """Return where a rank's file is."""

@@ -11,8 +11,9 @@ from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.reading import Replicas
 from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart, stored_part
+from ddlsched.checkpoints.stored_parts import PartsReading, stored_part
 from ddlsched.checkpoints.torch_archives import SavedArchive, SavedTensor, StoredChunk, damage_explained
 from ddlsched.errors import InputError
 
@@ -37,7 +38,7 @@ def read_saved(file: Path) -> PartsReading:
     """
     place, where = location_of(file.parent), str(file)
     chunk = StoredChunk((), (), file.name, 0, place.num_bytes(file.name))
-    parts: dict[str, list[StoredPart]] = {}
+    parts: dict[str, list[Replicas]] = {}
     tensors, paths, left_out = [], {}, 0
     with damage_explained(where):
         archive = SavedArchive(place, chunk, where, _MOST_BYTES)

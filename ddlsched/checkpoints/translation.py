@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.name_families import FAMILIES, Rows, Weight
-from ddlsched.checkpoints.reading import Reading
+from ddlsched.checkpoints.reading import Reading, Replicas
 from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.stored_parts import PartsReading, StoredPart
+from ddlsched.checkpoints.stored_parts import PartsReading
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
@@ -54,7 +54,7 @@ class _New(NamedTuple):
     """A tensor under its new name, its parts, and where it lies in a nested state, if that is known."""
 
     tensor: Tensor
-    parts: list[StoredPart]
+    parts: list[Replicas]
     path: tuple[str | int, ...] | None
 
 
@@ -116,7 +116,7 @@ def _named_weights(kind: object, reading: PartsReading) -> Iterator[_Named]:
             yield _Named(weight._replace(megatron=weight.megatron.format(layer), theirs=theirs), stack)
 
 
-_Old: TypeAlias = tuple[Tensor, list[StoredPart]]
+_Old: TypeAlias = tuple[Tensor, list[Replicas]]
 
 
 def _to_megatron(named: _Named, model: _Model, old: Sequence[_Old]) -> list[_New]:
@@ -199,7 +199,7 @@ def _grouped(weight: Weight, model: _Model, sizes: Sequence[int], rows: int) -> 
     return runs
 
 
-def _moved(part: StoredPart, rows: Sequence[tuple[int, int, int]]) -> Iterator[StoredPart]:
+def _moved(part: Replicas, rows: Sequence[tuple[int, int, int]]) -> Iterator[Replicas]:
     """Yield a part with its rows elsewhere, if it has any of them: where runs begin, where they are to, their rows."""
     pieces = tuple(
         _of_rows(piece, max(first, piece.start[0]), min(first + number, piece.start[0] + piece.extent[0]), to - first)
@@ -208,23 +208,23 @@ def _moved(part: StoredPart, rows: Sequence[tuple[int, int, int]]) -> Iterator[S
         if max(first, piece.start[0]) < min(first + number, piece.start[0] + piece.extent[0])
     )
     if pieces:
-        yield StoredPart(Layout(part.layout.shape, pieces), part.sources)
+        yield Replicas(Layout(part.layout.shape, pieces), part.sources)
 
 
 def _of_rows(piece: Piece, low: int, high: int, by: int) -> Piece:
     """Return the rows of a piece from one to another, moved by some rows."""
-    start, extent = (low + by, *piece.start[1:]), (high - low, *piece.extent[1:])
-    return Piece(start, extent, piece.offset + (low - piece.start[0]) * piece.strides[0], piece.strides)
+    found = piece.rows(low - piece.start[0], high - low)
+    return found._replace(start=(low + by, *piece.start[1:]))
 
 
-def _turned_part(part: StoredPart, weight: Weight) -> StoredPart:
+def _turned_part(part: Replicas, weight: Weight) -> Replicas:
     """Return a part with its columns as rows, if the weight's are transposed."""
     if not weight.transposed:
         return part
     pieces = tuple(
         Piece(piece.start[::-1], piece.extent[::-1], piece.offset, piece.strides[::-1]) for piece in part.layout.pieces
     )
-    return StoredPart(Layout(part.layout.shape, pieces), part.sources)
+    return Replicas(Layout(part.layout.shape, pieces), part.sources)
 
 
 def _replaced(old: PartsReading, used: set[str], new: Sequence[_New]) -> PartsReading:

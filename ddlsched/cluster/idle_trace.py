@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ddlsched.cluster.capacity import CapacityTrace
 from ddlsched.errors import InputError
-from ddlsched.io.reading import opened_parquet
-from ddlsched.io.tables import cell_time_s, cell_whole, check_columns, csv_rows, readable
+from ddlsched.io.reading import from_parquet
+from ddlsched.io.tables import cell_time_s, cell_whole, check_columns, csv_rows, located, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,15 +149,8 @@ def _from_csv(path: Path) -> IdleTrace:
 
 def _from_parquet(path: Path) -> IdleTrace:
     import pandas as pd
-    from pyarrow import ArrowInvalid
 
-    try:
-        with opened_parquet(path) as file:
-            frame = file.read().to_pandas()
-    except InputError:
-        raise
-    except (ArrowInvalid, ValueError) as error:
-        raise InputError(f"{path}: is no Parquet file ({str(error).splitlines()[0]}); expected one") from None
+    frame = from_parquet(path, lambda table: table.to_pandas())
     check_columns(path, [str(name) for name in frame.columns], COLUMNS, ())
     for column in COLUMNS:
         numbers = pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
@@ -169,7 +162,4 @@ def _from_parquet(path: Path) -> IdleTrace:
 
 
 def _made(path: Path, columns: npt.NDArray[np.float64]) -> IdleTrace:
-    try:
-        return IdleTrace(columns[0].astype(np.int64), columns[1], columns[2])
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return located(str(path), lambda: IdleTrace(columns[0].astype(np.int64), columns[1], columns[2]))

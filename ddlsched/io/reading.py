@@ -12,18 +12,29 @@ import os
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-__all__ = ["MOST_BYTES", "MOST_ROWS", "bounded", "opened", "opened_parquet", "read_bytes", "refuse_irregular"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_ROWS",
+    "bounded",
+    "from_parquet",
+    "opened",
+    "opened_parquet",
+    "read_bytes",
+    "refuse_irregular",
+]
 
+Made = TypeVar("Made")
 MOST_BYTES: Final = 1 << 28
 """Of a file that is held whole: a table of some three million jobs."""
 MOST_PARQUET_BYTES: Final = 1 << 30
@@ -91,6 +102,20 @@ def opened_parquet(path: Path) -> pq.ParquetFile:
         file.close()
         raise InputError(f"{path}: has {rows:,} rows; expected at most {MOST_ROWS:,}: give a part of it")
     return file
+
+
+def from_parquet(path: Path, convert: Callable[[pa.Table], Made]) -> Made:
+    """Return what ``convert`` makes of a user's Parquet file; as :func:`opened_parquet`, and InputError for none."""
+    import pyarrow as pa
+
+    try:
+        with opened_parquet(path) as file:
+            return convert(file.read())
+    except InputError:
+        raise
+    except (pa.ArrowException, ValueError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise InputError(f"{path}: is no Parquet file ({why}); expected Parquet") from None
 
 
 def bounded(raw: Any, name: str, most_bytes: int, damage: tuple[type[Exception], ...] = ()) -> io.BufferedReader:

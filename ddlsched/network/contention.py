@@ -31,6 +31,8 @@ __all__ = [
     "count_per_link",
     "gigabit_ethernet",
     "measured_gigabit_ethernet",
+    "moved_by_ring",
+    "ring_bytes",
     "ten_gigabit_ethernet",
 ]
 
@@ -100,6 +102,9 @@ class ContentionModel(Protocol):
     A model that only knows all-reduces in one ring over the servers of a job, on the topology's own routes, says so
     with ``only_rings``: a run with anything else is refused before it begins.
 
+    What a collective sends says its algorithm. A model whose time of a byte belongs to other bytes of a ring all-reduce
+    has ``wire_bytes(message_bytes, num_ranks)``: of the linear model's whole messages, or of what steps cost besides.
+
     A model whose answers change as bytes are sent says so with ``message_parts``, a whole number to 1000: it is asked
     anew, too, whenever a transfer has sent another such part of its message.
 
@@ -128,10 +133,6 @@ class ContentionModel(Protocol):
 
     def bound_to(self, network: Network) -> ContentionModel:
         """Return the model for a network (itself, if nothing depends on it)."""
-        ...
-
-    def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
-        """Return the bytes that an all-reduce of ``message_bytes`` moves over each of its links."""
         ...
 
 
@@ -321,10 +322,6 @@ class EqualShare:
         """Return the model with ``per_byte_s`` taken from the network unless it was given."""
         return self if self.per_byte_s is not None else replace(self, per_byte_s=1.0 / network.nic_bytes_per_s)
 
-    def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
-        """Return a ring's 2 (n - 1) / n of the message."""
-        return _ring_bytes(message_bytes, num_servers)
-
     def link_rate(self, transfer: Flow, link: SharedLink) -> float:
         """Return the transfer's share of the link."""
         return 1.0 / self.alone_per_byte_s * link.relative_bandwidth / link.num_transfers
@@ -363,10 +360,6 @@ class MaxMin:
         """Return the model with ``per_byte_s`` taken from the network unless it was given."""
         return self if self.per_byte_s is not None else replace(self, per_byte_s=1.0 / network.nic_bytes_per_s)
 
-    def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
-        """Return a ring's 2 (n - 1) / n of the message."""
-        return _ring_bytes(message_bytes, num_servers)
-
     def weight(self, transfer: Flow) -> float:
         """Return 1: all count alike."""
         return 1.0
@@ -388,5 +381,12 @@ def _bound(model: object, per_byte_s: float | None) -> float:
     return per_byte_s
 
 
-def _ring_bytes(message_bytes: float, num_servers: int) -> float:
-    return message_bytes * (2 * (num_servers - 1) / num_servers)
+def ring_bytes(model: object, message_bytes: float, num_ranks: int) -> float:
+    """Return what each of some ranks sends to the next in a ring all-reduce, bytes, as a contention model counts it."""
+    counted = getattr(model, "wire_bytes", None)
+    return moved_by_ring(message_bytes, num_ranks) if counted is None else counted(message_bytes, num_ranks)
+
+
+def moved_by_ring(message_bytes: float, num_ranks: int) -> float:
+    """Return 2 (n - 1) / n of a message."""
+    return message_bytes * (2 * (num_ranks - 1) / num_ranks)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError
-from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin
+from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
 from ddlsched.network.rates import slowest_link_bytes_per_s
 from ddlsched.network.topology import Link, Network, flows_of_ring
 
@@ -109,7 +109,7 @@ class PacketRings(MaxMin):
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return a ring's 2 (n - 1) / n of the message, and what the links would carry in the time that steps cost."""
-        moved = super().wire_bytes(message_bytes, num_servers)
+        moved = moved_by_ring(message_bytes, num_servers)
         return moved + 2 * (num_servers - 1) * self.step_s / self.alone_per_byte_s
 
     def reduced_bytes(self, wire_bytes: float, num_servers: int) -> float:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ddlsched.errors import InputError
-from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin
+from ddlsched.network.contention import MAX_CONSTANT_S, MaxMin, moved_by_ring
 
 __all__ = ["LARGEST_EXPONENT", "SizeShares"]
 
@@ -76,7 +76,7 @@ class SizeShares(MaxMin):
 
     def wire_bytes(self, message_bytes: float, num_servers: int) -> float:
         """Return a ring's 2 (n - 1) / n of the message, and what the links would carry while steps and chunks cost."""
-        moved = super().wire_bytes(message_bytes, num_servers)
+        moved = moved_by_ring(message_bytes, num_servers)
         if num_servers < 2:
             return moved
         more_chunks = max(math.ceil(message_bytes / self.chunk_bytes) - 1, 0)

@@ -184,7 +184,6 @@ _METHODS: dict[Kind, tuple[str, ...]] = {
         "penalty_per_byte_s",
         "latency_s",
         "bound_to",
-        "wire_bytes",
         "link_rate or weight or rates",
     ),
     "interference": ("penalty_share",),

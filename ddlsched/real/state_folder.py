@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from ddlsched.errors import InputError
 
-__all__ = ["Ownership", "made_folder", "open_in"]
+__all__ = ["Database", "Ownership", "made_folder", "open_in"]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -81,3 +84,63 @@ class Ownership:
     def close(self) -> None:
         """Give it up."""
         self._file.close()
+
+
+class Database:
+    """An SQLite file, safe against a kill at any moment: the log is written ahead, and every change is whole.
+
+    Parameters
+    ----------
+    path
+        The file, or ``:memory:``.
+    schema
+        Makes what is not there.
+    fault
+        What an error says of the file, with ``{}`` for why.
+    synchronous
+        FULL or NORMAL, as SQLite has it.
+
+    Raises
+    ------
+    InputError
+        The file cannot be used; so does every question.
+    """
+
+    def __init__(self, path: Path | str, schema: str, fault: str, synchronous: str = "FULL") -> None:
+        self._path, self._fault = path, fault
+        if isinstance(path, Path):
+            open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
+        with self._explained():
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute(f"PRAGMA synchronous={synchronous}")
+            self._db.executescript(schema)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _asked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._explained():
+            return self._db.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself takes back what finds no space.
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError:
+            raise
+        except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+            raise InputError(f"{self._path}: {self._fault.format(error)}") from None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import moved_by_ring
 from ddlsched.network.traffic import phases_of
 from ddlsched.testing.conformance_runs import Conformance
 
@@ -22,7 +22,7 @@ class CollectiveConformance(Conformance):
     """Checks that an algorithm sends what its kinds promise, for few ranks in every layout."""
 
     def _phases(self, kind: str, ranks: Sequence[Rank], message_bytes: float = _BYTES) -> list[Phase]:
-        message = Message(message_bytes, lambda members: MaxMin().wire_bytes(message_bytes, members))
+        message = Message(message_bytes, lambda members: moved_by_ring(message_bytes, members))
         return phases_of(kind, self.make(), ranks, message, has_inside=True)
 
     def test_has_kinds(self) -> None:

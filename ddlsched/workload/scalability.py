@@ -57,7 +57,7 @@ def analyse(
     ----------
     job
         Its curve is asked; it may be measured (a table of throughputs) or come from the
-        training-time model (:mod:`ddlsched.training.estimate.elastic_estimates`).
+        training-time model (:mod:`ddlsched.training.estimate.estimated_jobs`).
     most_gpus
         The largest number of GPUs to look at (k_max).
     communication_s

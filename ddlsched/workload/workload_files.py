@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddlsched.errors import InputError, did_you_mean
-from ddlsched.io.reading import opened_parquet
+from ddlsched.io.reading import from_parquet
 from ddlsched.io.tables import (
     abbreviated,
     cell_number,
@@ -22,7 +22,6 @@ from ddlsched.io.tables import (
     cell_whole,
     check_columns,
     csv_rows,
-    first_line,
     located,
     read_text,
     readable,
@@ -74,16 +73,9 @@ def _read_csv(path: Path) -> list[Job]:
 
 
 def _read_parquet(path: Path) -> list[Job]:
-    import pyarrow as pa
-
-    try:
-        with opened_parquet(path) as file:
-            table = file.read()
-        names, columns = table.column_names, [column.to_pylist() for column in table.columns]
-    except InputError:
-        raise
-    except (pa.ArrowException, ValueError) as error:
-        raise InputError(f"{path}: is no Parquet file ({first_line(error)}); expected Parquet") from None
+    names, columns = from_parquet(
+        path, lambda table: (table.column_names, [each.to_pylist() for each in table.columns])
+    )
     check_columns(path, names, REQUIRED, OPTIONAL)
     rows = enumerate(zip(*columns, strict=True), start=1)
     return _jobs_of_rows(path, ((f"{path}, row {n}", dict(zip(names, cells, strict=True))) for n, cells in rows))

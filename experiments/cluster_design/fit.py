@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from rich.console import Console
 from rich.progress import track
 
 from ddlsched.training.estimate.collectives import Span, collective_s
-from ddlsched.training.estimate.fitting import Fitted, Link, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from ddlsched.training.estimate.rows import read_rows
 
 SHARE = 0.1

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from fitting import Prior, fit_constants
 
-from ddlsched.training.estimate.fitting import Prior, fit_constants
 from ddlsched.training.estimate.hardware import Efficiency, Machine, Tier
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism

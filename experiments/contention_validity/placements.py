@@ -14,7 +14,7 @@ import pandas as pd
 from measured import halves
 from simulated import Training, run
 
-from ddlsched.network.contention import ContentionModel, EqualShare, Linear
+from ddlsched.network.contention import ContentionModel, EqualShare, Linear, ring_bytes
 
 PER_BYTE_S = 1e-9
 BUCKETS = 8
@@ -34,8 +34,8 @@ class Model:
 
     def relative(self, rows: pd.DataFrame) -> np.ndarray:
         """Return the bytes moved over a link, relative to those between two servers."""
-        between_two = self.contention.wire_bytes(1.0, 2)
-        return np.array([self.contention.wire_bytes(1.0, n) / between_two for n in rows["servers"]])
+        between_two = ring_bytes(self.contention, 1.0, 2)
+        return np.array([ring_bytes(self.contention, 1.0, n) / between_two for n in rows["servers"]])
 
 
 LINEAR, RING = Linear(per_byte_s=PER_BYTE_S), EqualShare(per_byte_s=PER_BYTE_S)

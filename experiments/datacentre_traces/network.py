@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ddlsched.network.contention import TEN_GBE, Flow, Linear, SharedLink
+from ddlsched.network.contention import TEN_GBE, Flow, Linear, SharedLink, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.results.result import Result
 
@@ -72,7 +72,7 @@ def network(result: Result) -> dict[str, float]:
     """
     jobs, model = result.jobs, result.contention
     wire_bytes = [
-        job.iterations * model.wire_bytes(job.iteration.message_bytes, int(servers)) if servers > 1 else 0.0
+        job.iterations * ring_bytes(model, job.iteration.message_bytes, int(servers)) if servers > 1 else 0.0
         for job, servers in zip(result.workload, jobs["servers"], strict=True)
     ]
     alone_s = np.array(wire_bytes) * model.alone_per_byte_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 import mixes
 import numpy as np
 
-from ddlsched.real.testbed.alone_runs import ITERATIONS
+from ddlsched.real.testbed.measuring import ITERATIONS
 from ddlsched.workload.job import Job
 
 JOBS, QUICK_JOBS = 36, 6

@@ -16,14 +16,11 @@ from ddlsched.cli.output import notice
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.io.files import replacing
 from ddlsched.real.calibration.measurements import read_measurements
-from ddlsched.real.testbed.alone_runs import measure_alone
-from ddlsched.real.testbed.calibration_runs import fitted_models, measured_rows
-from ddlsched.real.testbed.crews import WorkerCrew
+from ddlsched.real.testbed.crews import WorkerCrew, namespace_crew
 from ddlsched.real.testbed.fidelity import Planned, Runs, plan, run_planned
-from ddlsched.real.testbed.places import namespace_crew
+from ddlsched.real.testbed.measuring import fitted_models, measure_alone, measure_shares, measured_rows
 from ddlsched.real.testbed.real_run import RealRun
 from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.testbed.share_runs import measure_shares
 
 CALIBRATION = "calibration.csv"
 SHARES = "shares.csv"

@@ -24,14 +24,11 @@ import pandas as pd
 from ddlsched.cli.output import notice
 from ddlsched.cli.reporting import interrupted, reported
 from ddlsched.errors import InputError
-from ddlsched.real.calibration.measurements import read_measurements
-from ddlsched.real.calibration.reach import Reach
-from ddlsched.real.calibration.ring_wait import read_alone, wait_text
-from ddlsched.real.calibration.shares import read_shares
+from ddlsched.real.calibration.measurements import Reach, read_measurements
+from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text
 from ddlsched.real.testbed.fidelity import Mix
 from ddlsched.real.testbed.fidelity_report import FidelityReport, report_of
-from ddlsched.real.testbed.run_models import RunModels, run_models
-from ddlsched.real.testbed.simulated import RunModel, simulated_runs
+from ddlsched.real.testbed.run_models import RunModel, RunModels, run_models, simulated_runs
 from ddlsched.workload.elastic_job import messages_and_workers
 
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
-import numpy as np
 from published_plan import first_replica_plan
 
-from ddlsched.checkpoints.change_cost import Site, link_bytes, reconfiguration_s
+from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.plan import Plan, plan
 from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
-from ddlsched.network.contention import MaxMin
-from ddlsched.network.rates import rates_of
-from ddlsched.network.topology import Link, Topology
 
-__all__ = ["Moved", "central_s", "collection", "fair_sharing_s", "lost_with", "moved", "stored_bytes"]
+__all__ = ["Moved", "central_s", "collection", "lost_with", "moved", "stored_bytes"]
 
 
 def collection(tensors: Sequence[Tensor], parallelism: Parallelism, gpus_per_host: int) -> TensorCollection:
@@ -78,41 +72,6 @@ def central_s(old: TensorCollection, new: TensorCollection, nic_bytes_per_s: flo
     inward = sum(held for held, host in zip(stored_bytes(old), old.allocation.hosts, strict=True) if host)
     outward = sum(held for held, host in zip(stored_bytes(new), new.allocation.hosts, strict=True) if host)
     return (inward + outward) / nic_bytes_per_s
-
-
-@dataclass(frozen=True)
-class _Flow:
-    servers: tuple[int, ...]
-    links: tuple[int, ...]
-
-
-def fair_sharing_s(change: Plan, topology: Topology) -> float:
-    """Return the seconds until all hosts have all, if all pairs transfer at once and cables are shared fairly.
-
-    Progressive filling, by the simulator's own contention model, anew whenever a transfer ends.
-    """
-    loads, graph = link_bytes(change, topology)
-    numbers = {cable: number for number, cable in enumerate(loads)}
-    rates = [graph.edges[cable]["bandwidth_bytes_per_s"] for cable in loads]
-    links = [
-        Link(name=str(n), bandwidth_bytes_per_s=rate, relative_bandwidth=rate / max(rates))
-        for n, rate in enumerate(rates)
-    ]
-    model: Any = MaxMin(per_byte_s=1 / max(rates)) if rates else None
-    flows = []
-    for (source, target), count in change.bytes_between_hosts.items():
-        route = topology.route(graph, source, target)
-        flows.append((_Flow((source, target), tuple(numbers[cable] for cable in pairwise(route))), count))
-    left = np.array([count for _, count in flows], dtype=float)
-    now_s = 0.0
-    active = np.flatnonzero(left > 0)
-    while len(active):
-        speeds = np.array(rates_of(model, [flows[number][0] for number in active], (), links))
-        step_s = (left[active] / speeds).min()
-        left[active] -= speeds * step_s
-        now_s += step_s
-        active = active[left[active] > 1.0]
-    return float(now_s)
 
 
 def lost_with(job: TensorCollection, failed_hosts: Sequence[int]) -> tuple[int, ...]:

@@ -8,13 +8,13 @@ are written as CSV, and a picture of each job's tasks beside its measured step.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 import astra_sim
+import pandas as pd
 import together
 from measured import (
     ALONE_ON_TESTBED,
@@ -40,12 +40,13 @@ from ddlsched.network.contention import MaxMin
 from ddlsched.training.recorded.merging import RecordedIteration, merged
 from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.workload.dag import IterationDag
+from experiments.commands import PUBLIC_DATA, write_tables
 
 JOBS = ("cnn", "gpt", "recommender")
 GPU_JOBS = (*JOBS, "resnet")
 SWEPT_MB = (0.5, 1, 4, 25)
 ITERATIONS = 20
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "training_traces" / "chakra_synthetic"
+SAMPLES = PUBLIC_DATA / "training_traces" / "chakra_synthetic"
 MIB = 1 << 20
 
 
@@ -185,31 +186,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables and pictures")
     given = parser.parse_args()
     folder, out = given.recordings, given.out
-    tables = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
+    found = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
     if (folder / TOGETHER).is_dir():
-        tables["together"] = on_testbed(folder)
+        found["together"] = on_testbed(folder)
     if (folder / ON_GPU).is_dir():
-        tables["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
-    for name, rows in tables.items():
-        print(f"{name}\n{_text(rows)}\n")
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            with (out / f"{name}.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows([{key: _cell(value) for key, value in row.items()} for row in rows])
+        found["gpu"] = alone(folder / ON_GPU, GPU_JOBS)
+    tables = {name: pd.DataFrame(rows) for name, rows in found.items()}
+    for name, table in tables.items():
+        print(f"{name}\n{table.round(3).to_string(index=False)}\n")
     if out is not None:
+        write_tables(out, tables, float_format="%.3f")
         _draw(folder, out)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _text(rows: Sequence[dict[str, object]]) -> str:
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
 def _draw(folder: Path, out: Path) -> None:

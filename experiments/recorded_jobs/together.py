@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from measured import Line
 
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.network.contention import MaxMin
+from ddlsched.network.packet_rings import PacketRings
 from ddlsched.plugins.names import resolve
 from ddlsched.real.calibration.measurements import read_measurements
 from ddlsched.real.calibration.shares import read_shares
-from ddlsched.real.testbed.pinned import Pinned
+from ddlsched.real.testbed.measuring import Pinned
 from ddlsched.real.testbed.run_models import run_models
 from ddlsched.training.recorded.rank_steps import RankTrace
 from ddlsched.workload.dag import IterationDag
@@ -34,6 +35,13 @@ def max_min(network: Line) -> MaxMin:
     return MaxMin(latency_s=network.latency_s, per_byte_s=max(network.per_byte_s, 1e-15))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RingsOfTwo(PacketRings):
+    """Packets of two ranks, between which a broadcast goes as an all-reduce's ring does."""
+
+    only_rings: ClassVar[bool] = False
+
+
 def models(network: Line) -> dict[str, MaxMin]:
     """Return contention models of a network that was fitted to recordings of jobs alone.
 
@@ -46,7 +54,7 @@ def models(network: Line) -> dict[str, MaxMin]:
     mixes = resolve("contention", found["connection-shares"].contention)
     pairs = resolve("contention", found["size-shares"].contention)
     of_mixes = replace(mixes, latency_s=plain.latency_s, per_byte_s=plain.per_byte_s, step_s=0.0)
-    packets = resolve("contention", found["packet-rings"].contention)
+    packets = RingsOfTwo(**vars(resolve("contention", found["packet-rings"].contention)))
     of_pairs = replace(of_mixes, exponent=pairs.exponent, window_bytes=pairs.window_bytes)
     return {
         "max-min": plain,

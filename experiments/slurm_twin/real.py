@@ -18,8 +18,8 @@ from scenarios import BACKFILL_S, Scenario
 from stream import CLUSTER
 
 from ddlsched.errors import SimulationError
-from ddlsched.real.slurm.facts import JobFacts
 from ddlsched.real.slurm.local_cluster import LocalSlurm
+from ddlsched.real.slurm.settings import JobFacts
 from ddlsched.workload.job import Job, Workload
 
 _SETTINGS = {

@@ -24,7 +24,7 @@ from ddlsched.checkpoints.distributed_files import read_metadata
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.megatron import read_megatron
-from ddlsched.checkpoints.megatron_names import megatron_name
+from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors

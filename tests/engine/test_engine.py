@@ -13,14 +13,17 @@ import pytest
 from golden_cases import golden_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from runs_of_settings import assert_agrees, run_engine, run_reference
 from strategies import (
+    ASKED_IN_PYTHON,
     COMMUNICATIONS,
+    CONTENTION,
     ORDERS,
+    PACKET_RINGS,
     USERS_COMMUNICATIONS,
     USERS_ORDERS,
     Setting,
-    contention_models,
     examples,
     settings,
 )
@@ -28,7 +31,6 @@ from strategies import (
 import ddlsched
 from ddlsched.engine import build, driver
 from ddlsched.engine.policy_forms import PolicyForms
-from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
@@ -54,11 +56,17 @@ def test_agrees_with_the_reference_when_every_policy_is_called_in_python(setting
     assert_agrees(run_engine(setting, python=True), run_reference(setting))
 
 
-@given(settings())
+@given(settings(contention=st.one_of(*ASKED_IN_PYTHON.values())))
 @hypothesis_settings(max_examples=examples(10))
 def test_agrees_with_the_reference_where_a_model_rates_all_transfers_at_once(setting: Setting) -> None:
-    whole = replace(setting, contention=ConnectionShares(exponent=0.5, window_bytes=1e6, step_s=1e-4, loss=0.1))
-    assert_agrees(run_engine(whole), run_reference(whole))
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@given(settings(contention=PACKET_RINGS))
+@hypothesis_settings(max_examples=examples(10))
+def test_agrees_with_the_reference_about_rings_of_packets(setting: Setting) -> None:
+    setting = replace(setting, path=None)
+    assert_agrees(run_engine(setting), run_reference(setting))
 
 
 @given(settings())
@@ -87,7 +95,7 @@ def test_every_communication_policy_that_is_drawn_is_compiled(communication: Any
     assert forms_of("srsf", communication, ddlsched.Linear()).all_compiled
 
 
-@given(contention_models())
+@given(st.one_of(*CONTENTION.values()))
 @hypothesis_settings(max_examples=20)
 def test_every_contention_model_that_is_drawn_is_compiled(contention: Any) -> None:
     assert forms_of("srsf", "adadual", contention).all_compiled

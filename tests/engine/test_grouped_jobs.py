@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from jobs_by_hand import Fixed
 from reference_simulator import reference_simulate
 from runs_of_settings import assert_agrees, run_engine, run_reference
-from strategies import Setting, examples, settings
+from strategies import ASKED_IN_PYTHON, CONTENTION, Setting, examples, settings
 
 from ddlsched import Cluster, IterationDag, Job, Workload, simulate
 from ddlsched.engine import build, driver
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.network.topology import Topology
 from ddlsched.network.traffic import Traffic, traffic_of
 from ddlsched.results.explanation import explain
@@ -35,6 +37,15 @@ MS = 1_000_000
 @given(settings(grouped=True))
 @hypothesis_settings(max_examples=examples(40))
 def test_agrees_with_the_reference(setting: Setting) -> None:
+    assert_agrees(run_engine(setting), run_reference(setting))
+
+
+@pytest.mark.parametrize("name", [*CONTENTION, *ASKED_IN_PYTHON])
+@given(data=st.data())
+@hypothesis_settings(max_examples=examples(2))
+def test_agrees_with_the_reference_under_every_contention_model(name: str, data: st.DataObject) -> None:
+    """Of groups by every collective algorithm, on servers with an inside and on links that carry parts of messages."""
+    setting = data.draw(settings(grouped=True, contention=(CONTENTION | ASKED_IN_PYTHON)[name]))
     assert_agrees(run_engine(setting), run_reference(setting))
 
 
@@ -81,7 +92,7 @@ def all_traffic(result: Result, number: int) -> dict[str, Traffic]:
             tuples = [range(job.num_gpus)] if task.group is None else job.dag.groups[task.group]
             members = [[ranks[worker] for worker in workers] for workers in tuples]
             given = network, task.kind, task.algorithm
-            bytes_of = result.contention.wire_bytes
+            bytes_of = partial(ring_bytes, result.contention)
             found += [traffic_of(*given, own, task.message_bytes, bytes_of, network.own_way) for own in members]
     kinds = {task.name: isinstance(task, CollectiveTask) for task in job.dag.tasks}
     names = [name for name in job.dag.part_names if kinds[name.split(" ")[0]]]

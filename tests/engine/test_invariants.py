@@ -14,6 +14,7 @@ from runs_of_settings import run_engine
 from strategies import Setting, examples, settings
 
 from ddlsched.cluster.disturbances import Disturbances
+from ddlsched.network.contention import ring_bytes
 from ddlsched.results.result import PHASES, Result
 from ddlsched.results.slices import compute_slices, transfer_slices
 
@@ -83,7 +84,7 @@ def every_transfer_sends_its_bytes(setting: Setting, result: Result) -> None:
         for (task, iteration), rows in here.groupby(["task", "iteration"]):
             sent = sent_bytes(rows, latency_ns)
             (message_bytes,) = (t.message_bytes for t in job.dag.tasks if t.name == task)
-            wire_bytes = model.wire_bytes(message_bytes, len(servers))
+            wire_bytes = ring_bytes(model, message_bytes, len(servers))
             slack = 1.001e-9 * rows["rate_bytes_per_s"].max() + 1e-9 * wire_bytes  # the last nanosecond is whole
             slacks += slack
             assert sent <= wire_bytes + slack

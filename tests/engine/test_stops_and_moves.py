@@ -23,7 +23,7 @@ from algorithms.placement.first_fit import FirstFit
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.cluster.disturbances import Disturbances, Outage
 from ddlsched.errors import InputError, InvalidDecisionError, PluginError, SimulationError
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import MaxMin, ring_bytes
 from ddlsched.policies.stopping import StopsByKey
 from ddlsched.results.explanation import explain
 from ddlsched.results.slices import transfer_slices
@@ -261,7 +261,7 @@ def test_state_shares_links_with_all_reduces_as_any_transfer_does():
     b = replace(b, iteration=replace(b.iteration, forward_s=1.0))
     placement = Scripted(at_s=0.5, job_id="a", gpus=(4,))
     result = run(b, job("a", 1, 2), cluster=THREE_SERVERS, placement=placement)
-    alone_s = 1.25e9 * MaxMin().wire_bytes(1.0, 2) / 1.25e9
+    alone_s = 1.25e9 * ring_bytes(MaxMin(), 1.0, 2) / 1.25e9
     # They share server 1's card: half the speed each until the shorter, with less bytes, has sent them.
     shorter, longer = sorted([alone_s, 0.8])
     ends = sorted([1 + 2 * shorter, 1 + shorter + longer])

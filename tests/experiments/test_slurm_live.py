@@ -10,7 +10,7 @@ import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.jobs_file import read_jobs
+from ddlsched.real.live.store import read_jobs
 
 run, main_queue, nodes_chart, counting = scripts_of("slurm_live", "run", "main_queue", "nodes_chart", "counting")
 

@@ -12,7 +12,7 @@ from algorithms.collective.double_binary_tree import DoubleBinaryTree
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, PluginError
 from ddlsched.network.collectives import Message, Rank
-from ddlsched.network.contention import MaxMin
+from ddlsched.network.contention import moved_by_ring
 from ddlsched.network.topology import Network
 from ddlsched.network.traffic import phases_of, traffic_of
 from ddlsched.plugins.names import resolve
@@ -97,7 +97,7 @@ def test_switches_send_what_they_have_added_up_once() -> None:
     """Two leaves of three servers and one spine: 8 MB go up each leaf's cable and 8 MB come down, not three times 8."""
     network = Network(resolve("topology", "leaf-spine:servers_per_leaf=3,spines=1"), 6)
     ranks = [Rank(server, 0, 0) for server in range(6)]
-    found = traffic_of(network, "all-reduce", "in-network", ranks, 8e6, MaxMin().wire_bytes, network.own_way)
+    found = traffic_of(network, "all-reduce", "in-network", ranks, 8e6, moved_by_ring, network.own_way)
     on = {network.links[link].name: found.wire_bytes * s for link, s in zip(found.links, found.shares, strict=True)}
     cables = ["leaf 0 to spine 0", "spine 0 to leaf 0", "leaf 1 to spine 0", "spine 0 to leaf 1"]
     assert on == dict.fromkeys([*(f"server {n}" for n in range(6)), *cables], 8e6)
@@ -108,14 +108,14 @@ def test_trees_and_halves_take_fewer_steps(algorithm: str, steps: int) -> None:
     """Over 16 servers whose hops take 20 us: a ring has 2 x 15; 0 is above 8, 8 above 4, 4 above 2, 2 above 1."""
     network = Network(resolve("topology", "star:latency_s=1e-5"), 16)
     ranks = [Rank(server, 0, 0) for server in range(16)]
-    found = traffic_of(network, "all-reduce", algorithm, ranks, 8e6, MaxMin().wire_bytes, network.own_way)
+    found = traffic_of(network, "all-reduce", algorithm, ranks, 8e6, moved_by_ring, network.own_way)
     assert found.latency_s == pytest.approx(steps * 2e-5)
 
 
 @pytest.mark.parametrize("count", range(2, 40))
 def test_no_rank_has_two_below_it_in_both_trees(count: int) -> None:
     ranks = [Rank(server, 0, 0) for server in range(count)]
-    message = Message(1.0, lambda members: MaxMin().wire_bytes(1.0, members))
+    message = Message(1.0, lambda members: moved_by_ring(1.0, members))
     _, trees = DoubleBinaryTree().phases("all-reduce", ranks, message)
     sent = Counter[int]()
     for source, target, amount in trees.flows:
@@ -169,7 +169,7 @@ def test_a_class_in_a_file_of_ones_own(tmp_path: Path) -> None:
 
 def test_ranks_whose_exchange_is_free_count_as_one() -> None:
     ranks = [Rank(0, 0, 0), Rank(0, 1, 0), Rank(1, 0, 0)]
-    message = Message(8.0, lambda members: MaxMin().wire_bytes(8.0, members))
+    message = Message(8.0, lambda members: moved_by_ring(8.0, members))
     (phase,) = phases_of("all-reduce", "ring", ranks, message, has_inside=False)
     assert [(a.server, b.server, sent) for a, b, sent in phase.flows] == [(0, 1, 8.0), (1, 0, 8.0)]
     assert phases_of("all-reduce", "ring", ranks[:2], message, has_inside=False) == []

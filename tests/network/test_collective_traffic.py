@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ddlsched.errors import InputError
 from ddlsched.network.collectives import Rank
-from ddlsched.network.contention import EqualShare, Linear
+from ddlsched.network.contention import EqualShare, Linear, ring_bytes
 from ddlsched.network.inside import Inside
 from ddlsched.network.topology import Network, Topology
 from ddlsched.network.traffic import Traffic, traffic_of
@@ -24,7 +25,7 @@ STAR = Star(nic_gbps=100.0, nvlink_gbps=1600.0)
 RAILS = RailOptimised(hosts_per_unit=2, rails=4, spines=2, rail_gbps=400.0, nvlink_gbps=3600.0)
 
 
-def ring_bytes(message_bytes: float, members: int) -> float:
+def bytes_by_hand(message_bytes: float, members: int) -> float:
     return message_bytes * (2 * (members - 1) / members)
 
 
@@ -42,7 +43,7 @@ def traffic(
 ) -> Traffic:
     """Return the traffic over workers given as (server, place of its GPU)."""
     ranks = [network.rank(*worker) for worker in workers]
-    return traffic_of(network, kind, algorithm, ranks, message_bytes, ring_bytes, network.own_way)
+    return traffic_of(network, kind, algorithm, ranks, message_bytes, bytes_by_hand, network.own_way)
 
 
 def by_link(found: Traffic, network: Network) -> dict[str, float]:
@@ -175,7 +176,7 @@ def test_the_linear_model_counts_an_all_reduce_whole_and_its_halves_half() -> No
     ranks = [Rank(server, 0, 0) for server in range(4)]
     for model, whole in ((Linear(), 840.0), (EqualShare(), 1260.0)):
         for kind, sent in (("all-reduce", whole), ("all-gather", whole / 2), ("broadcast", 840.0)):
-            found = traffic_of(network, kind, "ring", ranks, MESSAGE, model.wire_bytes, network.own_way)
+            found = traffic_of(network, kind, "ring", ranks, MESSAGE, partial(ring_bytes, model), network.own_way)
             assert found.wire_bytes == sent
 
 

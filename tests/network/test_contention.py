@@ -9,7 +9,14 @@ from jobs_by_hand import data_parallel_job
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.network.card_remark import card_remark
-from ddlsched.network.contention import EqualShare, Linear, MaxMin, measured_gigabit_ethernet, ten_gigabit_ethernet
+from ddlsched.network.contention import (
+    EqualShare,
+    Linear,
+    MaxMin,
+    measured_gigabit_ethernet,
+    ring_bytes,
+    ten_gigabit_ethernet,
+)
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Network
 from ddlsched.simulation import simulate
@@ -82,8 +89,9 @@ def test_max_min_meets_its_definition():
 
 def test_ring_moves_its_bytes_over_every_link():
     assert Linear().wire_bytes(100.0, 4) == 100.0
-    assert EqualShare().wire_bytes(100.0, 4) == pytest.approx(150.0)
-    assert MaxMin().wire_bytes(100.0, 2) == pytest.approx(100.0)
+    assert ring_bytes(Linear(), 100.0, 4) == 100.0
+    assert ring_bytes(EqualShare(), 100.0, 4) == pytest.approx(150.0)
+    assert ring_bytes(MaxMin(), 100.0, 2) == pytest.approx(100.0)
 
 
 def test_sharing_models_take_their_pace_from_the_network():

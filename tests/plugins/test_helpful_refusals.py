@@ -51,7 +51,7 @@ class NoMembers:
 
 
 def test_all_missing_members_are_told_at_once() -> None:
-    missing = "has no alone_per_byte_s, no penalty_per_byte_s, no latency_s, no bound_to, no wire_bytes, which every"
+    missing = "has no alone_per_byte_s, no penalty_per_byte_s, no latency_s, no bound_to, which every"
     with pytest.raises(ddlsched.InputError, match=missing):
         resolve("contention", NoMembers())
 

@@ -96,3 +96,11 @@ def test_the_workflow_runs_commands_that_are_there() -> None:
     own = [command for command in commands if not command.startswith("python ")]
     assert own == [".ci/run", "docs/build"]
     assert all(os.access(ROOT / command, os.X_OK) for command in own)
+
+
+def test_item_21_scripts_install_from_the_package_registry_and_no_other_index() -> None:
+    scripts = [path for path in ROOT.glob("tests/**/run") if path.is_file()]
+    installing = [path for path in scripts if "pip install" in path.read_text(encoding="utf-8")]
+    assert len(installing) >= 3
+    for path in installing:
+        assert "index-url" not in path.read_text(encoding="utf-8"), path

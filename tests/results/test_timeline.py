@@ -24,7 +24,7 @@ from strategies import Setting, examples, settings
 
 import ddlsched
 from ddlsched import AllReduceTask, Cluster, ComputeTask, InputError, IterationDag, Job, Workload
-from ddlsched.network.contention import EqualShare, Linear, MaxMin
+from ddlsched.network.contention import EqualShare, Linear, MaxMin, ring_bytes
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
 from ddlsched.results.result import Result
@@ -335,7 +335,7 @@ def test_every_all_reduce_sends_its_bytes(contention, communication):
     servers = {job_id: len({gpu // 4 for gpu in result.gpus_of(job_id)}) for job_id in jobs}
     assert set(sent.groups) == {(j, i) for j in jobs if servers[j] > 1 for i in range(jobs[j].iterations)}
     for (job_id, _), total in sent.sum().items():
-        expected = contention.wire_bytes(jobs[job_id].iteration.message_bytes, servers[job_id])
+        expected = ring_bytes(contention, jobs[job_id].iteration.message_bytes, servers[job_id])
         assert expected * (1 - 1e-9) <= total <= expected * (1 + 1e-9) + 1.3  # an end is rounded up to 1 ns: 1.25 B
     carried = table.explode("links")
     carried_bytes = carried["rate_bytes_per_s"] * (carried["end_ns"] - carried["start_ns"]) / 1e9
@@ -433,7 +433,7 @@ def check_bytes_and_rates(setting: Setting, result: Result, table: pd.DataFrame)
                 fastest = max(fastest, piece.rate_bytes_per_s)
             assert latency_ns < 0.01
             assert sent == pytest.approx(
-                contention.wire_bytes(task.message_bytes, len(servers)), rel=1e-9, abs=fastest / 9e8
+                ring_bytes(contention, task.message_bytes, len(servers)), rel=1e-9, abs=fastest / 9e8
             )
     assert not pieces
     check_links_hold(network, contention.alone_per_byte_s, table)

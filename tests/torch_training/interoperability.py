@@ -26,7 +26,7 @@ from ddlsched.checkpoints.format_names import Format
 from ddlsched.checkpoints.formats import foreign_reading, form_of, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.making import make_checkpoint
-from ddlsched.checkpoints.megatron_names import megatron_name
+from ddlsched.checkpoints.name_families import megatron_name
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard

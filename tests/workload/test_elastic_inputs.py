@@ -13,7 +13,7 @@ from ddlsched.cluster.capacity import CapacityTrace, Presence
 from ddlsched.cluster.disturbances import CapacityChange
 from ddlsched.errors import InputError, PluginError
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.elastic_estimates import elastic_job_of
+from ddlsched.training.estimate.estimated_jobs import elastic_job_of
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked

@@ -11,7 +11,7 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import PluginError, guarded, label
 from ddlsched.network.collectives import Rank
-from ddlsched.network.contention import ContentionModel
+from ddlsched.network.contention import ContentionModel, ring_bytes
 from ddlsched.network.topology import Network, Ring, flows_of_ring, ring_along
 from ddlsched.network.traffic import Way, traffic_of
 from ddlsched.units import ns_from_s, s_from_ns
@@ -132,7 +132,7 @@ class CommunicationCosts:
         def name() -> str:
             return f"contention {label(self.model)}: wire_bytes"
 
-        wire = guarded(name, lambda: self.model.wire_bytes(message_bytes, num_servers))
+        wire = guarded(name, lambda: ring_bytes(self.model, message_bytes, num_servers))
         if not isinstance(wire, int | float | np.number) or not 0 <= wire < math.inf:
             raise PluginError(f"{name()} answered {wire!r}; expected a finite number of bytes >= 0")
         return float(wire)

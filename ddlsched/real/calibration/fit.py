@@ -13,8 +13,8 @@ from ddlsched.real.calibration.measurements import Measurements
 __all__ = [
     "FORMS",
     "Constant",
-    "Fit",
-    "Form",
+    "ModelFit",
+    "ModelForm",
     "calibrate",
     "errors_on_halves",
     "fit_constants",
@@ -22,6 +22,7 @@ __all__ = [
     "predicted_s",
     "presets",
     "random_halves",
+    "refuse_untold",
     "share_outside",
     "tells",
 ]
@@ -35,7 +36,7 @@ _FREE = 2
 
 
 @dataclass(frozen=True)
-class Form:
+class ModelForm:
     """A model's time of an all-reduce: a sum of constants, each times an amount known of a measurement.
 
     Parameters
@@ -80,10 +81,10 @@ class Form:
 
 
 FORMS = (
-    Form("linear, b alone", "linear", ("per_byte_s",)),
-    Form("linear, no penalty", "linear", ("latency_s", "per_byte_s")),
-    Form("max-min or equal-share", "max-min", ("latency_s", "per_byte_s"), ring_bytes=True),
-    Form("linear", "linear", ("latency_s", "per_byte_s", "penalty_per_byte_s")),
+    ModelForm("linear, b alone", "linear", ("per_byte_s",)),
+    ModelForm("linear, no penalty", "linear", ("latency_s", "per_byte_s")),
+    ModelForm("max-min or equal-share", "max-min", ("latency_s", "per_byte_s"), ring_bytes=True),
+    ModelForm("linear", "linear", ("latency_s", "per_byte_s", "penalty_per_byte_s")),
 )
 """The simplest first. Rings over the same servers have the same rate under max-min as under equal share."""
 
@@ -98,7 +99,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ModelFit:
     """A model fitted to all rows.
 
     Parameters
@@ -115,7 +116,7 @@ class Fit:
         For ``simulate --contention``.
     """
 
-    form: Form
+    form: ModelForm
     constants: Mapping[str, Constant]
     error: float
     tested_error: Constant
@@ -127,7 +128,7 @@ class Fit:
         return {name: constant.value for name, constant in self.constants.items()}
 
 
-def calibrate(rows: Measurements, *, seed: int = 0) -> list[Fit]:
+def calibrate(rows: Measurements, *, seed: int = 0) -> list[ModelFit]:
     """Return every model that the rows can tell, the one with the least error on rows not fitted first.
 
     Where every measured all-reduce was alone, models with a penalty are left out.
@@ -156,17 +157,22 @@ def presets(rows: Measurements) -> dict[str, str]:
     return {form.name: _preset(form, rows, found) for form, found in fitted.items() if found["per_byte_s"] > 0}
 
 
-def _told_forms(rows: Measurements) -> list[Form]:
+def refuse_untold(rows: Measurements) -> None:
+    """Raise InputError for rows that cannot tell the constants apart, whatever the times in them."""
+    _told_forms(rows)
+
+
+def _told_forms(rows: Measurements) -> list[ModelForm]:
     told = [form for form in FORMS if not (rows.all_alone and "penalty_per_byte_s" in form.constants)]
     _refuse_untold(rows, max(told, key=lambda form: len(form.constants)))
     return [form for form in told if not form.ring_bytes or rows.servers is not None]
 
 
-def _preset(form: Form, rows: Measurements, constants: Mapping[str, float]) -> str:
+def _preset(form: ModelForm, rows: Measurements, constants: Mapping[str, float]) -> str:
     return form.preset(constants, penalty_was_measured=not rows.all_alone)
 
 
-def fit_constants(form: Form, rows: Measurements) -> dict[str, float]:
+def fit_constants(form: ModelForm, rows: Measurements) -> dict[str, float]:
     """Return the constants >= 0 with the least squares of the relative errors."""
     from scipy.optimize import nnls
 
@@ -177,7 +183,7 @@ def fit_constants(form: Form, rows: Measurements) -> dict[str, float]:
     return dict(zip(form.constants, (values / scale).tolist(), strict=True))
 
 
-def predicted_s(form: Form, constants: Mapping[str, float], rows: Measurements) -> np.ndarray:
+def predicted_s(form: ModelForm, constants: Mapping[str, float], rows: Measurements) -> np.ndarray:
     """Return the time of an all-reduce of each row, seconds."""
     times: np.ndarray = form.amounts(rows) @ np.array([constants[name] for name in form.constants])
     return times
@@ -191,7 +197,7 @@ def random_halves(rows: Measurements, number: int, *, seed: int = 0) -> np.ndarr
     return np.array([np.isin(settings, rng.permutation(count)[: count // 2]) for _ in range(number)])
 
 
-def errors_on_halves(form: Form, rows: Measurements, *, halves: int = HALVES, seed: int = 0) -> np.ndarray:
+def errors_on_halves(form: ModelForm, rows: Measurements, *, halves: int = HALVES, seed: int = 0) -> np.ndarray:
     """Return the mean relative error on the tested half of the settings, for each of many random halves.
 
     Rows that repeat one measurement are all fitted or all tested. A half that cannot tell the constants is not counted.
@@ -204,20 +210,20 @@ def errors_on_halves(form: Form, rows: Measurements, *, halves: int = HALVES, se
     return np.array(errors)
 
 
-def _fit(form: Form, rows: Measurements, seed: int) -> Fit:
+def _fit(form: ModelForm, rows: Measurements, seed: int) -> ModelFit:
     constants = fit_constants(form, rows)
     tested = errors_on_halves(form, rows, seed=seed)
     ends = np.quantile(tested, [0.025, 0.975]) if len(tested) else [np.nan, np.nan]
     tested_error = Constant(float(tested.mean()) if len(tested) else float("nan"), *map(float, ends))
     with_intervals = intervals(form, rows, seed=seed)
-    return Fit(form, with_intervals, _error(form, constants, rows), tested_error, _preset(form, rows, constants))
+    return ModelFit(form, with_intervals, _error(form, constants, rows), tested_error, _preset(form, rows, constants))
 
 
-def _error(form: Form, constants: Mapping[str, float], rows: Measurements) -> float:
+def _error(form: ModelForm, constants: Mapping[str, float], rows: Measurements) -> float:
     return float(np.abs(predicted_s(form, constants, rows) / rows.seconds - 1).mean())
 
 
-def intervals(form: Form, rows: Measurements, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Constant]:
+def intervals(form: ModelForm, rows: Measurements, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Constant]:
     """Return the constants, and percentiles of those fitted to resampled settings.
 
     The level is widened so that they would be Student's interval if the fits were normal, as in
@@ -245,14 +251,14 @@ def share_outside(settings: int, constants: int) -> float:
     return float(norm.sf(np.sqrt(settings / spare) * t.ppf((1 + CONFIDENCE) / 2, spare)))
 
 
-def tells(form: Form, rows: Measurements) -> bool:
+def tells(form: ModelForm, rows: Measurements) -> bool:
     """Return whether rows differ in enough for each constant to have one value."""
     design = form.amounts(rows)
     lengths = np.linalg.norm(design, axis=0)
     return bool((lengths > 0).all()) and np.linalg.cond(design / lengths) < _LARGEST_CONDITION
 
 
-def _refuse_untold(rows: Measurements, richest: Form) -> None:
+def _refuse_untold(rows: Measurements, richest: ModelForm) -> None:
     count, needed = rows.settings.max() + 1, len(richest.constants) + _FREE
     if len(np.unique(rows.message_bytes)) < 2:
         raise InputError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from ddlsched.comparisons.charts.jct_charts import legend_below
 from ddlsched.comparisons.charts.style import DASHES, PALETTE, in_style, new_figure, short
-from ddlsched.real.calibration.fit import Fit, predicted_s
+from ddlsched.real.calibration.fit import ModelFit, predicted_s
 from ddlsched.real.calibration.measurements import Measurements
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MARKERS = "os^Dv"
 
 
 @in_style()
-def fit_chart(rows: Measurements, fit: Fit) -> Figure:
+def fit_chart(rows: Measurements, fit: ModelFit) -> Figure:
     """Return measured times (points) and the model's (lines) over the number of concurrent jobs.
 
     Of more than five message sizes five are drawn, evenly spread; servers as in the size's first row.

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddlsched.errors import InputError, MeasurementError
-from ddlsched.real.calibration.agent import MAX_HOSTS, MAX_JOBS, MAX_REPEATS
+from ddlsched.real.calibration.agent import ITEM_BYTES, MAX_HOSTS, MAX_JOBS, MAX_REPEATS, STALL_S
 from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.ring import ITEM_BYTES, STALL_S
 from ddlsched.real.wire.channel import Channel
 from ddlsched.real.wire.handshake import Address, connect
 from ddlsched.units import is_whole
@@ -77,6 +76,11 @@ class MeasurePlan:
         runs = list(itertools.product(sorted(set(self.jobs)), sizes))
         order = np.random.default_rng(self.seed).permutation(len(runs))
         return [runs[number] for number in order]
+
+    @property
+    def planned(self) -> Measurements:
+        """What is to be measured, with times of 1 s."""
+        return self.measurements([Measured(jobs, size, 1.0, len(self.hosts), 1) for jobs, size in self.runs])
 
     def measurements(self, rows: Sequence[Measured]) -> Measurements:
         """Return the rows as the fits take them."""

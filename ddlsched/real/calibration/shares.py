@@ -1,8 +1,8 @@
-"""Fits size-shares to all-reduces beside larger ones and to messages in chunks, with intervals."""
+"""Fits size-shares to all-reduces beside larger ones and in chunks, and the wait of rings to jobs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,16 +10,27 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.io.tables import Row, cell_number, cell_whole, csv_rows, readable
+from ddlsched.network.connection_shares import ConnectionShares
 from ddlsched.network.size_shares import LARGEST_EXPONENT
-from ddlsched.real.calibration.fit import Constant, Form, fit_constants, intervals, share_outside, tells
+from ddlsched.real.calibration.fit import Constant, ModelForm, fit_constants, intervals, share_outside, tells
 from ddlsched.real.calibration.measurements import MAX_CONCURRENT, Measurements
 from ddlsched.units import MAX_MESSAGE_BYTES
 
-__all__ = ["COLUMNS", "ShareRows", "SizeShareFit", "fit_size_shares", "read_shares"]
+__all__ = [
+    "COLUMNS",
+    "AloneRows",
+    "ShareRows",
+    "SizeShareFit",
+    "fit_size_shares",
+    "fit_wait",
+    "read_alone",
+    "read_shares",
+    "wait_text",
+]
 
 COLUMNS = ("message_bytes", "other_bytes", "servers", "chunk_bytes", "transfer_s")
-_STEPS = Form("size-shares", "size-shares", ("latency_s", "per_byte_s", "step_s"), ring_bytes=True)
-_NO_STEPS = Form("size-shares", "size-shares", ("latency_s", "per_byte_s"), ring_bytes=True)
+_STEPS = ModelForm("size-shares", "size-shares", ("latency_s", "per_byte_s", "step_s"), ring_bytes=True)
+_NO_STEPS = ModelForm("size-shares", "size-shares", ("latency_s", "per_byte_s"), ring_bytes=True)
 _MOST_SHARE = 0.98
 _WINDOWS = 61
 _RESAMPLES = 500
@@ -110,21 +121,23 @@ def _read(path: Path) -> ShareRows:
 
 
 def _parsed(row: Row) -> list[float]:
-    where, cells = row
-    values = [
-        float(cell_whole(where, "servers", cells[name], MAX_CONCURRENT, 2))
-        if name == "servers"
-        else cell_number(where, name, cells[name])
-        for name in COLUMNS
-    ]
-    message_bytes, other_bytes, _, _, seconds = values
-    if not 0 < message_bytes <= MAX_MESSAGE_BYTES or not 0 < seconds <= _MAX_S:
-        raise InputError(f"{where}: message_bytes is {message_bytes:g} and transfer_s {seconds:g}; expected both > 0")
+    message_bytes, other_bytes, *_ = values = _numbers(row, COLUMNS)
     if 0 < other_bytes <= message_bytes:
         raise InputError(
-            f"{where}, column other_bytes: {other_bytes:g} is out of range; expected 0, or more than message_bytes"
+            f"{row[0]}, column other_bytes: {other_bytes:g} is out of range; expected 0, or more than message_bytes"
         )
     return values
+
+
+def _numbers(row: Row, columns: Sequence[str]) -> list[float]:
+    """Return a row's numbers, of which servers are whole, and message_bytes and transfer_s above 0."""
+    where, cells = row
+    values = {name: cell_number(where, name, cells[name]) for name in columns if name != "servers"}
+    values["servers"] = float(cell_whole(where, "servers", cells["servers"], MAX_CONCURRENT, 2))
+    message_bytes, seconds = values["message_bytes"], values["transfer_s"]
+    if not 0 < message_bytes <= MAX_MESSAGE_BYTES or not 0 < seconds <= _MAX_S:
+        raise InputError(f"{where}: message_bytes is {message_bytes:g} and transfer_s {seconds:g}; expected both > 0")
+    return [values[name] for name in columns]
 
 
 def fit_size_shares(rows: ShareRows, alone: Measurements, *, seed: int = 0) -> SizeShareFit:
@@ -187,3 +200,72 @@ def _chunk_s(chunked: ShareRows, known: Mapping[str, float]) -> float:
     more_chunks = np.ceil(chunked.message_bytes / chunked.chunk_bytes) - 1
     longer_s = chunked.seconds - known["latency_s"] - _alone_s(chunked, known)
     return max(float((longer_s / np.maximum(more_chunks, 1)).mean()), 0.0)
+
+
+ALONE_COLUMNS = ("servers", "message_bytes", "transfer_s")
+_LEAST_ROWS = 3
+_RESAMPLED_JOBS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class AloneRows:
+    """Mean times of the all-reduces of jobs alone, a row a job.
+
+    Parameters
+    ----------
+    servers
+        Of the ring.
+    message_bytes
+        What it reduces.
+    seconds
+        Mean time.
+    """
+
+    servers: np.ndarray
+    message_bytes: np.ndarray
+    seconds: np.ndarray
+
+
+def read_alone(path: Path) -> AloneRows:
+    """Read a CSV file with the columns :data:`ALONE_COLUMNS`; it may have ``compute_s``, too, which is not used.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, a cell cannot be used, or there are fewer than three rows.
+    """
+    return readable(path, "all-reduces of jobs alone (.csv)", _read_alone)
+
+
+def _read_alone(path: Path) -> AloneRows:
+    parsed = [_numbers(row, ALONE_COLUMNS) for row in csv_rows(path, ALONE_COLUMNS, ("compute_s",))]
+    if len(parsed) < _LEAST_ROWS:
+        raise InputError(f"{path}: holds {len(parsed)} rows; expected at least {_LEAST_ROWS}")
+    return AloneRows(*np.array(parsed, np.float64).T)
+
+
+def fit_wait(rows: AloneRows, model: ConnectionShares, *, seed: int = 0) -> Constant:
+    """Return ``wait``: what each further server adds to the time that the model's links take, from 0 to 1.
+
+    More than 1 no model takes: then something else held the jobs up. It has the least squares of the relative errors;
+    its interval is that of resampled jobs.
+    """
+    rings = zip(rows.message_bytes.tolist(), rows.servers.astype(int).tolist(), strict=True)
+    links_s = np.array([model.latency_s + model.wire_bytes(*ring) * model.alone_per_byte_s for ring in rings])
+    more = links_s * (rows.servers - 1) / rows.seconds
+    missing = 1 - links_s / rows.seconds
+    picked = np.random.default_rng(seed).integers(len(more), size=(_RESAMPLED_JOBS, len(more)))
+    resampled = (more * missing)[picked].sum(axis=1) / (more**2)[picked].sum(axis=1)
+    ends = np.quantile(resampled, [0.025, 0.975])
+    return Constant(*np.clip([(more * missing).sum() / (more**2).sum(), *ends], 0.0, 1.0).tolist())
+
+
+def wait_text(rows: AloneRows, wait: Constant) -> str:
+    """Return what is told of it: the constant, and the times of a byte that a ring moves, by its servers."""
+    per_byte_ns = 1e9 * rows.seconds * rows.servers / (rows.message_bytes * 2 * (rows.servers - 1))
+    counts = np.unique(rows.servers).astype(int)
+    each = ", ".join(f"{per_byte_ns[rows.servers == servers].mean():.1f} on {servers}" for servers in counts)
+    return (
+        f"{len(rows.servers)} jobs alone: each further server of a ring adds {100 * wait.value:.1f} "
+        f"[{100 * wait.low:.1f}, {100 * wait.high:.1f}] % to what its links take; ns a byte moved: {each} servers"
+    )

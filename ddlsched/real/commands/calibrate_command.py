@@ -3,31 +3,65 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.numbers import real, whole
 from ddlsched.cli.output import emit, notice, status, without_nan
 from ddlsched.errors import InputError
 from ddlsched.io.files import refuse_unwritable, replacing
-from ddlsched.real.commands.calibrated_shares import shares_as_json, shares_as_lines
 
 if TYPE_CHECKING:
-    from ddlsched.real.calibration.fit import Constant, Fit
+    from ddlsched.real.calibration.fit import Constant, ModelFit
     from ddlsched.real.calibration.measurements import Measurements
-    from ddlsched.real.calibration.shares import ShareRows
+    from ddlsched.real.calibration.shares import ShareRows, SizeShareFit
 
-__all__ = ["calibrate", "calibrate_agent"]
+__all__ = ["calibrate", "calibrate_agent", "shares_as_json", "shares_as_lines"]
 
-_MEASURING = "Measuring"
 _POOR = 0.2
 """Mean error on rows not fitted from which on the table says that no model is near."""
 _UNITS = {"latency_s": (1e6, "us"), "per_byte_s": (1e9, "ns/B"), "penalty_per_byte_s": (1e9, "ns/B")}
 _NAMES = {"latency_s": "latency", "per_byte_s": "time of a byte", "penalty_per_byte_s": "penalty"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What is fitted beside the measurements, and what comes out."""
+
+    shares: Path | None = option(
+        None,
+        "Small messages beside large ones, as the testbed measures them: fits size-shares, too.",
+        metavar="FILE.csv",
+    )
+    workload: Path | None = option(
+        None, "Say which of its messages and rings are beyond those measured.", metavar="JOBS"
+    )
+    chart: Path | None = option(None, "Draw the fit against the measurements: .png and .svg.", metavar="FILE.png")
+    as_json: bool = option(False, "Print the fits as one JSON object.", flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What is measured, and where."""
+
+    measure: list[str] | None = option(
+        None,
+        "Measure instead: a host of the ring, where `ddlsched calibrate-agent` listens.",
+        metavar="HOST:PORT",
+    )
+    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
+    jobs: str = option("1,2,4,8", "Numbers of all-reduces at a time.", metavar="N,...")
+    sizes_mb: str = option("1,4,16,64", "Sizes of a message, MB (1e6 B).", metavar="MB,...")
+    repeats: int = option(5, "All-reduces of each setting.", metavar="N")
+    out: Path | None = option(None, "Keep what was measured here.", metavar="FILE.csv")
+
+
+@with_options
 def calibrate(
     file: Annotated[
         Path | None,
@@ -37,71 +71,29 @@ def calibrate(
             readable=False,
         ),
     ] = None,
-    shares: Annotated[
-        Path | None,
-        typer.Option(
-            help="Small messages beside large ones, as the testbed measures them: fits size-shares, too.",
-            metavar="FILE.csv",
-            readable=False,
-        ),
-    ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            help="Say which of its messages and rings are beyond those measured.", metavar="JOBS", readable=False
-        ),
-    ] = None,
-    measure: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Measure instead: a host of the ring, where `ddlsched calibrate-agent` listens; once for each.",
-            metavar="HOST:PORT",
-            rich_help_panel=_MEASURING,
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with the agents' token.", metavar="FILE", rich_help_panel=_MEASURING),
-    ] = None,
-    jobs: Annotated[
-        str,
-        typer.Option(help="Numbers of all-reduces at a time.", metavar="N,...", rich_help_panel=_MEASURING),
-    ] = "1,2,4,8",
-    sizes_mb: Annotated[
-        str,
-        typer.Option(help="Sizes of a message, MB (1e6 B).", metavar="MB,...", rich_help_panel=_MEASURING),
-    ] = "1,4,16,64",
-    repeats: Annotated[
-        int,
-        typer.Option(help="All-reduces of each setting.", metavar="N", parser=whole, rich_help_panel=_MEASURING),
-    ] = 5,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Keep what was measured here.", metavar="FILE.csv", rich_help_panel=_MEASURING),
-    ] = None,
-    chart: Annotated[
-        Path | None, typer.Option(help="Draw the fit against the measurements: .png and .svg.", metavar="FILE.png")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the fits as one JSON object.")] = False,
+    *,
+    fit: Annotated[Given[FitOptions], Panel()],
+    measuring: Annotated[Given[MeasureOptions], Panel("Measuring", several=("measure",))],
 ) -> None:
     """Fit latency, time of a byte and penalty of the contention model to measured all-reduces.
 
     Prints each model's constants with 95 % intervals, its error on rows that were not fitted, and the text for
     simulate --contention. The file's columns, and how to measure: docs/calibration.md.
     """
-    if chart is not None:
+    asked, measured = fit.made(), measuring.made()
+    if (chart := asked.chart) is not None:
         if chart.suffix.lower() not in (".png", ".svg"):
             raise InputError(f"--chart {chart}: the suffix is {chart.suffix!r}; expected .png or .svg")
         for suffix in (".png", ".svg"):
             refuse_unwritable(chart.with_suffix(suffix), "--chart")
-    if (file is None) == (not measure):
+    if (file is None) == (not measured.measure):
         raise InputError("expected either FILE.csv with measurements or --measure HOST:PORT for each host, not both")
-    if file is not None and (out is not None or token_file is not None):
+    if file is not None and (measured.out is not None or measured.token_file is not None):
         raise InputError("--out and --token-file belong to --measure; expected neither with FILE.csv")
-    share_rows, jobs_to_come = _read_shares(shares), _read_workload(workload)
-    rows = _measured(measure, token_file, jobs, sizes_mb, repeats, out) if measure else _read(file)
+    share_rows, jobs_to_come = _read_shares(asked.shares), _read_workload(asked.workload)
+    rows = _measured(measured) if file is None else _read(file)
     from ddlsched.real.calibration.fit import calibrate as fitted
-    from ddlsched.real.calibration.reach import Reach
+    from ddlsched.real.calibration.measurements import Reach
     from ddlsched.real.calibration.shares import fit_size_shares
 
     source = str(file) if file is not None else "measured"
@@ -118,8 +110,8 @@ def calibrate(
         paths = save(fit_chart(rows, fits[0]), chart.with_suffix(""))
         notice(f"drew {' and '.join(map(str, paths))}")
     reach = Reach.of(rows)
-    beyond = [] if jobs_to_come is None else [f"{workload}: {line}" for line in reach.beyond(jobs_to_come)]
-    if as_json:
+    beyond = [] if jobs_to_come is None else [f"{asked.workload}: {line}" for line in reach.beyond(jobs_to_come)]
+    if asked.as_json:
         more = {} if of_shares is None else {"size_shares": shares_as_json(of_shares)}
         emit(_json(source, rows, fits, more | {"measured": str(reach), "beyond": beyond}))
     else:
@@ -147,10 +139,9 @@ def calibrate_agent(
         agent.serve()
 
 
-def _read(file: Path | None) -> Measurements:
+def _read(file: Path) -> Measurements:
     from ddlsched.real.calibration.measurements import read_measurements
 
-    assert file is not None
     return read_measurements(file)
 
 
@@ -168,34 +159,37 @@ def _read_workload(path: Path | None) -> list[tuple[list[float], int]] | None:
     return None if path is None else messages_and_workers(read_workload(path))
 
 
-def _measured(
-    hosts: list[str], token_file: Path | None, jobs: str, sizes_mb: str, repeats: int, out: Path | None
-) -> Measurements:
+def _measured(asked: MeasureOptions) -> Measurements:
     """Take the measurements, keep them if asked to, and return them."""
     from rich.console import Console
     from rich.progress import track
 
+    from ddlsched.real.calibration.fit import refuse_untold
     from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
     from ddlsched.real.wire.handshake import parse_address, read_token
 
-    if token_file is None:
+    if asked.token_file is None:
         raise InputError("--measure needs the agents' token; expected --token-file FILE")
-    if out is not None:
-        refuse_unwritable(out, "--out")
-    settings = MeasurePlan(
-        hosts=tuple(parse_address(host) for host in hosts),
-        jobs=tuple(_list(jobs, "--jobs", whole)),
-        message_bytes=tuple(round(size * 1e6) for size in _list(sizes_mb, "--sizes-mb", real)),
-        repeats=repeats,
+    if asked.out is not None:
+        refuse_unwritable(asked.out, "--out")
+    plan = MeasurePlan(
+        hosts=tuple(parse_address(host) for host in asked.measure or ()),
+        jobs=tuple(_list(asked.jobs, "--jobs", whole)),
+        message_bytes=tuple(round(size * 1e6) for size in _list(asked.sizes_mb, "--sizes-mb", real)),
+        repeats=asked.repeats,
     )
-    token = read_token(token_file)
-    found = list(track(measure(settings, token), "measuring", len(settings.runs), console=Console(stderr=True)))
+    try:
+        refuse_untold(plan.planned)
+    except InputError as error:
+        raise InputError(f"--jobs {asked.jobs} --sizes-mb {asked.sizes_mb}: {error}") from None
+    token = read_token(asked.token_file)
+    found = list(track(measure(plan, token), "measuring", len(plan.runs), console=Console(stderr=True)))
     table = [row for rows in found for row in rows]
-    if out is not None:
-        with replacing(out, "--out") as file:
+    if asked.out is not None:
+        with replacing(asked.out, "--out") as file:
             write_measurements(table, file)
-        notice(f"wrote {len(table)} measurements to {out}")
-    return settings.measurements(table)
+        notice(f"wrote {len(table)} measurements to {asked.out}")
+    return plan.measurements(table)
 
 
 def _list(text: str, flag: str, parse: Any) -> list[Any]:
@@ -205,7 +199,7 @@ def _list(text: str, flag: str, parse: Any) -> list[Any]:
         raise InputError(f"{flag} {text}: {error.message} Expected numbers with commas between them") from None
 
 
-def _json(source: str, rows: Measurements, fits: list[Fit], more: dict[str, Any]) -> str:
+def _json(source: str, rows: Measurements, fits: list[ModelFit], more: dict[str, Any]) -> str:
     models = [
         {
             "model": fit.form.name,
@@ -220,7 +214,7 @@ def _json(source: str, rows: Measurements, fits: list[Fit], more: dict[str, Any]
     return json.dumps(found | more, indent=2) + "\n"
 
 
-def _table(source: str, rows: Measurements, fits: list[Fit], more_lines: list[str]) -> str:
+def _table(source: str, rows: Measurements, fits: list[ModelFit], more_lines: list[str]) -> str:
     lines = [
         f"{source}: {len(rows)} rows, {rows.settings.max() + 1} settings of jobs and bytes; intervals hold 95 %",
         f"  {'model':24}{'error on rows not fitted':28}constants",
@@ -246,3 +240,40 @@ def _table(source: str, rows: Measurements, fits: list[Fit], more_lines: list[st
 def _constant(name: str, constant: Constant) -> str:
     factor, unit = _UNITS[name]
     return f"{factor * constant.value:.4g} [{factor * constant.low:.4g}, {factor * constant.high:.4g}] {unit}"
+
+
+_SHOWN = {
+    "latency_s": ("latency", 1e6, "us"),
+    "per_byte_s": ("time of a byte", 1e9, "ns/B"),
+    "step_s": ("time of a step", 1e6, "us"),
+    "exponent": ("exponent", 1.0, ""),
+    "window_bytes": ("window", 1e-3, "kB"),
+    "chunk_s": ("time of a chunk", 1e6, "us"),
+}
+
+
+def shares_as_json(fit: SizeShareFit) -> dict[str, Any]:
+    """Return the fit for ``--json``; a window without an end is null."""
+    constants = {name: _without_inf(without_nan(vars(constant))) for name, constant in fit.constants.items()}
+    texts = {"": fit.whole, "_in_chunks": fit.in_chunks, "_of_connections": fit.of_connections}
+    return {"constants": constants} | {f"contention{name}": text for name, text in texts.items()}
+
+
+def _without_inf(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == math.inf else value for name, value in values.items()}
+
+
+def shares_as_lines(fit: SizeShareFit) -> list[str]:
+    """Return the fit for the terminal."""
+    lines = ["size-shares, by messages of two sizes beside each other:"]
+    for name, constant in fit.constants.items():
+        shown, factor, unit = _SHOWN[name]
+        low, high = factor * constant.low, factor * constant.high
+        lines.append(f"  {shown:16}{factor * constant.value:.4g} [{low:.4g}, {high:.4g}] {unit}".rstrip())
+    lines.append(f"  --contention {fit.whole}")
+    if fit.in_chunks != fit.whole:
+        lines += ["Where policies pause transfers, and messages go in chunks:", f"  --contention {fit.in_chunks}"]
+    told = (
+        "Where a job has one connection to each neighbour (its exponent, window_bytes and loss are not told by this):"
+    )
+    return [*lines, told, f"  --contention {fit.of_connections}"]

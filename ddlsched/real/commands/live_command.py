@@ -4,25 +4,58 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddlsched.real.live.launchers import Launcher
     from ddlsched.real.live.manager import LiveEvent, Sharer
-    from ddlsched.real.live.scavengers import Scavenger
+    from ddlsched.real.live.nodes import Launcher, Scavenger
     from ddlsched.real.live.store import StoredJob
 
 __all__ = ["live"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LiveOptions:
+    """How jobs are trained, and on which nodes."""
+
+    trace: Path | None = option(None, "Idle fragments to play back: node, idle_from_s, idle_to_s.", metavar="FILE")
+    speed: float = option(1.0, "Seconds of the trace that pass in one.")
+    slurm: str | None = option(
+        None,
+        "Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.",
+        metavar="PARTITION",
+    )
+    listen: str | None = option(
+        None, "With --slurm: by which name nodes reach this host.", metavar="HOST", shown="its own"
+    )
+    commits: str | None = option(
+        None, "Commit there, in any place that fsspec knows and all nodes see.", metavar="URL", shown="in DIR"
+    )
+    allocation: str = option(
+        "malleable:lookahead_s=120", "Who shares the nodes out, by counts as malleable does.", metavar="NAME"
+    )
+    hold_s: float = option(20.0, "How long the profiling advisor holds a size, seconds.")
+    most_jobs: int = option(10, "Jobs that run at a time.")
+    hang_s: float = option(300.0, "End processes of which nothing is heard for so many seconds.")
+    until_s: float = option(1e9, "Stop after so many seconds; unfinished jobs stay queued.")
+    retry_failed: bool = option(
+        False, "Begin jobs again that were given up, from what they have committed.", flag="--retry-failed"
+    )
+    chart: Path | None = option(None, "Draw the timeline into STEM.png and STEM.svg.", metavar="STEM")
+    as_json: bool = option(False, "Print every event as a line of JSON.", flag="--json")
+
+
+@with_options
 def live(
     jobs: Annotated[
         Path,
@@ -33,72 +66,37 @@ def live(
         ),
     ],
     folder: Annotated[Path, typer.Option("--state", metavar="DIR", help="Where jobs and what they commit are kept.")],
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Idle fragments to play back: node, idle_from_s, idle_to_s.")
-    ] = None,
-    speed: Annotated[float, typer.Option(help="Seconds of the trace that pass in one.")] = 1.0,
-    slurm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PARTITION",
-            help="Start processes on Slurm's idle nodes instead, as jobs of this partition, which others preempt.",
-        ),
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST", help="With --slurm: by which name nodes reach this host.", show_default="its own"),
-    ] = None,
-    commits: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Commit there, in any place that fsspec knows and all nodes see.",
-            show_default="in DIR",
-        ),
-    ] = None,
-    allocation: Annotated[
-        str, typer.Option(help="Who shares the nodes out, by counts as malleable does.", metavar="NAME")
-    ] = "malleable:lookahead_s=120",
-    hold_s: Annotated[float, typer.Option(help="How long the profiling advisor holds a size, seconds.")] = 20.0,
-    most_jobs: Annotated[int, typer.Option(help="Jobs that run at a time.")] = 10,
-    hang_s: Annotated[float, typer.Option(help="End processes of which nothing is heard for so many seconds.")] = 300.0,
-    until_s: Annotated[float, typer.Option(help="Stop after so many seconds; unfinished jobs stay queued.")] = 1e9,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Begin jobs again that were given up, from what they have committed.")
-    ] = False,
-    chart: Annotated[
-        Path | None, typer.Option(metavar="STEM", help="Draw the timeline into STEM.png and STEM.svg.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+    given: Annotated[Given[LiveOptions], Panel()],
 ) -> None:
     """Train jobs as processes, one a node, on this machine or Slurm's nodes; a node that leaves takes its process.
 
     Started again with the same DIR it goes on where it was, whatever ended it. Programs: your script calls
-    ddlsched.real.live.training.train and needs PyTorch (the extra 'live'), as does mlp; count only counts. A job with
+    ddlsched.real.live.training.train and needs PyTorch (the extra 'real'), as does mlp; count only counts. A job with
     samples_per_s (at 1, 2, ... nodes, spaces between) is believed to scale so; others are measured while they run.
     Timeline: DIR/timeline.csv.
     """
     from ddlsched.cluster.idle_trace import read_fragments
-    from ddlsched.real.live.jobs_file import read_jobs
-    from ddlsched.real.live.launchers import LocalLauncher, SlurmLauncher
     from ddlsched.real.live.manager import LiveManager
-    from ddlsched.real.live.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger
+    from ddlsched.real.live.nodes import LocalLauncher, SeldomAsked, SlurmLauncher, SlurmScavenger, TraceScavenger
+    from ddlsched.real.live.store import read_jobs
     from ddlsched.real.state_folder import made_folder, open_in
 
-    if (trace is None) == (slurm is None):
+    asked = given.made()
+    if (asked.trace is None) == (asked.slurm is None):
         raise InputError("live: expected either --trace FILE or --slurm PARTITION")
-    if listen is not None and slurm is None:
+    if asked.listen is not None and asked.slurm is None:
         raise InputError("--listen: processes are on this machine; expected --slurm PARTITION as well")
     wanted = read_jobs(jobs)
     scavenger: Scavenger
     launcher: Launcher = LocalLauncher()
-    if slurm is not None:
-        launcher = on_nodes = SlurmLauncher.for_folder(slurm, folder)
-        scavenger = SeldomAsked(SlurmScavenger(partition=slurm, placeholder=on_nodes.name), notice)
-        listen = listen or socket.gethostname()
-    if trace is not None:
-        scavenger = TraceScavenger(trace=read_fragments(trace), speed=speed)
-    sharer = _sharer(allocation, hold_s, wanted)
+    listen = None
+    if asked.slurm is not None:
+        launcher = on_nodes = SlurmLauncher.for_folder(asked.slurm, folder)
+        scavenger = SeldomAsked(SlurmScavenger(partition=asked.slurm, placeholder=on_nodes.name), notice)
+        listen = asked.listen or socket.gethostname()
+    if asked.trace is not None:
+        scavenger = TraceScavenger(trace=read_fragments(asked.trace), speed=asked.speed)
+    sharer = _sharer(asked.allocation, asked.hold_s, wanted)
     folder = made_folder(folder, "jobs' state")
     with open_in(folder, "timeline.csv", "ab", buffering=0) as timeline:
 
@@ -111,30 +109,41 @@ def live(
 
         def watch(event: LiveEvent) -> None:
             note(f"{event.time_s:.3f},{event.what},{event.job},{event.step},{event.nodes},{event.loss}")
-            if as_json:
+            if asked.as_json:
                 emit(json.dumps(event.__dict__) + "\n")
 
         if timeline.tell() == 0:
             note("time_s,what,job,step,nodes,loss")
-        manager = LiveManager(folder, scavenger, sharer, most_jobs, watch, hang_s, launcher, listen, commits, notice)
+        manager = LiveManager(
+            folder,
+            scavenger,
+            sharer,
+            asked.most_jobs,
+            watch,
+            asked.hang_s,
+            launcher,
+            listen,
+            asked.commits,
+            notice,
+        )
         if isinstance(launcher, SlurmLauncher):
             launcher.end_leftovers()
         for job in wanted:
             manager.store.submit(job.job_id, program=job.program, steps=job.steps, max_nodes=job.max_nodes)
-        for job_id in manager.store.retry_failed() if retry_failed else ():
+        for job_id in manager.store.retry_failed() if asked.retry_failed else ():
             notice(f"job {job_id!r}, which was given up, begins again")
-        manager.run(until_s)
-    if chart is not None:
+        manager.run(asked.until_s)
+    if asked.chart is not None:
         from ddlsched.comparisons.charts.live_timeline import live_timeline
         from ddlsched.comparisons.charts.style import save
 
-        save(live_timeline(folder / "timeline.csv"), chart)
+        save(live_timeline(folder / "timeline.csv"), asked.chart)
     _tell(folder)
 
 
 def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer:
     from ddlsched.plugins.names import resolve
-    from ddlsched.workload.malleable.profiling import JobMonitor, Profiled, ProfilingAdvisor, extrapolated
+    from ddlsched.workload.malleable.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor, extrapolated
 
     allocator = resolve("allocation", allocation)
     if not hasattr(allocator, "counts"):
@@ -146,7 +155,7 @@ def _sharer(allocation: str, hold_s: float, jobs: Sequence[StoredJob]) -> Sharer
                 dict(enumerate(job.samples_per_s, start=1)), max(job.max_nodes, len(job.samples_per_s))
             )
             supplied[job.job_id] = {size: float(rates[size]) for size in range(1, job.max_nodes + 1)}
-    return Profiled(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
+    return ProfiledAllocator(allocator, ProfilingAdvisor(hold_s=hold_s), JobMonitor(supplied=supplied), (1.0, 1.0))
 
 
 def _tell(folder: Path) -> None:

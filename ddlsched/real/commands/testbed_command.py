@@ -3,23 +3,185 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ddlsched.cli.dataclass_options import Given, Panel, with_options
+from ddlsched.cli.dataclass_options import Given, Panel, like, option, with_options
 from ddlsched.cli.output import emit, notice
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
-from ddlsched.real.commands.testbed_compare import compare
-from ddlsched.real.commands.testbed_options import Access, GateOptions, NetworkOfNamespaces, Place
 
 if TYPE_CHECKING:
+    from ddlsched.real.testbed.fidelity import Mix
     from ddlsched.real.testbed.real_run import RealRun
 
-__all__ = ["app"]
+__all__ = ["Access", "GateOptions", "NetworkOfNamespaces", "RunPlace", "app", "compare"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOfNamespaces:
+    """Servers, and the network between them."""
+
+    servers: int = option(4, "Number of servers.")
+    gpus_per_server: int = like(Cluster, "gpus_per_server")
+    topology: str = like(Cluster, "topology")
+    scale: float = option(0.01, "What every rate is multiplied by: 10 Gbit/s become 100 Mbit/s.", metavar="FACTOR")
+    exclusive: bool = option(False, "One job a GPU at a time, however little memory it needs.", flag="--exclusive")
+
+    def cluster(self) -> Cluster:
+        """Return the cluster with its scaled network."""
+        from ddlsched.real.testbed.settings import scaled
+
+        plain = Cluster(
+            num_servers=self.servers,
+            gpus_per_server=self.gpus_per_server,
+            topology=self.topology,
+            exclusive=self.exclusive,
+        )
+        return scaled(plain, self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """How transfers are cut, and what else the gate decides on."""
+
+    contention: str = option("max-min", "By which model policies count bytes, and the time of an all-reduce alone.")
+    seed: int = option(0, "Of the policies' randomness.")
+    chunk_bytes: float | None = option(
+        None,
+        "Largest part of a message that cannot be paused.",
+        shown="400 kB under a policy that pauses transfers, else whole messages",
+    )
+    window: int = option(2, "Chunks of a transfer that are under way at a time.")
+    train: bool = option(
+        False,
+        "Jobs train a model with DDP, of gradients as large as their messages, in place of timed computes.",
+        flag="--train",
+    )
+    slots: bool = option(False, "Compute of jobs that share a GPU goes one after the other.", flag="--slots")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlace:
+    """Where a run takes place, and what it writes."""
+
+    hosts: Path | None = option(
+        None, "Hosts, with an agent's HOST:PORT a line.", metavar="FILE", shown="namespaces of this machine"
+    )
+    token_file: Path | None = option(None, "File with the agents' token.", metavar="FILE")
+    no_realtime: bool = option(False, "Do not run workers ahead of other processes.", flag="--no-realtime")
+    out: Path | None = option(None, "Folder for jobs.parquet and transfers.parquet.", metavar="DIR")
+    as_json: bool = option(False, "Print the metrics as one JSON object.", flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Who may join a gate."""
+
+    token_file: Path | None = option(None, "File with a token of at least 16 characters.", metavar="FILE")
+
+
+_SEVERAL = ("scheduler", "communication", "contention")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPolicies:
+    """What is compared, and how often."""
+
+    scheduler: list[str] | None = option(None, "A bundle to compare.", metavar="BUNDLE", shown="none")
+    communication: list[str] | None = option(
+        None, "A communication policy to compare, with --placement and --order.", metavar="NAME", shown="none"
+    )
+    placement: str = option("first-fit", "Placement of those with --communication.", metavar="NAME")
+    order: str = option("srsf", "Order of those with --communication.", metavar="NAME")
+    contention: list[str] | None = option(
+        None,
+        "A contention model to simulate as it is given, beside those that are fitted.",
+        metavar="NAME",
+        shown="none",
+    )
+    repeats: int = option(3, "How often each is run for real, in shuffled order.")
+    seed: int = option(0, "Of that order, and of the policies' randomness.")
+
+
+@with_options
+def compare(
+    jobs: Annotated[
+        Path, typer.Argument(metavar="JOBS", help="Workload file: .csv, .parquet or .json.", readable=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the runs, tables and charts.", metavar="DIR")],
+    network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
+    policies: Annotated[
+        Given[ComparedPolicies],
+        Panel("Policies, the first one is the baseline", several=_SEVERAL),
+    ],
+    gate: Annotated[Given[GateOptions], Panel("Gate", only=("chunk_bytes", "window"))],
+    place: Annotated[Given[RunPlace], Panel("Where", only=("hosts", "token_file", "no_realtime"))],
+) -> None:
+    """Run a workload for real and simulate it, and say how far the simulated times are off.
+
+    The contention models' constants are first fitted, to measured jobs alone and pairs only. Started again with the
+    same DIR it goes on with the runs that are missing.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    from ddlsched.real.calibration.measurements import Reach, read_measurements
+    from ddlsched.real.calibration.shares import read_alone, read_shares, wait_text
+    from ddlsched.real.testbed.crews import crew_of
+    from ddlsched.real.testbed.fidelity import Runs, note_settings, plan, run_planned
+    from ddlsched.real.testbed.fidelity_report import report_of
+    from ddlsched.real.testbed.measuring import alone_jobs, fitted_models, measure_alone, measure_shares, measured_rows
+    from ddlsched.real.testbed.run_models import RunModel, run_models, simulated_runs
+    from ddlsched.real.testbed.settings import gate_settings
+    from ddlsched.workload.elastic_job import messages_and_workers
+
+    wanted, asked = policies.made(), place.made()
+    mix = _mix(jobs, network.made(), wanted, gate.values)
+    described = {"jobs": jobs.name, "network": network.values, "policies": mix.policies, "repeats": wanted.repeats}
+    note_settings(out, described | {"seed": wanted.seed})
+    planned, runs, realtime = plan([mix], wanted.repeats, seed=wanted.seed), Runs(out), not asked.no_realtime
+    missing = runs.missing(planned)
+    calibration = ("calibration.csv", "shares.csv", "alone.csv")
+    if missing or not all((out / name).exists() for name in calibration):
+        with crew_of(mix.cluster, asked.hosts, asked.token_file, realtime=realtime) as crew:
+            notice("measuring jobs alone and pairs")
+            settings = gate_settings(mix.cluster)
+            fitted = fitted_models(measured_rows(out / "calibration.csv", settings, crew))
+            measure_shares(out / "shares.csv", settings, crew)
+            measure_alone(out / "alone.csv", alone_jobs(settings), settings, crew)
+            for run in track(missing, "running", console=Console(stderr=True)):
+                runs.keep(run, run_planned(run, crew, fitted["max-min"], realtime=realtime))
+    rows = read_measurements(out / "calibration.csv")
+    alone = read_alone(out / "alone.csv")
+    fit = run_models(rows, read_shares(out / "shares.csv"), alone)
+    models = {**fit.by_name} | {name: RunModel(contention=name) for name in wanted.contention or ()}
+    report = report_of(runs.measured(planned), simulated_runs([mix], models), models, next(iter(mix.policies)))
+    report.write(out)
+    emit(report.text())
+    if fit.wait:
+        emit(f"\n{wait_text(alone, fit.wait)}\n")
+    for line in Reach.of(rows).beyond(messages_and_workers(mix.workload)):
+        notice(line)
+    notice(f"tables and charts: {out}")
+
+
+def _mix(jobs: Path, network: NetworkOfNamespaces, wanted: ComparedPolicies, gate: dict[str, Any]) -> Mix:
+    from ddlsched.real.testbed.fidelity import Mix
+    from ddlsched.workload.workload_files import read_workload
+
+    policies: dict[str, dict[str, Any]] = {name: {"scheduler": name} for name in wanted.scheduler or ()}
+    beside = {"placement": wanted.placement, "order": wanted.order}
+    policies |= {name: {"communication": name, **beside} for name in wanted.communication or ()}
+    if not policies:
+        raise InputError("nothing to compare; expected --scheduler BUNDLE or --communication NAME, perhaps several")
+    given = {name: {**chosen, **gate, "seed": wanted.seed} for name, chosen in policies.items()}
+    return Mix(name=jobs.stem, workload=read_workload(jobs), cluster=network.cluster(), policies=given)
+
 
 _POLICIES = ("scheduler", "placement", "order", "communication")
 
@@ -38,8 +200,8 @@ def _group() -> None:
 @with_options
 def up(network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("servers", "topology", "scale"))]) -> None:
     """Make the network, as namespaces of this machine, and leave it until `ddlsched testbed down`. Needs root."""
-    from ddlsched.real.testbed.registry import Registry
-    from ddlsched.real.testbed.signals import sigterm_as_ctrl_c
+    from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
+    from ddlsched.real.testbed.namespaces import Registry
 
     with sigterm_as_ctrl_c(), Registry() as registry:
         made = registry.make(network.made().cluster(), "up")
@@ -49,7 +211,7 @@ def up(network: Annotated[Given[NetworkOfNamespaces], Panel("Network", only=("se
 @app.command("down")
 def down() -> None:
     """Remove the network, also what a run left that was killed. Needs root."""
-    from ddlsched.real.testbed.registry import Registry
+    from ddlsched.real.testbed.namespaces import Registry
 
     with Registry() as registry:
         gone = registry.remove()
@@ -59,8 +221,7 @@ def down() -> None:
 @app.command("list")
 def list_made() -> None:
     """List what there is of the network, one namespace a line."""
-    from ddlsched.real.testbed.namespaces import existing
-    from ddlsched.real.testbed.registry import Registry
+    from ddlsched.real.testbed.namespaces import Registry, existing
 
     with Registry() as registry:
         made = registry.made()
@@ -81,14 +242,14 @@ def run(
     network: Annotated[Given[NetworkOfNamespaces], Panel("Network")],
     policies: Annotated[Given[RunOptions], Panel("Policies", only=_POLICIES)],
     gate: Annotated[Given[GateOptions], Panel("Gate")],
-    place: Annotated[Given[Place], Panel("Where, and what comes out")],
+    place: Annotated[Given[RunPlace], Panel("Where, and what comes out")],
 ) -> None:
     """Run the jobs of a workload file for real: timed computes, real all-reduces, the simulator's own policies.
 
     Without --hosts the servers are network namespaces of this machine, made for the run and removed after it; that
     needs root. Both need PyTorch.
     """
-    from ddlsched.real.testbed.places import crew_of
+    from ddlsched.real.testbed.crews import crew_of
     from ddlsched.real.testbed.real_run import run_for_real
     from ddlsched.real.testbed.settings import gate_settings
     from ddlsched.workload.workload_files import read_workload
@@ -130,8 +291,7 @@ def agent(
     token_file: Annotated[Path, typer.Option(help="File with a token of at least 16 characters.", metavar="FILE")],
 ) -> None:
     """Be a server of `ddlsched testbed run --hosts` of another host, until Ctrl-C. Needs PyTorch."""
-    from ddlsched.real.testbed.crews import refuse_missing_torch
-    from ddlsched.real.testbed.hosts import WorkerAgent
+    from ddlsched.real.testbed.crews import WorkerAgent, refuse_missing_torch
     from ddlsched.real.wire.handshake import parse_address, read_token
 
     token = read_token(token_file)

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.real.live.commits import DamagedCommitsError, commits_at, note_place
-from ddlsched.real.live.launchers import Launcher, LocalLauncher
+from ddlsched.real.live.nodes import Launcher, LocalLauncher, Scavenger
 from ddlsched.real.live.processes import JobProcesses, assignment_of
 from ddlsched.real.live.reports import Ready, Report, ReportSocket
 from ddlsched.real.live.retries import Retries
-from ddlsched.real.live.scavengers import Scavenger
 from ddlsched.real.live.store import JobStore, StoredJob
 from ddlsched.real.state_folder import Ownership, made_folder
 from ddlsched.workload.malleable.profiling import Candidate, JobMonitor

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddlsched.real.live.launchers import Launcher, LocalLauncher
+from ddlsched.real.live.nodes import Launcher, LocalLauncher
 from ddlsched.real.live.reports import Ready, Report
 from ddlsched.real.live.seat import LEAVE, Assignment, Orders
 from ddlsched.real.state_folder import open_in

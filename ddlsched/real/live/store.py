@@ -1,18 +1,78 @@
-"""The live manager's memory: its queue and the state of every job, in SQLite, safe against a kill at any moment."""
+"""The live manager's jobs: the table that it is given, and its memory in SQLite, safe against a kill at any moment."""
 
 from __future__ import annotations
 
+import re
 import secrets
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddlsched.errors import InputError
-from ddlsched.real.state_folder import open_in
+from ddlsched.io.tables import abbreviated, cell_number, cell_whole, csv_rows, readable
+from ddlsched.real.live.programs import PROGRAMS
+from ddlsched.real.state_folder import Database
 
-__all__ = ["JobStore", "StoredJob"]
+__all__ = ["JobStore", "StoredJob", "read_jobs"]
+
+_TABLE = ("job_id", "program", "steps", "max_nodes")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def read_jobs(path: Path) -> list[StoredJob]:
+    """Read a CSV table with the columns job_id, program, steps, max_nodes, and optionally samples_per_s.
+
+    A program is one of ``PROGRAMS``, or the path, from the table's folder on, of a Python script that calls
+    :func:`ddlsched.real.live.training.train`. ``samples_per_s`` has numbers at 1, 2, ... nodes, spaces between them.
+
+    Raises
+    ------
+    InputError
+        With file, row, column, value and what is expected; also where PyTorch is missing for a program that needs it.
+    """
+    return readable(path, "a table of jobs (CSV)", _read)
+
+
+def _read(path: Path) -> list[StoredJob]:
+    from importlib.util import find_spec
+
+    jobs: dict[str, StoredJob] = {}
+    for where, row in csv_rows(path, _TABLE, ("samples_per_s",)):
+        name, program = row["job_id"], row["program"]
+        if not _NAME.fullmatch(name):
+            expected = "expected up to 64 letters, digits, _ . and -, for it names a folder"
+            raise InputError(f"{where}, column job_id: {abbreviated(name)}; {expected}")
+        if name in jobs:
+            raise InputError(f"{where}, column job_id: {name!r} is there twice; expected each name once")
+        if program not in PROGRAMS:
+            program = _script(where, program, path.parent)
+        if program != "count" and find_spec("torch") is None:
+            raise InputError(f"{where}: the program needs PyTorch; install it with: pip install 'ddlsched[real]'")
+        steps = cell_whole(where, "steps", row["steps"], at_most=10_000_000)
+        most = cell_whole(where, "max_nodes", row["max_nodes"], 64)
+        speeds = _speeds(where, row.get("samples_per_s") or "")
+        jobs[name] = StoredJob(name, program, steps, most, "queued", 0, speeds)
+    if not jobs:
+        raise InputError(f"{path}: holds no job; expected at least one row")
+    return list(jobs.values())
+
+
+def _speeds(where: str, text: str) -> tuple[float, ...]:
+    speeds = tuple(cell_number(where, "samples_per_s", part) for part in text.split())
+    if 0.0 in speeds:
+        raise InputError(f"{where}, column samples_per_s: {abbreviated(text)}; expected numbers above 0")
+    return speeds
+
+
+def _script(where: str, program: str, folder: Path) -> str:
+    """Return the whole path of a script."""
+    script = (folder / program).resolve()
+    if not program.endswith(".py") or not script.is_file():
+        known = ", ".join(PROGRAMS)
+        raise InputError(
+            f"{where}, column program: {abbreviated(program)}; expected {known}, or a script that is there"
+        )
+    return str(script)
+
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -44,8 +104,8 @@ class StoredJob:
     samples_per_s: tuple[float, ...] = ()
 
 
-class JobStore:
-    """A queue that outlives its manager. Every change is one transaction; the log is written ahead (WAL).
+class JobStore(Database):
+    """A queue that outlives its manager.
 
     A job's steps and weights are not here but in what its processes commit: so a manager that is killed between a
     job's end and its note of it finds the committed end when it comes back. Tokens are in memory alone: a manager that
@@ -53,40 +113,11 @@ class JobStore:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
+        super().__init__(path, _SCHEMA, "cannot be used ({}); expected a file for the state of jobs")
+        self._fault = (
+            "the state of jobs cannot be kept ({}); what is committed stays: make room, then start again to go on"
+        )
         self._tokens: dict[str, str] = {}
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            raise InputError(f"{path}: cannot be used ({error}); expected a file for the state of jobs") from None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite itself takes back what finds no space.
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            text = f"{self._path}: the state of jobs cannot be kept ({error})"
-            raise InputError(f"{text}; what is committed stays: make room, then start again to go on") from None
 
     def submit(self, job_id: str, *, program: str, steps: int, max_nodes: int) -> bool:
         """Put a job in the queue, unless one of its name is known; return whether it is new.
@@ -107,30 +138,25 @@ class JobStore:
 
     def jobs(self) -> list[StoredJob]:
         """Return all jobs in the order of submission."""
-        with self._explained():
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY place").fetchall()
-        return [StoredJob(*row) for row in rows]
+        return [StoredJob(*row) for row in self._asked(f"SELECT {_COLUMNS} FROM jobs ORDER BY place")]
 
     def recover(self) -> list[str]:
         """Put jobs that a dead manager ran back in the queue and return them."""
-        with self._transaction() as db:
-            lost = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'running' ORDER BY place")]
-            db.execute("UPDATE jobs SET state = 'queued' WHERE state = 'running'")
-        return lost
+        return self._requeue("running")
 
     def retry_failed(self) -> list[str]:
         """Put jobs that were given up back in the queue and return them; what they have committed holds."""
+        return self._requeue("failed")
+
+    def _requeue(self, state: str) -> list[str]:
         with self._transaction() as db:
-            failed = [row[0] for row in db.execute("SELECT job_id FROM jobs WHERE state = 'failed' ORDER BY place")]
-            db.execute("UPDATE jobs SET state = 'queued' WHERE state = 'failed'")
-        return failed
+            there = db.execute("SELECT job_id FROM jobs WHERE state = ? ORDER BY place", (state,)).fetchall()
+            db.execute("UPDATE jobs SET state = 'queued' WHERE state = ?", (state,))
+        return [row[0] for row in there]
 
     def start(self, job_id: str) -> str:
         """Note that a job has processes (again); return a new token for what they report."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE jobs SET state = 'running' WHERE job_id = ? AND state IN ('queued', 'running')", (job_id,)
-            )
+        self._asked("UPDATE jobs SET state = 'running' WHERE job_id = ? AND state IN ('queued', 'running')", job_id)
         self._tokens[job_id] = secrets.token_hex(16)
         return self._tokens[job_id]
 
@@ -155,8 +181,7 @@ class JobStore:
 
     def _end(self, job_id: str, state: str) -> None:
         self._tokens.pop(job_id, None)
-        with self._transaction() as db:
-            db.execute("UPDATE jobs SET state = ? WHERE job_id = ?", (state, job_id))
+        self._asked("UPDATE jobs SET state = ? WHERE job_id = ?", state, job_id)
 
     def token_of(self, job_id: str) -> str | None:
         """Return the token of the job's processes of now, or None if it has none."""

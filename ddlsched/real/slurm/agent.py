@@ -7,18 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm.answers import SlurmJob, SlurmNode, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.real.slurm.arrays import MOST_A_LOOK, limits_of, to_take_apart, within_limits
+from ddlsched.real.slurm import following
 from ddlsched.real.slurm.board import Board, BoardJob, Holder
-from ddlsched.real.slurm.commands import Run, SlurmBusyError, SlurmRefusalError
-from ddlsched.real.slurm.demands import Demand
-from ddlsched.real.slurm.facts import PREFIX, JobFacts, facts_of_comment
-from ddlsched.real.slurm.following import Next, followed, seats_as_given
-from ddlsched.real.slurm.journal import Journal, KnownJob, Seats
-from ddlsched.real.slurm.settings import AgentSettings, Event
+from ddlsched.real.slurm.commands import (
+    Run,
+    SlurmBusyError,
+    SlurmJob,
+    SlurmNode,
+    SlurmRefusalError,
+    jobs_of_squeue,
+    nodes_of_sinfo,
+)
+from ddlsched.real.slurm.journal import AgentJournal, KnownJob, Seats
+from ddlsched.real.slurm.settings import PREFIX, AgentEvent, AgentSettings, JobFacts, facts_of_comment
 from ddlsched.workload.job import Job
 
-__all__ = ["AgentSettings", "Event", "SlurmAgent"]
+__all__ = ["AgentEvent", "AgentSettings", "SlurmAgent"]
 
 _MOST_WAIT_S = 60.0
 _FAILED_STARTS = 3
@@ -49,9 +53,9 @@ class SlurmAgent:
     def __init__(
         self,
         settings: AgentSettings,
-        journal: Journal,
+        journal: AgentJournal,
         run: Run,
-        tell: Callable[[Event], None],
+        tell: Callable[[AgentEvent], None],
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings, self._journal, self._run, self._tell = settings, journal, run, tell
@@ -109,7 +113,7 @@ class SlurmAgent:
         self._take_in(jobs, now_s)
         holders = self._holders()
         queued = self._queued()
-        others = self._others(jobs)
+        others = following.gpus_of_others(jobs, self._known)
         asked = [job.number for job in queued], [(holder.job.number, holder.seats) for holder in holders], others, nodes
         if asked == self._last_asked and (self._wake_s is None or now_s < self._wake_s):
             return
@@ -139,8 +143,8 @@ class SlurmAgent:
     def _jobs(self) -> list[SlurmJob]:
         """Return all jobs, each task of an array for itself; those that wait together are taken apart first."""
         jobs = jobs_of_squeue(self._run(["squeue", "--json"]))
-        self._note_limits(limits_of(jobs, self._array_limits))
-        tasks = to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
+        self._note_limits(following.limits_of(jobs, self._array_limits))
+        tasks = following.to_take_apart([job for job in jobs if self._is_own(job) and self._is_described(job)])
         if self._settings.dry_run:
             for task in tasks:
                 self._say("take apart", 0, f"task {task}: would be held for itself, and then wait for the policies")
@@ -157,7 +161,7 @@ class SlurmAgent:
 
     def _take_apart(self, tasks: Sequence[str]) -> None:
         """Hold tasks each for itself, so many at a look; those that Slurm has refused come last."""
-        for task in sorted(tasks, key=self._refused_tasks.__contains__)[:MOST_A_LOOK]:
+        for task in sorted(tasks, key=self._refused_tasks.__contains__)[: following.MOST_A_LOOK]:
             try:
                 self._run(["scontrol", "uhold", task])
             except SlurmRefusalError as error:
@@ -171,7 +175,10 @@ class SlurmAgent:
             if known.state in by_state:
                 by_state[known.state].append(self._slurm_jobs[known.job_id])
         active = (job for name in ("starting", "running", "stopping") for job in by_state[name])
-        return [self._board_jobs[job_id] for job_id in within_limits(by_state["queued"], active, self._array_limits)]
+        return [
+            self._board_jobs[job_id]
+            for job_id in following.within_limits(by_state["queued"], active, self._array_limits)
+        ]
 
     def _take_in(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Bring what is known of jobs up to what Slurm says of them."""
@@ -201,10 +208,12 @@ class SlurmAgent:
             self._say("refuse", job.job_id, f"{error}; it stays held")
             return
         self._known[job.job_id] = known = self._journal.add(job.job_id, now_s)
-        self._board_jobs[job.job_id] = BoardJob(described, known.number, demand=_demand(job))
+        self._board_jobs[job.job_id] = BoardJob(described, known.number, demand=following.demand_of(job))
 
     def _described(self, job: SlurmJob, arrival_s: float) -> Job:
         facts = self._facts(job)
+        if job.own_nodes and job.job_id not in self._known:
+            raise InputError(f"it asks for the nodes {job.own_nodes}; expected none, as the policies choose them")
         if job.num_gpus is None:
             raise InputError("it asks for no GPUs by --gpus; expected --gpus=N, --gpus-per-node=N or --gres=gpu:N")
         described = facts.job(
@@ -214,7 +223,7 @@ class SlurmAgent:
             user=job.user,
             time_limit_s=job.time_limit_s,
         )
-        if self._board is not None and not self._board.fits(described, _demand(job)):
+        if self._board is not None and not self._board.fits(described, following.demand_of(job)):
             each = f", {job.gpus_per_node} on each node" if job.gpus_per_node else ""
             what = f"GPUs{f' of kind {job.gpu_kind}' if job.gpu_kind else ''} of {facts.gpu_memory_mb:g} MB{each}"
             raise InputError(f"it asks for {job.num_gpus} {what}; there are never so many")
@@ -227,14 +236,19 @@ class SlurmAgent:
 
     def _follow(self, known: KnownJob, job: SlurmJob, now_s: float) -> None:
         """Take note of what became of a known job, and take it back if it went wrong."""
-        what, after = followed(known, job, now_s, self._settings.start_s)
-        if what is Next.FORGET:
+        what, after = following.followed(known, job, now_s, self._settings.start_s)
+        if what is following.Next.FORGET:
             self._forget(known, job.state.lower())
             return
         if known.state == "running" and after.state == "queued":
             after = replace(after, iterations_done=self._resumed(known, job, now_s))
-        if what is Next.TAKE_BACK:
+        if what is following.Next.TAKE_BACK:
             after = self._taken_back(job, known, after)
+        if known.state == "stopping" and after.state == "queued":
+            after = self._unless_hopeless(after)
+        if known.state == "starting" and job.gpus_on and set(job.gpus_on) != set(known.seats):
+            self._take_from_elsewhere(known, job)
+            return
         if after.state in ("running", "stopping") and job.gpus_on:
             after = replace(after, seats=self._given(after, job))
         if after != known or job.job_id not in self._board_jobs:
@@ -242,17 +256,15 @@ class SlurmAgent:
 
     def _free_blocked(self, jobs: Sequence[SlurmJob]) -> None:
         """Take jobs back whose nodes Slurm meanwhile gave to others: it takes what is free as it starts a job."""
+        for known in following.blocked(list(self._known.values()), jobs, self._sizes):
+            job = self._slurm_jobs[known.job_id]
+            self._keep(self._taken_back(job, known, replace(known, state="queued", seats={})), job)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """GPUs of each node."""
         assert self._board is not None
-        free = {node.name: node.num_gpus for node in self._board.nodes}
-        stopping = {known.job_id for known in self._known.values() if known.state == "stopping"}
-        for job in jobs:
-            for node, count in job.gpus_on.items() if job.holds and job.job_id not in stopping else ():
-                free[node] = free.get(node, 0) - count
-        for known in list(self._known.values()):
-            on = [free.get(node, 0) for node in known.seats] if known.state == "starting" else []
-            if on and (min(on) < 1 or sum(on) < sum(map(len, known.seats.values()))):
-                job = self._slurm_jobs[known.job_id]
-                self._keep(self._taken_back(job, known, replace(known, state="queued", seats={})), job)
+        return {node.name: node.num_gpus for node in self._board.nodes}
 
     def _resumed(self, known: KnownJob, job: SlurmJob, now_s: float) -> int:
         """Return how many iterations a job that no longer runs goes on from."""
@@ -280,18 +292,15 @@ class SlurmAgent:
             else:
                 self._forget(known, "its description is none")
                 return
-        demand = _demand(job)
+        demand = following.demand_of(job)
         self._board_jobs[job.job_id] = BoardJob(described, known.number, known.iterations_done, start_s, demand)
 
     def _given(self, known: KnownJob, job: SlurmJob) -> Seats:
-        assert self._board is not None
         taken: dict[str, list[int]] = {}
         for other in self._known.values():
-            if other.job_id != job.job_id:
-                for node, gpus in other.seats.items():
-                    taken.setdefault(node, []).extend(gpus)
-        sizes = {node.name: node.num_gpus for node in self._board.nodes}
-        return seats_as_given(known.seats, job.gpus_on, sizes, taken)
+            for node, gpus in other.seats.items() if other.job_id != job.job_id else ():
+                taken.setdefault(node, []).extend(gpus)
+        return following.seats_as_given(known.seats, job.gpus_on, self._sizes, taken)
 
     def _taken_back(self, job: SlurmJob, known: KnownJob, after: KnownJob) -> KnownJob:
         """Hold a job that Slurm let go or never started; one that did not start time and again is left to its user."""
@@ -304,6 +313,13 @@ class SlurmAgent:
                 return known
         self._say("take back", job.job_id, f"{why} ({job.reason})")
         return self._unless_hopeless(after)
+
+    def _take_from_elsewhere(self, known: KnownJob, job: SlurmJob) -> None:
+        """Hold a job again that Slurm started on other nodes than the policy chose."""
+        seats = self._given(known, job)
+        after = replace(known, state="stopping", seats=seats, failed_starts=known.failed_starts + 1)
+        detail = f"started on {','.join(job.gpus_on)}, not on {','.join(known.seats)}"
+        self._do("take back", known, after, [["scontrol", "requeuehold", job.name_in_commands]], detail)
 
     def _unless_hopeless(self, known: KnownJob) -> KnownJob:
         if known.failed_starts < _FAILED_STARTS:
@@ -326,22 +342,12 @@ class SlurmAgent:
             if known.state in ("starting", "running", "stopping")
         ]
 
-    def _others(self, jobs: Sequence[SlurmJob]) -> dict[str, int]:
-        """Return how many GPUs on each node jobs have that are not the agent's."""
-        others: dict[str, int] = {}
-        for job in jobs:
-            known = self._known.get(job.job_id)
-            if job.holds and (known is None or known.state == "refused"):
-                for node, count in job.gpus_on.items():
-                    others[node] = others.get(node, 0) + count
-        return others
-
     def _start(self, job: BoardJob, seats: Seats, now_s: float) -> None:
         """Let a job go, on the nodes that were chosen: first what is intended is noted, then it is done."""
         known = self._known[int(job.job.job_id)]
         slurm_job, nodes = self._slurm_jobs[known.job_id], ",".join(seats)
         name = slurm_job.name_in_commands
-        update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}"]
+        update = ["scontrol", "update", f"JobId={name}", f"ReqNodeList={nodes}", f"NumNodes={len(seats)}-{len(seats)}"]
         if slurm_job.restarts:
             update.append(f"StartTime=now+{_AGAIN_S}")  # or Slurm lets it wait two minutes more
         commands = [update, ["scontrol", "release", name]]
@@ -385,13 +391,9 @@ class SlurmAgent:
             if (what, job_id, detail) in self._said:
                 return
             self._said.add((what, job_id, detail))
-        self._tell(Event(self._last_s, what, job_id, detail))
+        self._tell(AgentEvent(self._last_s, what, job_id, detail))
 
     def _now_s(self) -> float:
         """Return the time, which never goes back."""
         self._last_s = max(self._last_s, self._clock())
         return self._last_s
-
-
-def _demand(job: SlurmJob) -> Demand:
-    return Demand(job.gpus_per_node, job.gpu_kind)

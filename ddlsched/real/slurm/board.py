@@ -20,7 +20,7 @@ from ddlsched.policies.job_queue import JobQueue
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveJob
 from ddlsched.real.gate.placements import Placements
-from ddlsched.real.slurm.answers import SlurmNode
+from ddlsched.real.slurm.commands import SlurmNode
 from ddlsched.real.slurm.demands import Demand, Demanding, slurm_shape
 from ddlsched.real.slurm.journal import Seats
 from ddlsched.units import ns_from_s, s_from_ns

@@ -68,8 +68,6 @@ class _Demanding:
 
     def place(self, job: JobView, cluster: ClusterView) -> Sequence[GpuId] | None:
         demand = self._demands.get(job.number, Demand())
-        if demand == Demand():
-            return self._asked(job, cluster)
         gpus = cluster.eligible(job)
         if demand.kind:
             gpus = gpus[self._kinds[cluster.servers_of(gpus)] == demand.kind]

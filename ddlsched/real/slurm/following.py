@@ -1,15 +1,32 @@
-"""What becomes of a known job, by what Slurm says of it; pure, so that every case is a line of a test."""
+"""What becomes of known jobs and of arrays, by what Slurm says of them; pure, so that every case is a line of a test.
+
+Tasks of an array that wait share one number in Slurm, and one line in its queue. Held apart, each gets a number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from ddlsched.real.slurm.answers import SlurmJob
+from ddlsched.real.slurm.commands import SlurmJob
+from ddlsched.real.slurm.demands import Demand
 from ddlsched.real.slurm.journal import KnownJob, Seats
 
-__all__ = ["Next", "followed", "seats_as_given"]
+__all__ = [
+    "MOST_APART",
+    "MOST_A_LOOK",
+    "Next",
+    "blocked",
+    "demand_of",
+    "followed",
+    "gpus_of_others",
+    "limits_of",
+    "seats_as_given",
+    "to_take_apart",
+    "within_limits",
+]
 
 
 class Next(Enum):
@@ -76,3 +93,92 @@ def seats_as_given(seats: Seats, gpus_on: Mapping[str, int], sizes: Mapping[str,
         free = [gpu for gpu in range(sizes.get(node, 0)) if gpu not in promised and gpu not in taken.get(node, ())]
         given[node] = sorted((promised + free)[:count])
     return given
+
+
+MOST_APART = 64
+"""So many tasks of an array wait for the policies at most, lest a large one fill Slurm's table of jobs."""
+MOST_A_LOOK = 64
+"""So many tasks of all arrays are taken apart at one look at most: each takes a command, and others wait meanwhile."""
+
+
+def to_take_apart(jobs: Sequence[SlurmJob]) -> list[str]:
+    """Return the tasks that are to be held each for itself, as commands call them.
+
+    Parameters
+    ----------
+    jobs
+        All that an agent may touch.
+    """
+    apart = Counter(job.array_id for job in jobs if job.array_task is not None and job.is_held)
+    together = [job for job in jobs if job.array_tasks and job.is_held]
+    chosen = ((job, job.array_tasks[: max(MOST_APART - apart[job.array_id], 0)]) for job in together)
+    return [f"{job.array_id}_{task}" for job, tasks in chosen for task in tasks]
+
+
+def limits_of(jobs: Sequence[SlurmJob], before: Mapping[int, int]) -> dict[int, int]:
+    """Return how many tasks of each array in the queue may run at a time; 0 if its user set no limit.
+
+    What stands for several tasks says its array's limit, also that there is none; other rows may leave it out, so that
+    what was known before holds.
+    """
+    said = {job.array_id: job.array_limit for job in jobs if job.array_limit or job.array_tasks}
+    there = {job.array_id for job in jobs}
+    return {array: limit for array, limit in {**before, **said}.items() if array in there}
+
+
+def within_limits(
+    queued: Iterable[SlurmJob], active: Iterable[SlurmJob], limits: Mapping[int, int]
+) -> dict[int, SlurmJob]:
+    """Return those of the jobs that wait which the limits of their arrays let start, by number.
+
+    Parameters
+    ----------
+    queued, active
+        Who waits, in order, and who starts, runs or stops.
+    limits
+        How many tasks may run at a time, by array; arrays that have none are left out, or have 0.
+    """
+    running = Counter(job.array_id for job in active)
+    allowed = {}
+    for job in queued:
+        running[job.array_id] += 1
+        if running[job.array_id] <= (limits.get(job.array_id) or running[job.array_id]):
+            allowed[job.job_id] = job
+    return allowed
+
+
+def blocked(known: Sequence[KnownJob], jobs: Sequence[SlurmJob], sizes: Mapping[str, int]) -> list[KnownJob]:
+    """Return the jobs that are to start on nodes where others have their GPUs by now.
+
+    Parameters
+    ----------
+    known, jobs
+        What the journal says of jobs, and what Slurm does.
+    sizes
+        GPUs of each node.
+    """
+    free = dict(sizes)
+    stopping = {one.job_id for one in known if one.state == "stopping"}
+    for job in jobs:
+        for node, count in job.gpus_on.items() if job.holds and job.job_id not in stopping else ():
+            free[node] = free.get(node, 0) - count
+    found = []
+    for one in known:
+        on = [free.get(node, 0) for node in one.seats] if one.state == "starting" else []
+        if on and (min(on) < 1 or sum(on) < sum(map(len, one.seats.values()))):
+            found.append(one)
+    return found
+
+
+def gpus_of_others(jobs: Sequence[SlurmJob], known: Mapping[int, KnownJob]) -> dict[str, int]:
+    """Return how many GPUs on each node jobs have that are not the agent's; ``known`` are those that may be."""
+    others: Counter[str] = Counter()
+    for job in jobs:
+        if job.holds and (job.job_id not in known or known[job.job_id].state == "refused"):
+            others.update(job.gpus_on)
+    return dict(others)
+
+
+def demand_of(job: SlurmJob) -> Demand:
+    """Return what a job asks for beyond a number of GPUs."""
+    return Demand(job.gpus_per_node, job.gpu_kind)

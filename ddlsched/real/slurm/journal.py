@@ -7,17 +7,14 @@ was let go that does not run yet, and what a job had done when it was stopped. A
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ddlsched.errors import InputError
-from ddlsched.real.state_folder import open_in
+from ddlsched.real.state_folder import Database
 
-__all__ = ["Journal", "KnownJob", "Seats"]
+__all__ = ["AgentJournal", "KnownJob", "Seats"]
 
 Seats = Mapping[str, Sequence[int]]
 """Which GPUs a job has, by the policy's numbers on each node, from 0."""
@@ -80,11 +77,11 @@ class KnownJob:
     failed_starts: int
 
 
-_COLUMNS = "number, job_id, state, seen_s, since_s, seats, iterations_done, failed_starts"
+_COLUMNS = ", ".join(field.name for field in fields(KnownJob))
 
 
-class Journal:
-    """Jobs and decisions in a file; every change is one transaction.
+class AgentJournal(Database):
+    """Jobs and decisions in a file.
 
     Parameters
     ----------
@@ -98,63 +95,49 @@ class Journal:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = path
-        if isinstance(path, Path):
-            open_in(path.parent, path.name, "ab").close()  # SQLite would follow a link
-        with self._explained():
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(_SCHEMA)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        super().__init__(path, _SCHEMA, "cannot be used ({}); expected the agent's journal, with space", "NORMAL")
 
     def jobs(self) -> dict[int, KnownJob]:
         """Return the jobs that have not ended, by Slurm's id."""
+        return {job.job_id: job for job in self._jobs("state != 'ended' ORDER BY number")}
+
+    def _jobs(self, which: str, *values: Any) -> list[KnownJob]:
+        rows = self._asked(f"SELECT {_COLUMNS} FROM jobs WHERE {which}", *values)
         with self._explained():
-            rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs WHERE state != 'ended' ORDER BY number").fetchall()
-            known = [_known(row) for row in rows]
-        return {job.job_id: job for job in known}
+            return [_known(row) for row in rows]
 
     def add(self, job_id: int, now_s: float) -> KnownJob:
         """Note a job that waits; one of an id that has ended is another one."""
-        with self._explained():
-            self._db.execute(
-                "INSERT OR REPLACE INTO jobs (job_id, state, seen_s, since_s, seats, iterations_done, failed_starts) "
-                "VALUES (?, 'queued', ?, ?, '{}', 0, 0)",
-                (job_id, now_s, now_s),
-            )
-            row = self._db.execute(f"SELECT {_COLUMNS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-            return _known(row)
+        self._asked(
+            "INSERT OR REPLACE INTO jobs (job_id, state, seen_s, since_s, seats, iterations_done, failed_starts) "
+            "VALUES (?, 'queued', ?, ?, '{}', 0, 0)",
+            *(job_id, now_s, now_s),
+        )
+        return self._jobs("job_id = ?", job_id)[0]
 
     def change(self, job: KnownJob, **values: Any) -> KnownJob:
         """Note other values of a job, and return it with them."""
         changed = replace(job, **values)
         stored = {**values, "seats": json.dumps({node: list(gpus) for node, gpus in changed.seats.items()})}
-        with self._explained():
-            names = ", ".join(f"{name} = ?" for name in stored)
-            self._db.execute(f"UPDATE jobs SET {names} WHERE number = ?", (*stored.values(), job.number))
+        names = ", ".join(f"{name} = ?" for name in stored)
+        self._asked(f"UPDATE jobs SET {names} WHERE number = ?", *stored.values(), job.number)
         return changed
 
     def array_limits(self) -> dict[int, int]:
         """Return how many tasks of each array may run at a time, 0 for all, by Slurm's id of the array."""
-        with self._explained():
-            return dict(self._db.execute("SELECT array_id, most_running FROM arrays").fetchall())
+        rows: list[Any] = self._asked("SELECT array_id, most_running FROM arrays")
+        return dict(rows)
 
     def keep_array_limits(self, limits: Mapping[int, int]) -> None:
         """Replace what is known of all arrays."""
-        with self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM arrays")
-            self._db.executemany("INSERT INTO arrays VALUES (?, ?)", limits.items())
-            self._db.execute("COMMIT")
+        with self._transaction() as db:
+            db.execute("DELETE FROM arrays")
+            db.executemany("INSERT INTO arrays VALUES (?, ?)", limits.items())
 
     def decided(self, what: str, job_id: int, nodes: str, time_s: float) -> int:
         """Note what is about to be done, and return its number."""
-        with self._explained():
-            cursor = self._db.execute(
+        with self._transaction() as db:
+            cursor = db.execute(
                 "INSERT INTO decisions (time_s, what, job_id, nodes, outcome) VALUES (?, ?, ?, ?, 'intended')",
                 (time_s, what, job_id, nodes),
             )
@@ -162,35 +145,15 @@ class Journal:
 
     def outcome(self, decision: int, outcome: str) -> None:
         """Note what became of a decision: ``done``, or Slurm's message."""
-        with self._explained():
-            self._db.execute("UPDATE decisions SET outcome = ? WHERE number = ?", (outcome, decision))
+        self._asked("UPDATE decisions SET outcome = ? WHERE number = ?", outcome, decision)
 
     def decisions(self) -> list[tuple[float, str, int, str, str]]:
         """Return time, kind, job, nodes and outcome of every decision, the oldest first."""
-        with self._explained():
-            columns = "time_s, what, job_id, nodes, outcome"
-            return self._db.execute(f"SELECT {columns} FROM decisions ORDER BY number").fetchall()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-            raise InputError(
-                f"{self._path}: cannot be used ({error}); expected the agent's journal, with space"
-            ) from None
+        rows: list[Any] = self._asked("SELECT time_s, what, job_id, nodes, outcome FROM decisions ORDER BY number")
+        return rows
 
 
 def _known(row: Sequence[Any]) -> KnownJob:
-    number, job_id, state, seen_s, since_s, seats, done, failed = row
-    read = {str(node): [int(gpu) for gpu in gpus] for node, gpus in json.loads(seats).items()}
-    return KnownJob(
-        number=number,
-        job_id=job_id,
-        state=state,
-        seen_s=seen_s,
-        since_s=since_s,
-        seats=read,
-        iterations_done=done,
-        failed_starts=failed,
-    )
+    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    seats = {str(node): [int(gpu) for gpu in gpus] for node, gpus in json.loads(values["seats"]).items()}
+    return KnownJob(**{**values, "seats": seats})

@@ -1,15 +1,160 @@
-"""What an agent is told to do, and what it tells of what it did."""
+"""What an agent is told: what to do, and what users say of their jobs, in ``--comment`` or in a table by name."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from ddlsched.errors import InputError
+from ddlsched.errors import InputError, did_you_mean
+from ddlsched.io.tables import abbreviated, csv_rows, located, readable
 from ddlsched.real.slurm.board import PolicyNames
-from ddlsched.real.slurm.facts import JobFacts
+from ddlsched.workload.dag import DataParallelIteration
+from ddlsched.workload.job import Job
 
-__all__ = ["AgentSettings", "Event"]
+__all__ = ["PREFIX", "AgentEvent", "AgentSettings", "JobFacts", "facts_of_comment", "read_facts"]
+
+PREFIX = "ddlsched:"
+_TRUTHS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """A job's work, as its user describes it.
+
+    Parameters
+    ----------
+    iterations
+        How often the iteration runs.
+    forward_s, backward_s
+        Compute of one iteration on a GPU, seconds.
+    message_bytes
+        What its GPUs reduce in one iteration, bytes.
+    gpu_memory_mb
+        Memory taken on each GPU, MB.
+    resumes
+        Whether a job that was stopped goes on where it was (it writes checkpoints); otherwise it begins anew.
+    """
+
+    iterations: int
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    message_bytes: float = 0.0
+    gpu_memory_mb: float = 0.0
+    resumes: bool = False
+
+    def job(self, job_id: str, *, arrival_s: float, num_gpus: int, user: str, time_limit_s: float) -> Job:
+        """Return the job as policies are shown it.
+
+        Raises
+        ------
+        InputError
+            A value out of range.
+        """
+        iteration = DataParallelIteration(
+            forward_s=self.forward_s, backward_s=self.backward_s, message_bytes=self.message_bytes
+        )
+        return Job(
+            job_id=job_id,
+            arrival_s=arrival_s,
+            num_gpus=num_gpus,
+            iterations=self.iterations,
+            iteration=iteration,
+            gpu_memory_mb=self.gpu_memory_mb,
+            user=user,
+            time_limit_s=time_limit_s,
+        )
+
+    def comment(self) -> str:
+        """Return the text for ``sbatch --comment``."""
+        return PREFIX + ",".join(f"{field.name}={_text(getattr(self, field.name))}" for field in fields(self))
+
+
+_KINDS = {field.name: field.type for field in fields(JobFacts)}
+
+
+def facts_of_comment(comment: str) -> JobFacts:
+    """Return what a comment says.
+
+    Parameters
+    ----------
+    comment
+        ``ddlsched:iterations=1000,forward_s=0.1,backward_s=0.2,message_bytes=1e8``; all but ``iterations`` may be
+        left out.
+
+    Raises
+    ------
+    InputError
+        It says something else.
+    """
+    return located(f"comment {abbreviated(comment)}", lambda: _facts_of(_pairs(comment)))
+
+
+def read_facts(path: Path) -> dict[str, JobFacts]:
+    """Return the facts in a CSV table by the name of the job: ``name,iterations`` and further fields, a row a name.
+
+    Raises
+    ------
+    InputError
+        The file or a row cannot be used.
+    """
+    return readable(path, "a table of jobs' facts", _table)
+
+
+def _table(path: Path) -> dict[str, JobFacts]:
+    optional = [name for name in _KINDS if name != "iterations"]
+    table: dict[str, JobFacts] = {}
+    for where, row in csv_rows(path, ["name", "iterations"], optional):
+        name = row.pop("name")
+        if not name or name in table:
+            raise InputError(f"{where}: name is {abbreviated(name)}; expected a job's name, once")
+        table[name] = located(where, lambda: _facts_of({key: value for key, value in row.items() if value}))  # noqa: B023
+    return table
+
+
+def _pairs(comment: str) -> dict[str, str]:
+    if not comment.startswith(PREFIX):
+        raise InputError(f"expected {PREFIX}iterations=1000,forward_s=0.1,...")
+    pairs: dict[str, str] = {}
+    for part in comment.removeprefix(PREFIX).split(","):
+        name, equals, value = (text.strip() for text in part.partition("="))
+        if not equals or name in pairs:
+            raise InputError(f"{abbreviated(part)}; expected name=value, each name once")
+        pairs[name] = value
+    return pairs
+
+
+def _facts_of(pairs: Mapping[str, str]) -> JobFacts:
+    for name in pairs:
+        if name not in _KINDS:
+            raise InputError(f"nothing is called {abbreviated(name)}.{did_you_mean(name, _KINDS)}")
+    if "iterations" not in pairs:
+        raise InputError("iterations is missing; expected iterations=N")
+    facts = JobFacts(**{name: _value(name, text) for name, text in pairs.items()})  # type: ignore[arg-type]
+    facts.job("job", arrival_s=0.0, num_gpus=1, user="user", time_limit_s=1.0)  # which checks every range
+    if facts.forward_s + facts.backward_s < 1e-9:
+        raise InputError("its iteration computes for less than 1 ns; expected forward_s or backward_s above that")
+    return facts
+
+
+def _value(name: str, text: str) -> int | float | bool:
+    if name == "resumes":
+        if text not in _TRUTHS:
+            raise InputError(f"resumes is {abbreviated(text)}; expected true or false")
+        return _TRUTHS[text]
+    try:
+        number = float(text.replace("_", "?"))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (name == "iterations" and not 1 <= number == int(number) < 2**53):
+        kind = "a whole number from 1" if name == "iterations" else "a number"
+        raise InputError(f"{name} is {abbreviated(text)}; expected {kind}")
+    return int(number) if name == "iterations" else number
+
+
+def _text(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:.12g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +198,7 @@ class AgentSettings:
 
 
 @dataclass(frozen=True)
-class Event:
+class AgentEvent:
     """What an agent did: ``start``, ``stop``, ``end``, ``take back``, ``take apart``, ``refuse``, ``fail``."""
 
     time_s: float

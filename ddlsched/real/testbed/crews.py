@@ -1,4 +1,8 @@
-"""The workers of a run: copies of a launcher on this machine, or of the agents on several hosts."""
+"""The workers of a run: copies of a launcher on this machine, or of the agents on several hosts.
+
+Every connection to an agent becomes the channel of one worker, so that the gate listens nowhere; a worker ends with
+its connection. All-reduces go between the hosts themselves, neither encrypted nor proven, as gloo does.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,34 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from ddlsched.errors import InputError, TestbedError
+from ddlsched.cluster.cluster import Cluster
+from ddlsched.errors import InputError, MeasurementError, TestbedError
+from ddlsched.io.tables import read_text, readable
 from ddlsched.real.gate.live_jobs import LiveRank
 from ddlsched.real.gate.loop import ChannelRank
 from ddlsched.real.testbed.cabling import address_of, server_name
+from ddlsched.real.testbed.launcher import become_worker, fork_worker, prepare
+from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
+from ddlsched.real.testbed.namespaces import Registry, refuse_unable
 from ddlsched.real.wire.channel import Channel
+from ddlsched.real.wire.handshake import Address, connect, parse_address, read_token
+from ddlsched.real.wire.listener import Caller, TokenListener
 
-__all__ = ["NamespaceCrew", "WorkerCrew", "refuse_missing_torch"]
+__all__ = [
+    "MOST_WORKERS",
+    "HostCrew",
+    "NamespaceCrew",
+    "WorkerAgent",
+    "WorkerCrew",
+    "crew_of",
+    "namespace_crew",
+    "read_hosts",
+    "refuse_missing_torch",
+]
 
 _START_S = 120.0
 _FOLDER = "ddlsched-testbed-"
@@ -145,3 +168,138 @@ def _environment() -> dict[str, str]:
     paths = [root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     quiet = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     return os.environ | quiet | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+MOST_WORKERS = 256
+_TURN_S = 1.0
+
+
+class HostCrew(WorkerCrew):
+    """Workers on hosts, in the order of the servers."""
+
+    def __init__(self, hosts: Sequence[Address], token: bytes, *, realtime: bool = True) -> None:
+        super().__init__()
+        self._hosts, self._token, self._realtime = tuple(hosts), token, realtime
+
+    def _connected(self, server: int) -> tuple[Channel, str]:
+        host = self._hosts[server]
+        try:
+            role = {"kind": "testbed", "address": host.host, "realtime": self._realtime}
+            return connect(host, self._token, role, "ddlsched testbed agent"), host.host
+        except MeasurementError as error:
+            raise TestbedError(f"server {server}: {error}") from None
+
+
+class WorkerAgent:
+    """Listens on one address and becomes a worker, in a copy of its process, for whoever proves to know the token.
+
+    Parameters
+    ----------
+    address
+        Where to listen; port 0 takes any that is free.
+    token
+        Without which nobody gets a worker.
+    tell
+        Told of each connection that was refused.
+    """
+
+    def __init__(self, address: Address, token: bytes, *, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._listener, self._tell = TokenListener(address, token, tell), tell
+        self.address = self._listener.address
+        """Where it listens."""
+        self._workers: set[int] = set()
+
+    def serve(self) -> None:
+        """Answer everybody who knows the token, each in a copy of this process, until interrupted."""
+        prepare()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        while True:
+            callers = self._listener.callers(_TURN_S)
+            self._bury()
+            for caller in callers:
+                self._employ(caller)
+
+    def _employ(self, caller: Caller) -> None:
+        why = "a connection for no worker of a testbed came" if caller.role.get("kind") != "testbed" else ""
+        if why or len(self._workers) >= MOST_WORKERS:
+            self._tell(f"refused {caller.peer}: {why or f'there are {MOST_WORKERS} workers'}")
+        else:
+            self._workers.add(fork_worker(lambda: self._work(caller)))
+        caller.channel.close()
+
+    def _bury(self) -> None:
+        for worker in list(self._workers):
+            with suppress(ChildProcessError):
+                if os.waitpid(worker, os.WNOHANG)[0] == 0:
+                    continue
+            self._workers.discard(worker)
+
+    def _work(self, caller: Caller) -> None:
+        self._listener.forget()
+        become_worker(caller.channel, namespace=None, realtime=bool(caller.role.get("realtime")))
+
+
+@contextlib.contextmanager
+def crew_of(cluster: Cluster, hosts: Path | None, token_file: Path | None, *, realtime: bool) -> Iterator[WorkerCrew]:
+    """Give the workers of a cluster: in namespaces that go afterwards, or on hosts. SIGTERM ends this as Ctrl-C does.
+
+    Raises
+    ------
+    InputError
+        No root, no tools, no PyTorch, a testbed in use, or a hosts file that does not fit.
+    """
+    if (hosts is None) != (token_file is None):
+        raise InputError("--hosts and --token-file belong together; expected both or neither")
+    if hosts is not None and token_file is not None:
+        addresses = read_hosts(hosts, cluster.num_servers)
+        with sigterm_as_ctrl_c(), HostCrew(addresses, read_token(token_file), realtime=realtime) as crew:
+            yield crew
+        return
+    with namespace_crew(realtime=realtime) as crew_on, crew_on(cluster) as crew:
+        yield crew
+
+
+@contextlib.contextmanager
+def namespace_crew(*, realtime: bool) -> Iterator[Callable[[Cluster], AbstractContextManager[WorkerCrew]]]:
+    """Give what makes the network of a cluster and gives its workers, of one cluster after another.
+
+    PyTorch, of which all workers are copies, is loaded once. SIGTERM ends this as Ctrl-C does.
+
+    Raises
+    ------
+    InputError
+        No root, no tools, no PyTorch, or a testbed in use.
+    """
+    refuse_unable()
+    refuse_missing_torch()
+    with sigterm_as_ctrl_c(), Registry() as registry, NamespaceCrew(realtime=realtime) as crew:
+
+        @contextlib.contextmanager
+        def crew_on(cluster: Cluster) -> Iterator[WorkerCrew]:
+            with registry.used(cluster):
+                try:
+                    yield crew
+                finally:
+                    crew.dismiss()
+
+        yield crew_on
+
+
+def read_hosts(path: Path, num_servers: int) -> list[Address]:
+    """Return the addresses in a hosts file: one a line, in the order of the servers; ``#`` begins a remark."""
+    text = readable(path, "a hosts file", read_text)
+    addresses: list[Address] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        try:
+            address = parse_address(entry)
+        except InputError as error:
+            raise InputError(f"{path}, line {number}: {error}") from None
+        if address in addresses:
+            raise InputError(f"{path}, line {number}: {address} stands there twice; expected each host once")
+        addresses.append(address)
+    if len(addresses) != num_servers:
+        raise InputError(f"{path}: has {len(addresses)} hosts; expected {num_servers}, one a server (--servers)")
+    return addresses

@@ -1,15 +1,26 @@
-"""Whether the machine kept up: how busy its processors were, and how late timed waits ended."""
+"""The machine that runs a testbed: whether it kept up, who runs ahead of others, and signals."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MOST_BUSY", "MOST_LATE", "MachineWatch", "ahead_of_others", "behind_this_thread"]
+__all__ = [
+    "MOST_BUSY",
+    "MOST_LATE",
+    "MachineWatch",
+    "ahead_of_others",
+    "behind_this_thread",
+    "sigterm_as_ctrl_c",
+    "undisturbed",
+]
 
 _AHEAD_IN_TURNS = -20
 """The niceness that gets most of a processor's time."""
@@ -96,3 +107,35 @@ def _ticks() -> tuple[int, int]:
     except (OSError, ValueError):
         return 0, 0  # another system than Linux
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt meanwhile, unless this process ignores it or has its own use for it."""
+    unused = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with _handled({signal.SIGTERM: signal.default_int_handler} if unused else {}):
+        yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore both signals meanwhile, as do the programs that are started.
+
+    To block them would not do: another thread, such as those of numpy, would take them.
+    """
+    with _handled({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+        yield
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Set handlers meanwhile; only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

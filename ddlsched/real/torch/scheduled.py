@@ -2,17 +2,123 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.gate.client import GateClient, RankMembership
-from ddlsched.real.torch.ring_parts import RingChunk
-from ddlsched.real.torch.streams import Streams
 
-__all__ = ["Gate", "Hook", "scheduled"]
+__all__ = ["Hook", "HookGate", "RingChunk", "Streams", "part_length", "scheduled"]
+
+_MOST_SEGMENT_BYTES = 1 << 20
+"""Of gloo's all-reduce."""
+
+
+def part_length(count: int, ranks: int, item_bytes: int) -> int:
+    """Return how many elements gloo's ring puts into a part of a message of ``count`` elements.
+
+    References
+    ----------
+    gloo/allreduce.cc, ``ring``.
+    """
+    whole_bytes = count * item_bytes
+    most_bytes = item_bytes * (_MOST_SEGMENT_BYTES // item_bytes)
+    segments = _up(max(-(-whole_bytes // most_bytes), 2 * ranks), ranks)
+    segment_bytes = _up(-(-whole_bytes // segments), item_bytes)
+    return segments // ranks * segment_bytes // item_bytes
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+class RingChunk:
+    """Chunk ``number`` of ``chunks`` of a flat tensor that ``ranks`` ranks reduce."""
+
+    def __init__(self, tensor: Any, ranks: int, number: int, chunks: int) -> None:
+        self._tensor, self._ranks = tensor, ranks
+        self._length = part_length(len(tensor), ranks, tensor.element_size())
+        self._first = self._length * number // chunks
+        self._last = self._length * (number + 1) // chunks
+        width = self._width(self._last - self._first)
+        self.data = tensor.new_zeros(ranks * width)
+        """What is to be reduced: the chunk's elements, padded with zeros."""
+        self._rows = self.data.view(ranks, width)
+        for row, part in self._parts():
+            row.copy_(part)
+
+    def _width(self, width: int) -> int:
+        """Return the next larger width that gloo divides into parts of just this width."""
+        width = max(width, 2)
+        while part_length(self._ranks * width, self._ranks, self._tensor.element_size()) != width:
+            width += 1
+        return width
+
+    def _parts(self) -> Iterator[tuple[Any, Any]]:
+        for rank in range(self._ranks):
+            first = rank * self._length
+            part = self._tensor[first + self._first : min(first + self._last, first + self._length)]
+            yield self._rows[rank, : len(part)], part
+
+    def write_back(self) -> None:
+        """Put the reduced elements where they came from."""
+        for row, part in self._parts():
+            part.copy_(row)
+
+
+class Streams:
+    """The streams around one bucket; on a CPU nothing.
+
+    The hook is called while the gradients are still being computed on the current stream. A collective that another
+    thread issues waits for an event recorded there, on a side stream of its own; the future that DDP waits for is told
+    the device, so that setting its result on the side stream lets DDP's stream wait for that.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        self._device = tensor.device if tensor.device.type == "cuda" else None
+        if self._device is not None:
+            import torch
+
+            self._computed = torch.cuda.current_stream(self._device).record_event()
+            self._side = torch.cuda.Stream(self._device)
+
+    def future(self) -> Any:
+        """Return the future that the hook answers with."""
+        import torch
+
+        return torch.futures.Future(devices=[] if self._device is None else [self._device])
+
+    @contextlib.contextmanager
+    def after_gradients(self) -> Iterator[None]:
+        """Let what is issued within come after the gradients."""
+        if self._device is None:
+            yield
+            return
+        import torch
+
+        with torch.cuda.stream(self._side):
+            self._side.wait_event(self._computed)
+            yield
+
+    @contextlib.contextmanager
+    def after(self, future: Any) -> Iterator[None]:
+        """Let what is issued within come after a collective, whose future a callback was given."""
+        if self._device is None:
+            yield
+            return
+        import torch
+
+        self._side.wait_stream(torch.cuda.current_stream(self._device))  # on which the callback's future has waited
+        with torch.cuda.stream(self._side):
+            yield
+
+    def finish(self, future: Any, tensor: Any) -> None:
+        """Set the future's result."""
+        with self.after_gradients():
+            future.set_result(tensor)
 
 
 def scheduled(
@@ -82,7 +188,7 @@ def scheduled(
     return model
 
 
-class Gate(Protocol):
+class HookGate(Protocol):
     """What a hook says to a gate, as :class:`~ddlsched.real.gate.client.GateClient` passes it on."""
 
     def ready(
@@ -108,7 +214,7 @@ class Gate(Protocol):
 class Hook:
     """Reduces a bucket in the chunks, and at the times, that the gate says."""
 
-    def __init__(self, client: Gate, group: Any, ranks: int) -> None:
+    def __init__(self, client: HookGate, group: Any, ranks: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._iteration = 0
 
@@ -128,7 +234,7 @@ class Hook:
 class _Sending:
     """One bucket on its way."""
 
-    def __init__(self, client: Gate, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
+    def __init__(self, client: HookGate, group: Any, ranks: int, tensor: Any, task: int, iteration: int) -> None:
         self._client, self._group, self._ranks = client, group, ranks
         self._tensor, self._task, self._iteration = tensor, task, iteration
         self._streams = Streams(tensor)

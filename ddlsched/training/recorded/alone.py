@@ -6,18 +6,20 @@ slow each other here; ``ddlsched simulate`` knows better.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from statistics import fmean
+from typing import Any, Final
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.merging import RecordedIteration
-from ddlsched.training.recorded.variation import variation
+from ddlsched.training.recorded.rank_steps import MarkKind
 from ddlsched.units import ns_from_s
 from ddlsched.workload.dag import CollectiveTask, ComputeTask, IterationDag
 
-__all__ = ["AloneIteration", "Card", "checked_card", "summary", "timed_alone"]
+__all__ = ["AloneIteration", "Card", "checked_card", "summary", "timed_alone", "variation"]
+
 
 _BITS: Final = 8
 _RINGS: Final = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
@@ -157,3 +159,39 @@ def _by_kind(dag: IterationDag, numbers: Sequence[int]) -> list[dict[str, object
         {"kind": kind, "group": group, "count": len(sizes), "bytes": sum(sizes)}
         for (kind, group), sizes in found.items()
     ]
+
+
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+def variation(recorded: RecordedIteration) -> dict[str, Any]:
+    """Return means and quantiles over steps, in seconds, of the class of the first rank.
+
+    ``step_s`` is the time of a whole step, if the traces tell it, ``compute_s`` the compute time in it; each of the
+    ``collectives`` has its bytes and when it became ready, in compute time since the step began.
+    """
+    kinds: Counter[str] = Counter()
+    names = []
+    for communication in recorded.last.communications:
+        kinds[communication.kind] += 1
+        names.append(f"{communication.kind}-{kinds[communication.kind]}")
+    columns = list(zip(*recorded.moments_ns, strict=True))
+    collectives = [
+        {
+            "name": names[int(mark.what)],
+            "input_bytes": recorded.last.communications[int(mark.what)].input_bytes,
+            "ready_s": _spread(column),
+        }
+        for mark, column in zip(recorded.last.marks, columns, strict=False)
+        if mark.kind is MarkKind.STARTS
+    ]
+    step_s = _spread(recorded.wall_ns) if recorded.wall_ns else None
+    return {"step_s": step_s, "compute_s": _spread(columns[-1]), "collectives": collectives}
+
+
+def _spread(times_ns: Sequence[int]) -> dict[str, float]:
+    ordered = sorted(times_ns)
+    found = {"mean": fmean(ordered) / 1e9}
+    for quantile in _QUANTILES:
+        found[f"p{100 * quantile:g}"] = ordered[round(quantile * (len(ordered) - 1))] / 1e9
+    return found

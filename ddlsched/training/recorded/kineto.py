@@ -13,9 +13,8 @@ from typing import Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.kineto_calls import Call, calls_of
+from ddlsched.training.recorded.kineto_clocks import GpuClock, HostClock
 from ddlsched.training.recorded.kineto_events import Event, KinetoEvents, read_events
-from ddlsched.training.recorded.kineto_gpu import GpuClock
-from ddlsched.training.recorded.kineto_host import HostClock
 from ddlsched.training.recorded.rank_steps import Communication, RankStep, RankTrace
 from ddlsched.training.recorded.wall_time import WallTime
 

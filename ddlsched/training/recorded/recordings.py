@@ -8,7 +8,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
 
 from ddlsched.errors import InputError
 from ddlsched.io.reading import bounded, opened
@@ -22,7 +24,6 @@ __all__ = ["SUFFIX", "read_recording", "recording_text"]
 SUFFIX: Final = ".recording.json"
 _MOST_BYTES: Final = 1 << 28
 _FORMAT: Final = "ddlsched recording 1"
-_KINDS: Final = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier", "send"}
 
 
 def recording_text(
@@ -45,6 +46,37 @@ def _json_of_step(number: int, step: RankStep) -> dict[str, Any]:
     return fields
 
 
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=MAX_NS)]
+_Time = Annotated[int, msgspec.Meta(ge=-MAX_NS, le=MAX_NS)]
+
+
+class _CommunicationFile(msgspec.Struct):
+    kind: Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier", "send"]
+    input_bytes: _Whole
+    group: str
+    measured_ns: tuple[_Time, _Time] | None = None
+
+
+class _StepFile(msgspec.Struct):
+    number: _Whole
+    compute_ns: _Whole
+    communications: list[_CommunicationFile]
+    marks: list[tuple[MarkKind, _Whole | str, _Whole]]
+    wall_ns: _Whole
+    begin_ns: _Time
+    stalls_ns: list[tuple[_Time, _Time]] = []
+
+
+class _File(msgspec.Struct):
+    """What a recording holds, field by field."""
+
+    format: Literal["ddlsched recording 1"]
+    rank: _Whole
+    ranks: _Whole
+    groups: dict[str, list[int]]
+    steps: Annotated[list[_StepFile], msgspec.Meta(min_length=1)]
+
+
 def read_recording(path: Path) -> RankTrace:
     """Read the recording of a rank.
 
@@ -53,66 +85,49 @@ def read_recording(path: Path) -> RankTrace:
     InputError
         It is not there, or no recording; with the step and the field that cannot be used.
     """
-    document = _document(path)
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise InputError(f"{path}: is no recording ({_FORMAT!r}); expected a file that ddlsched record wrote")
-    rank, num_ranks = (_whole(f"{path}, field {name}", document.get(name)) for name in ("rank", "ranks"))
-    groups = document.get("groups")
-    steps = document.get("steps")
-    if not isinstance(groups, dict) or not isinstance(steps, list) or not steps:
-        raise InputError(f"{path}: has no groups or no steps; expected an object and a list")
-    found = {}
-    for place, step in enumerate(steps):
-        where = f"{path}, step {place + 1}"
-        if not isinstance(step, dict):
-            raise InputError(f"{where}: is {abbreviated(step)}; expected an object")
-        found[_whole(f"{where}, field number", step.get("number"))] = _step(where, step)
-    ranks = {name: ranks_of(f"{path}, group {name!r}", each) for name, each in groups.items()}
-    nodes = sum(len(step.marks) for step in found.values())
-    trace = RankTrace(str(path), rank, num_ranks, ranks, found, nodes)
+    try:
+        found = msgspec.json.decode(_content(path), type=_File)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        why, _, place = str(error).partition(" - at `$.")
+        field = f", field {place.rstrip('`')}" if place else ""
+        raise InputError(f"{path}{field}: {why}; expected a recording ({_FORMAT!r})") from None
+    steps = {each.number: _step(f"{path}, step {n}", each) for n, each in enumerate(found.steps, start=1)}
+    ranks = {name: ranks_of(f"{path}, group {name!r}", each) for name, each in found.groups.items()}
+    nodes = sum(len(step.marks) for step in steps.values())
+    trace = RankTrace(str(path), found.rank, found.ranks, ranks, steps, nodes)
     trace.refuse_no_communication()
     return trace
 
 
-def _document(path: Path) -> Any:
+def _content(path: Path) -> bytes:
+    """Return the text of a file, plain or gzipped."""
     try:
         with opened(path, _MOST_BYTES) as file:
             zipped = file.peek(2)[:2] == b"\x1f\x8b"
             plain = bounded(gzip.GzipFile(fileobj=file), str(path), _MOST_BYTES) if zipped else file
-            return json.loads(plain.read())
+            return plain.read()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; expected a recording") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({first_line(error)}); expected a whole, readable file") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({first_line(error)}); expected a recording") from None
 
 
-def _whole(where: str, value: Any, at_least: int = 0) -> int:
-    if not is_whole(value, at_least):
-        raise InputError(f"{where}: is {abbreviated(value)}; expected a whole number from {at_least}")
-    return int(value)
-
-
-def _step(where: str, step: Mapping[str, Any]) -> RankStep:
-    communications, marks = step.get("communications"), step.get("marks")
-    if not isinstance(communications, list) or not isinstance(marks, list):
-        raise InputError(f"{where}: communications or marks are no list; expected a list of each")
-    made = tuple(_communication(f"{where}, communication {n + 1}", each) for n, each in enumerate(communications))
-    compute_ns = _whole(f"{where}, field compute_ns", step.get("compute_ns"))
-    found = tuple(_mark(f"{where}, mark {n + 1}", each, len(made)) for n, each in enumerate(marks))
-    times_ns = [*(mark.at_ns for mark in found), compute_ns]
+def _step(where: str, step: _StepFile) -> RankStep:
+    calls = tuple(Communication(c.kind, c.input_bytes, c.group, (), c.measured_ns) for c in step.communications)
+    marks = tuple(_mark(f"{where}, mark {n}", mark, len(calls)) for n, mark in enumerate(step.marks, start=1))
+    times_ns = [*(mark.at_ns for mark in marks), step.compute_ns]
     if times_ns != sorted(times_ns):
         raise InputError(f"{where}, field marks: their times fall; expected the order of the program")
-    _refuse_early_waits(where, found, len(made))
-    return RankStep(
-        compute_ns,
-        made,
-        found,
-        _whole(f"{where}, field wall_ns", step.get("wall_ns")),
-        tuple(_stretch(f"{where}, field stalls_ns", each) for each in step.get("stalls_ns", ())),
-        _whole(f"{where}, field begin_ns", step.get("begin_ns"), -MAX_NS),
-    )
+    _refuse_early_waits(where, marks, len(calls))
+    return RankStep(step.compute_ns, calls, marks, step.wall_ns, tuple(step.stalls_ns), step.begin_ns)
+
+
+def _mark(where: str, found: tuple[MarkKind, int | str, int], count: int) -> Mark:
+    kind, what, at_ns = found
+    is_phase = isinstance(what, str) and what.isidentifier()
+    if not (is_phase if kind is MarkKind.PHASE else is_whole(what, 0, count - 1)):
+        raise InputError(f"{where}: is of {abbreviated(what)}; expected a phase or a communication of the step")
+    return Mark(kind, what, at_ns)
 
 
 def _refuse_early_waits(where: str, marks: tuple[Mark, ...], count: int) -> None:
@@ -125,33 +140,3 @@ def _refuse_early_waits(where: str, marks: tuple[Mark, ...], count: int) -> None
             raise InputError(f"{where}, field marks: communication {mark.what} is waited for before it starts")
         if mark.kind is MarkKind.STARTS:
             seen.add(mark.what)
-
-
-def _communication(where: str, found: Any) -> Communication:
-    if not isinstance(found, dict) or found.get("kind") not in _KINDS or not isinstance(found.get("group"), str):
-        raise InputError(f"{where}: is {abbreviated(found)}; expected kind, input_bytes and group")
-    measured = found.get("measured_ns")
-    return Communication(
-        found["kind"],
-        _whole(f"{where}, field input_bytes", found.get("input_bytes")),
-        found["group"],
-        measured_ns=None if measured is None else _stretch(f"{where}, field measured_ns", measured),
-    )
-
-
-def _stretch(where: str, found: Any) -> tuple[int, int]:
-    if not isinstance(found, list) or len(found) != 2:
-        raise InputError(f"{where}: is {abbreviated(found)}; expected two times")
-    begin, end = (_whole(where, each, -MAX_NS) for each in found)
-    return begin, end
-
-
-def _mark(where: str, found: Any, count: int) -> Mark:
-    kinds = {kind.value: kind for kind in MarkKind}
-    if not isinstance(found, list) or len(found) != 3 or found[0] not in kinds:
-        raise InputError(f"{where}: is {abbreviated(found)}; expected kind, what and time")
-    kind, what = kinds[found[0]], found[1]
-    good = isinstance(what, str) and what.isidentifier() if kind is MarkKind.PHASE else is_whole(what, 0, count - 1)
-    if not good:
-        raise InputError(f"{where}: is of {abbreviated(what)}; expected a phase or a communication of the step")
-    return Mark(kind, what, _whole(where, found[2]))

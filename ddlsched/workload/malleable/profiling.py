@@ -16,7 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 from ddlsched.workload.malleable.trainers import NodeAllocator, Numbers, Trainer, rates_at
 
-__all__ = ["Candidate", "JobMonitor", "Profiled", "ProfilingAdvisor", "extrapolated"]
+__all__ = ["Candidate", "JobMonitor", "ProfiledAllocator", "ProfilingAdvisor", "extrapolated"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +273,7 @@ _UNKNOWN = 1.0
 
 
 @dataclass
-class Profiled:
+class ProfiledAllocator:
     """An allocator that believes what a monitor has measured, and lets an advisor pin a job; for live managers too."""
 
     allocator: NodeAllocator

@@ -15,8 +15,7 @@ from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.reading import MOST_ROWS
 from ddlsched.plugins.defaults import IMPORT_CONTENTION
 from ddlsched.plugins.names import resolve
-from ddlsched.workload.dag import DataParallelIteration
-from ddlsched.workload.job import Job, Workload
+from ddlsched.workload.job import Workload
 from ddlsched.workload.traces.trace_files import sources
 from ddlsched.workload.traces.trace_formats import FORMATS, reader_of
 from ddlsched.workload.traces.trace_models import JobRule
@@ -63,10 +62,7 @@ class ImportedTrace:
             No job is left.
         """
         self.refuse_empty()
-        # pandas shows a missing text as NaN.
-        users = [user if isinstance(user, str) else None for user in self.jobs.get("user", [None] * len(self.jobs))]
-        limits_s = [s if s > 0 else None for s in self.jobs.get("time_limit_s", [0.0] * len(self.jobs))]
-        return Workload(tuple(map(_job, self.jobs.itertuples(index=False), users, limits_s)))
+        return Workload.from_frame(self.jobs)
 
     def refuse_empty(self) -> None:
         """Raise InputError if no job is left."""
@@ -74,22 +70,6 @@ class ImportedTrace:
             counts = self.report["refused"] | self.report["left_out"]
             why = "; ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "the files hold no rows"
             raise InputError(f"no job of {self.report['rows']:,} rows is left ({why}); expected at least one")
-
-
-def _job(row: Any, user: str | None, time_limit_s: float | None) -> Job:
-    return Job(
-        job_id=row.job_id,
-        arrival_s=row.arrival_s,
-        num_gpus=row.gpus,
-        iterations=row.iterations,
-        iteration=DataParallelIteration(
-            forward_s=row.forward_s, backward_s=row.backward_s, message_bytes=row.message_bytes
-        ),
-        gpu_memory_mb=row.gpu_memory_mb,
-        model=row.model,
-        user=user,
-        time_limit_s=time_limit_s,
-    )
 
 
 @says_unknown_arguments

@@ -111,9 +111,11 @@ class JobRule:
     def all_reduce_s(self, message_bytes: float, num_gpus: int) -> float:
         """Return the time of a job's all-reduce alone: 0 on one server."""
         servers = -(-num_gpus // self.gpus_per_server)
+        from ddlsched.network.contention import ring_bytes
+
         if servers == 1:
             return 0.0
-        wire_bytes = self.contention.wire_bytes(message_bytes, servers)
+        wire_bytes = ring_bytes(self.contention, message_bytes, servers)
         return self.contention.latency_s + wire_bytes * self.contention.alone_per_byte_s
 
     def drawn(self, job_id: str) -> int:

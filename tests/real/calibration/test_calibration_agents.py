@@ -18,11 +18,10 @@ from command_line import run
 
 from ddlsched.errors import InputError, MeasurementError
 from ddlsched.real.calibration import agent as agent_module
-from ddlsched.real.calibration.agent import RingAgent, RingRequest
+from ddlsched.real.calibration.agent import RingAgent, RingRequest, all_reduce
 from ddlsched.real.calibration.fit import FORMS, fit_constants
 from ddlsched.real.calibration.measure import MeasurePlan, measure, write_measurements
 from ddlsched.real.calibration.measurements import Measurements, read_measurements
-from ddlsched.real.calibration.ring import all_reduce
 from ddlsched.real.wire import handshake
 from ddlsched.real.wire.channel import Channel
 from ddlsched.real.wire.handshake import Address, connect, parse_address, proof, read_token
@@ -94,6 +93,25 @@ def test_the_command_measures_and_fits(agents, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert "18 rows, 9 settings" in done.stdout
     assert len((tmp_path / "m.csv").read_text().splitlines()) == 19
+
+
+@pytest.mark.parametrize(
+    ("jobs", "sizes_mb", "why"),
+    [
+        ("1,2", "1,4", "there are 4 settings of concurrent_jobs and message_bytes; expected at least 5"),
+        ("1", "1,2,4", "there are 3 settings of concurrent_jobs and message_bytes; expected at least 4"),
+        ("1,2,4", "1", "every row has message_bytes 1e+06; expected at least two sizes"),
+        ("2", "1,2,4,8,16", "every row has concurrent_jobs 2; expected 1, or at least two numbers"),
+    ],
+)
+def test_item_17_settings_that_cannot_be_fitted_are_refused_before_anything_is_measured(tmp_path, jobs, sizes_mb, why):
+    """Nobody listens at these hosts, so that an attempt to measure would say something else."""
+    (tmp_path / "token").write_bytes(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    hosts = ["--measure", "127.0.0.1:1", "--measure", "127.0.0.2:1", "--token-file", tmp_path / "token"]
+    done = run("calibrate", *hosts, "--jobs", jobs, "--sizes-mb", sizes_mb)
+    assert done.exit_code == 2
+    assert f"--jobs {jobs} --sizes-mb {sizes_mb}: {why}" in done.stderr
 
 
 def test_an_agent_is_free_again_after_a_measurement(agents):

@@ -14,8 +14,7 @@ from command_line import run
 import ddlsched
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
-from ddlsched.real.calibration.measurements import Measurements
-from ddlsched.real.calibration.reach import Reach
+from ddlsched.real.calibration.measurements import Measurements, Reach
 from ddlsched.real.calibration.shares import COLUMNS, ShareRows, fit_size_shares, read_shares
 from ddlsched.workload.elastic_job import messages_and_workers
 

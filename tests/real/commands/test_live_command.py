@@ -129,7 +129,7 @@ def test_slurm_that_fails_is_one_line_and_the_run_goes_on(slurm) -> None:
     (slurm / "down").write_text("")
     done = live_slurm(slurm, "--until-s", 0.5)
     assert done.exit_code == 0
-    assert done.stderr.count("sinfo failed (no controller); going on with the 0 nodes of the last answer") == 1
+    assert done.stderr.count("--Node: no controller; going on with the 0 nodes of the last answer") == 1
     assert "2 queued" in done.stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import refused, run
 
-from ddlsched.real.testbed import crews, namespaces, registry
+from ddlsched.real.testbed import crews, namespaces
 
 HEADER = "job_id,arrival_s,gpus,iterations,forward_s,backward_s,message_bytes,gpu_memory_mb\n"
 
@@ -30,7 +30,7 @@ def token(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry.Registry.__init__, "__defaults__", (tmp_path / "registry",))
+    monkeypatch.setattr(namespaces.Registry.__init__, "__defaults__", (tmp_path / "registry",))
 
 
 @pytest.fixture

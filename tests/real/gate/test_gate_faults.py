@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import in_process_ranks
 import pytest
 from in_process_ranks import Exchange, LocalReducer, ThreadCrew, quick_job, run_jobs, settings
 
@@ -177,3 +178,17 @@ def test_a_rank_that_cannot_be_told_anything_is_named_with_its_last_words() -> N
         rank.send({"do": "ping"})
     with pytest.raises(TestbedError, match="the worker on server 3 is gone: a message could not be sent"):
         rank.send({"do": "ping"})
+
+
+class Deaf(LocalReducer):
+    """A rank that lives, and whose all-reduces neither end nor stall."""
+
+    def start(self, task: int, message_bytes: float, chunk: int, chunks: int, ended: Ended) -> None:
+        pass
+
+
+def test_a_run_that_never_ends_fails_in_place_of_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests run their jobs with notices it, should the gate not."""
+    monkeypatch.setattr(in_process_ranks, "MOST_S", 0.5)
+    with pytest.raises(AssertionError, match=r"the run did not end within 0\.5 s"):
+        run_jobs([quick_job("a", gpus=2)], settings(TWO), ThreadCrew(Exchange(), Deaf))

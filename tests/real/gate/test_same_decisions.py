@@ -17,7 +17,7 @@ import ddlsched
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.rates import rates_of
 from ddlsched.real.gate.gate import Gate, GateSettings
-from ddlsched.real.testbed.iteration import Compute, Iterated, Progress, Reduce
+from ddlsched.real.testbed.worker import Compute, Iterated, Progress, Reduce
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, DataParallelIteration, IterationDag
 from ddlsched.workload.job import Job, Workload
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddlsched.errors import InputError
-from ddlsched.real.live.launchers import LocalLauncher, SlurmLauncher
+from ddlsched.real.live.nodes import LocalLauncher, SlurmLauncher
 from ddlsched.real.live.reports import Ready, ReportSocket, send_report
 
 

@@ -14,7 +14,7 @@ from ddlsched.real.live.commits import committed_steps
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.reports import MOST_BYTES, Report, ReportSocket, parse_report, send_report
 from ddlsched.real.live.store import JobStore
-from ddlsched.workload.malleable.profiling import JobMonitor, Profiled, ProfilingAdvisor
+from ddlsched.workload.malleable.profiling import JobMonitor, ProfiledAllocator, ProfilingAdvisor
 
 
 class Nodes:
@@ -45,7 +45,9 @@ def manager(
 ) -> tuple[LiveManager, Nodes]:
     scavenger = Nodes(nodes)
     advisor = ProfilingAdvisor(scales=(2, 1), hold_s=0.2)
-    sharer = Profiled(CountProgramme(lookahead_s=10), advisor, JobMonitor(warm_up_steps=1, least_steps=3), (0.3, 0.3))
+    sharer = ProfiledAllocator(
+        CountProgramme(lookahead_s=10), advisor, JobMonitor(warm_up_steps=1, least_steps=3), (0.3, 0.3)
+    )
     watch = None if events is None else events.append
     return LiveManager(folder, scavenger, sharer, 10, watch, hang_s, commits=commits), scavenger
 

@@ -13,7 +13,7 @@ from ddlsched.errors import InputError
 from ddlsched.real.live.commits import CommitFolder, note_place, writing
 from ddlsched.real.live.manager import LiveEvent, LiveManager
 from ddlsched.real.live.store import JobStore
-from ddlsched.real.slurm.journal import Journal
+from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.state_folder import Ownership, open_in
 
 KEPT = "what stood here\n"
@@ -81,7 +81,7 @@ def test_item_9_the_note_of_where_jobs_commit_and_the_journal_follow_no_link(sta
     assert not (state / "commits").is_symlink()
     (state / "agent.sqlite").symlink_to(target)
     with pytest.raises(InputError, match=r"agent\.sqlite: cannot be used"):
-        Journal(state / "agent.sqlite")
+        AgentJournal(state / "agent.sqlite")
     assert target.read_text() == KEPT
 
 

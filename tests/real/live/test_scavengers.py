@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ddlsched.cluster.idle_logs import Busy, expand_hosts, from_sacct, from_swf, idle_between
 from ddlsched.cluster.idle_trace import IdleChange, IdleTrace, read_fragments
 from ddlsched.errors import InputError, SimulationError
-from ddlsched.real.live.scavengers import SeldomAsked, SlurmScavenger, TraceScavenger, idle_of_sinfo
+from ddlsched.real.live.nodes import SeldomAsked, SlurmScavenger, TraceScavenger, idle_of_sinfo
+from ddlsched.real.slurm.commands import SlurmBusyError
 
 
 def trace(*fragments) -> IdleTrace:
@@ -186,7 +187,7 @@ def test_slurm_failing_is_an_error_of_the_run(tmp_path, monkeypatch) -> None:
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     (tmp_path / "sinfo").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(SimulationError, match=r"sinfo failed \(Unable"):
+    with pytest.raises(SlurmBusyError, match=r"sinfo --noheader --Node: .*Unable"):
         SlurmScavenger().idle(0.0)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ddlsched import Cluster, DataParallelIteration, Job, Workload, simulate
 from ddlsched.cluster.cluster import Server
-from ddlsched.real.slurm.answers import SlurmNode
 from ddlsched.real.slurm.board import Board, BoardJob, PolicyNames
+from ddlsched.real.slurm.commands import SlurmNode
 
 GPUS = (8, 8, 4)
 NODES = [

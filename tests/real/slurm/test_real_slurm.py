@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.real.slurm.agent import AgentSettings, Event, SlurmAgent
-from ddlsched.real.slurm.answers import SlurmJob, jobs_of_squeue
+from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.board import PolicyNames
-from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError, runner
-from ddlsched.real.slurm.journal import Journal
+from ddlsched.real.slurm.commands import SlurmBusyError, SlurmJob, SlurmRefusalError, jobs_of_squeue, runner
+from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 pytestmark = pytest.mark.slurm
@@ -62,7 +61,9 @@ def awaited(done: Callable[[], bool], within_s: float = 40.0) -> None:
 
 def agent_of(slurm: LocalSlurm, folder: Path, policies: PolicyNames = LWF, **settings: object) -> SlurmAgent:
     chosen = AgentSettings(partition="main", user="root", policies=policies, **settings)  # type: ignore[arg-type]
-    return SlurmAgent(chosen, Journal(folder / "agent.sqlite"), runner(slurm.environment), list[Event]().append)
+    return SlurmAgent(
+        chosen, AgentJournal(folder / "agent.sqlite"), runner(slurm.environment), list[AgentEvent]().append
+    )
 
 
 def test_a_cluster_leaves_no_process_and_no_folder_behind() -> None:
@@ -86,11 +87,11 @@ def test_jobs_get_the_gpus_that_the_policy_chose_node_by_node(slurm: LocalSlurm,
     jobs = [submit(slurm, gpus) for gpus in [3, 2, 5, 1, *(rng.randint(1, 3) for _ in range(2))]]
     awaited(lambda: (agent.look(), sum(job.holds for job in jobs_of(slurm)) == len(jobs))[1])
     agent.look()
-    known = Journal(tmp_path / "agent.sqlite").jobs()
+    known = AgentJournal(tmp_path / "agent.sqlite").jobs()
     for job in jobs:
         seats = {node: len(gpus) for node, gpus in known[job].seats.items()}
         assert seats == dict(job_of(slurm, job).gpus_on)
-    decided = {job: nodes for _, _, job, nodes, _ in Journal(tmp_path / "agent.sqlite").decisions()}
+    decided = {job: nodes for _, _, job, nodes, _ in AgentJournal(tmp_path / "agent.sqlite").decisions()}
     assert {job: ",".join(known[job].seats) for job in jobs} == decided
 
 

@@ -9,10 +9,10 @@ import pytest
 from fake_slurm import FakeSlurm
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm.agent import AgentSettings, Event, SlurmAgent
+from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmBusyError
-from ddlsched.real.slurm.journal import Journal
+from ddlsched.real.slurm.journal import AgentJournal
 
 FIFO = PolicyNames(placement="first-fit", order="fifo")
 
@@ -21,13 +21,13 @@ class Bench:
     """An agent on a journal in a file, before a Slurm in memory; :meth:`again` starts another, as after a kill."""
 
     def __init__(self, folder: Path, slurm: FakeSlurm, policies: PolicyNames = FIFO, **settings: object) -> None:
-        self.slurm, self.events = slurm, list[Event]()
+        self.slurm, self.events = slurm, list[AgentEvent]()
         self.settings = AgentSettings(partition="gpus", user="me", policies=policies, **settings)  # type: ignore[arg-type]
         self.path = folder / "agent.sqlite"
         self.again()
 
     def again(self) -> None:
-        self.journal = Journal(self.path)
+        self.journal = AgentJournal(self.path)
         self.agent = SlurmAgent(self.settings, self.journal, self.slurm, self.events.append, lambda: self.slurm.now_s)
 
     def turns(self, count: int = 1, *, start: bool = True) -> None:

@@ -9,11 +9,17 @@ from pathlib import Path
 import pytest
 
 from ddlsched.errors import InputError
-from ddlsched.real.slurm.answers import SlurmJob, jobs_of_squeue, nodes_of_sinfo
-from ddlsched.real.slurm.commands import SlurmBusyError, SlurmRefusalError, runner
-from ddlsched.real.slurm.facts import JobFacts, facts_of_comment, read_facts
+from ddlsched.real.slurm.commands import (
+    SlurmBusyError,
+    SlurmJob,
+    SlurmRefusalError,
+    jobs_of_squeue,
+    nodes_of_sinfo,
+    runner,
+)
 from ddlsched.real.slurm.following import Next, followed, seats_as_given
-from ddlsched.real.slurm.journal import Journal, KnownJob
+from ddlsched.real.slurm.journal import AgentJournal, KnownJob
+from ddlsched.real.slurm.settings import JobFacts, facts_of_comment, read_facts
 
 JOB_22 = {
     "job_id": 7,
@@ -222,11 +228,11 @@ def test_seats_follow_what_slurm_gave() -> None:
 
 
 def test_a_journal_keeps_jobs_and_an_id_that_comes_again_is_another_job(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "agent.sqlite")
+    journal = AgentJournal(tmp_path / "agent.sqlite")
     first = journal.add(7, 1.0)
     journal.change(first, state="running", seats=SEATS, since_s=2.0)
     journal.close()
-    journal = Journal(tmp_path / "agent.sqlite")
+    journal = AgentJournal(tmp_path / "agent.sqlite")
     known = journal.jobs()[7]
     assert (known.state, known.seats, known.number) == ("running", SEATS, first.number)
     journal.change(known, state="ended", seats={})
@@ -238,7 +244,7 @@ def test_a_journal_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.sqlite"
     path.write_text("not a database, and long enough to be read as one" * 100)
     with pytest.raises(InputError, match=r"agent\.sqlite: cannot be used"):
-        Journal(path)
+        AgentJournal(path)
 
 
 def test_commands_that_fail_are_told_apart(tmp_path: Path) -> None:

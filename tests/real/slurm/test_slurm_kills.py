@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.real.slurm.agent import AgentSettings, Event, SlurmAgent
-from ddlsched.real.slurm.answers import jobs_of_squeue
+from ddlsched.real.slurm.agent import AgentEvent, AgentSettings, SlurmAgent
 from ddlsched.real.slurm.board import PolicyNames
-from ddlsched.real.slurm.commands import runner
-from ddlsched.real.slurm.journal import Journal
+from ddlsched.real.slurm.commands import jobs_of_squeue, runner
+from ddlsched.real.slurm.journal import AgentJournal
 from ddlsched.real.slurm.local_cluster import LocalSlurm
 
 pytestmark = pytest.mark.slurm
@@ -34,8 +33,8 @@ def agent(slurm: LocalSlurm, folder: Path, order: str) -> None:
     """Be an agent until killed."""
     policies = PolicyNames(placement="lwf", order=order)
     settings = AgentSettings(partition="main", user="root", policies=policies, every_s=0.1)
-    journal = Journal(folder / "agent.sqlite")
-    SlurmAgent(settings, journal, runner(slurm.environment), list[Event]().append).run(lambda: False)
+    journal = AgentJournal(folder / "agent.sqlite")
+    SlurmAgent(settings, journal, runner(slurm.environment), list[AgentEvent]().append).run(lambda: False)
 
 
 def submit(slurm: LocalSlurm, rng: random.Random) -> int:
@@ -68,7 +67,7 @@ def test_killed_agents_lose_no_job_and_start_none_twice(order: str, tmp_path: Pa
             kills += 1
             assert kills < 2 * KILLS + 100, f"jobs are left: {slurm.run('squeue')}"
         assert_once(slurm, jobs)
-        decisions = Journal(tmp_path / "agent.sqlite").decisions()
+        decisions = AgentJournal(tmp_path / "agent.sqlite").decisions()
         broken_off = sum(outcome == "intended" for *_, outcome in decisions)
         print(f"{order}: {kills} kills, {len(jobs)} jobs, {len(decisions)} decisions, {broken_off} of them broken off")
         orphans = set(slurm.processes()) - daemons

@@ -8,9 +8,9 @@ import pytest
 from fake_slurm import FakeSlurm
 from test_slurm_agent import Bench, Killed
 
-from ddlsched.real.slurm.arrays import MOST_A_LOOK, MOST_APART
 from ddlsched.real.slurm.board import PolicyNames
 from ddlsched.real.slurm.commands import SlurmRefusalError
+from ddlsched.real.slurm.following import MOST_A_LOOK, MOST_APART
 
 
 def by_task(slurm: FakeSlurm) -> dict[int | None, str]:

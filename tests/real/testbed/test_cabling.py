@@ -13,7 +13,7 @@ from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.errors import InputError
 from ddlsched.plugins.names import names, resolve
 from ddlsched.real.testbed.cabling import MOST_SERVERS, Cabling, cabling
-from ddlsched.real.testbed.scaling import scaled
+from ddlsched.real.testbed.settings import scaled
 
 
 def made(topology: Any, num_servers: int = 8, factor: float = 0.01) -> Cabling:

@@ -13,24 +13,25 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
 from ddlsched.real.calibration.measure import Measured, write_measurements
 from ddlsched.real.calibration.measurements import read_measurements
-from ddlsched.real.calibration.ring_wait import read_alone
-from ddlsched.real.calibration.shares import read_shares
-from ddlsched.real.testbed.alone_runs import alone_jobs, measure_alone
+from ddlsched.real.calibration.shares import read_alone, read_shares
 from ddlsched.real.testbed.cabling import cabling
-from ddlsched.real.testbed.calibration_runs import (
+from ddlsched.real.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned
+from ddlsched.real.testbed.measuring import (
     ITERATIONS,
-    Setting,
+    Beside,
+    Pinned,
+    Rings,
+    alone_jobs,
     calibration_settings,
     fitted_models,
+    measure_alone,
     measure_settings,
+    measure_shares,
     measured_rows,
+    within,
 )
-from ddlsched.real.testbed.fidelity import Mix, Runs, note_settings, plan, run_planned
-from ddlsched.real.testbed.pinned import Pinned
 from ddlsched.real.testbed.real_run import refuse_too_large, refuse_unfit, run_for_real
-from ddlsched.real.testbed.scaling import scaled
-from ddlsched.real.testbed.settings import gate_settings
-from ddlsched.real.testbed.share_runs import Beside, measure_shares, within
+from ddlsched.real.testbed.settings import gate_settings, scaled
 from ddlsched.workload.dag import ComputeTask, IterationDag
 from ddlsched.workload.job import Workload
 from ddlsched.workload.tasks import CollectiveTask, Task
@@ -113,7 +114,7 @@ def test_tables_of_a_run(crew: Crew) -> None:
 
 def test_calibration_measures_jobs_alone_and_pairs_only(crew: Crew) -> None:
     wanted = calibration_settings(2, [1000, 2000])
-    assert wanted == [Setting(1, 1000, 2), Setting(1, 2000, 2), Setting(2, 1000, 2), Setting(2, 2000, 2)]
+    assert wanted == [Rings(1, 1000, 2), Rings(1, 2000, 2), Rings(2, 1000, 2), Rings(2, 2000, 2)]
     rows = measure_settings(wanted[1:3], gate_settings(TWO), crew)
     crew.close()
     assert [row[:2] for row in rows] == [(1, 2000), (2, 1000)]
@@ -238,9 +239,9 @@ def test_shares_are_measured_on_transfers_that_lie_within_another(crew: Crew, tm
     times = pd.DataFrame({"granted_s": [0.0, 1.1, 1.8], "ended_s": [0.5, 1.6, 2.3]})
     assert within(times, pd.DataFrame({"granted_s": [0.0, 1.0], "ended_s": [0.4, 2.0]})).granted_s.tolist() == [1.1]
     wanted = [*(Beside(1000, other, 2) for other in (2000, 3000, 4000)), Beside(1000, 0, 2, 400)]
-    monkeypatch.setattr("ddlsched.real.testbed.share_runs.share_settings", lambda num_servers: wanted)
+    monkeypatch.setattr("ddlsched.real.testbed.measuring.share_settings", lambda num_servers: wanted)
     # Threads take as long for a small message as for a large one, so hardly any lies within another.
-    monkeypatch.setattr("ddlsched.real.testbed.share_runs.within", lambda measured, others: measured)
+    monkeypatch.setattr("ddlsched.real.testbed.measuring.within", lambda measured, others: measured)
     measure_shares(tmp_path / "shares.csv", gate_settings(TWO), crew)
     crew.close()
     rows, text = read_shares(tmp_path / "shares.csv"), (tmp_path / "shares.csv").read_text()

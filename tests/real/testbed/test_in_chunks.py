@@ -15,7 +15,7 @@ from ddlsched.errors import InputError
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.views import NetworkView, TransferView
 from ddlsched.real.testbed.in_chunks import InChunks
-from ddlsched.real.testbed.pinned import Pinned
+from ddlsched.real.testbed.measuring import Pinned
 
 SHORTEST = resolve("communication", "preemptive:by=time")
 

@@ -12,9 +12,8 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.real.testbed.cabling import address_of, server_name
-from ddlsched.real.testbed.namespaces import NAMESPACES, existing
-from ddlsched.real.testbed.registry import Registry
-from ddlsched.real.testbed.scaling import scaled
+from ddlsched.real.testbed.namespaces import NAMESPACES, Registry, existing
+from ddlsched.real.testbed.settings import scaled
 
 pytestmark = pytest.mark.testbed
 
@@ -76,8 +75,8 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
 import os, signal
 from pathlib import Path
 from ddlsched.cluster.cluster import Cluster
-from ddlsched.real.testbed.registry import Registry
-from ddlsched.real.testbed.scaling import scaled
+from ddlsched.real.testbed.namespaces import Registry
+from ddlsched.real.testbed.settings import scaled
 Registry(Path({str(tmp_path)!r})).make(scaled(Cluster(num_servers=2), 0.01), "run")
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -11,9 +11,9 @@ import pytest
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
-from ddlsched.real.testbed import namespaces, registry
+from ddlsched.real.testbed import namespaces
 from ddlsched.real.testbed.cabling import Cabling
-from ddlsched.real.testbed.registry import Registry
+from ddlsched.real.testbed.namespaces import Registry
 
 SMALL = Cluster(num_servers=2)
 ALL = ["ddlsched-net", "ddlsched-0", "ddlsched-1"]
@@ -32,10 +32,10 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names[:] = [name for name in names if name not in gone]
         return found
 
-    monkeypatch.setattr(registry, "build", build)
-    monkeypatch.setattr(registry, "remove", remove)
-    monkeypatch.setattr(registry, "refuse_unable", lambda: None)
-    monkeypatch.setattr(registry, "existing", lambda wanted: [name for name in wanted if name in names])
+    monkeypatch.setattr(namespaces, "build", build)
+    monkeypatch.setattr(namespaces, "remove", remove)
+    monkeypatch.setattr(namespaces, "refuse_unable", lambda: None)
+    monkeypatch.setattr(namespaces, "existing", lambda wanted: [name for name in wanted if name in names])
     return names
 
 
@@ -58,7 +58,7 @@ def test_it_goes_when_it_was_made_in_part(tmp_path: Path, there: list[str], monk
         there.append(plan.namespaces[0])
         raise TestbedError("tc: no such thing")
 
-    monkeypatch.setattr(registry, "build", build)
+    monkeypatch.setattr(namespaces, "build", build)
     with Registry(tmp_path) as held:
         with pytest.raises(TestbedError, match="no such thing"):
             held.make(SMALL, "up")
@@ -112,7 +112,7 @@ def test_two_testbeds_at_once_are_refused_until_the_first_has_ended(tmp_path: Pa
     program = f"""
 import sys, time
 from pathlib import Path
-from ddlsched.real.testbed.registry import Registry
+from ddlsched.real.testbed.namespaces import Registry
 held = Registry(Path({str(tmp_path)!r}))
 print("held", flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddlsched.real.testbed.signals import sigterm_as_ctrl_c, undisturbed
+from ddlsched.real.testbed.machine import sigterm_as_ctrl_c, undisturbed
 
 ROOT = Path(__file__).parents[3]
 NUMBERS = [signal.SIGINT, signal.SIGTERM]
@@ -25,8 +25,8 @@ def run_with_signals(number: signal.Signals) -> tuple[int, list[str]]:
     from pathlib import Path
     from ddlsched.cli.failures import ReportingGroup
     from ddlsched.cluster.cluster import Cluster
-    from ddlsched.real.testbed import registry
-    from ddlsched.real.testbed.signals import sigterm_as_ctrl_c
+    from ddlsched.real.testbed import namespaces as registry
+    from ddlsched.real.testbed.machine import sigterm_as_ctrl_c
     import tempfile, typer
 
     def remove(names):

@@ -111,7 +111,7 @@ def test_a_job_with_groups_for_the_simulator() -> None:
         ("estimate resnet-50 --data 0", "data is 0; expected a whole number from 1"),
         ("estimate gpt3-175b --recompute all", "recompute is 'all'"),
         ("estimate gpt3-175b --efficiency best", "no efficiency is named 'best'"),
-        ("estimate gpt3-175b --algorithm tree", "'tree'; expected one of ring"),
+        ("estimate gpt3-175b --algorithm tree", "no collective is named 'tree'"),
         ("estimate gpt3-175b --precision fp8", "multiplies no matrices in fp8"),
         ("estimate gpt3-175b --topology stra", "no topology is named 'stra'"),
         ("estimate gpt3-175b --job-out job.json", "does not fit by"),

@@ -14,12 +14,13 @@ from measurements import DATA, needs_data
 from tiers import tried
 
 from ddlsched.errors import InputError
-from ddlsched.training.estimate.fitting import Fitted, draw_rows, fit_link, fit_rows, mean_error, stratum_weights
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.presets import A100_NODE_TIERS, EFFICIENCIES
 from ddlsched.training.estimate.rows import COLUMNS, estimate_rows, plans_of, predicted_ms, read_rows
 
-megatron, fit = scripts_of("cluster_design", "megatron", "fit")
+megatron, fit, fitting = scripts_of("cluster_design", "megatron", "fit", "fitting")
+Fitted, draw_rows, fit_link, fit_rows = fitting.Fitted, fitting.draw_rows, fitting.fit_link, fitting.fit_rows
+mean_error, stratum_weights = fitting.mean_error, fitting.stratum_weights
 
 
 # ---- Megatron's eight published times

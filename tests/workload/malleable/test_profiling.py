@@ -14,7 +14,13 @@ from ddlsched.errors import InputError
 from ddlsched.simulation import simulate
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Workload
-from ddlsched.workload.malleable.profiling import Candidate, JobMonitor, Profiled, ProfilingAdvisor, extrapolated
+from ddlsched.workload.malleable.profiling import (
+    Candidate,
+    JobMonitor,
+    ProfiledAllocator,
+    ProfilingAdvisor,
+    extrapolated,
+)
 from ddlsched.workload.malleable.survival import Survival
 from ddlsched.workload.rescale import ConstantRescaleCost
 from ddlsched.workload.scaling_curves import ThroughputCurve
@@ -103,7 +109,7 @@ def test_one_job_is_profiled_at_a_time() -> None:
 
 
 def test_allocation_around_a_profile_keeps_every_running_job() -> None:
-    sharer = Profiled(CountProgramme(lookahead_s=100), ProfilingAdvisor(), JobMonitor(), (18.0, 12.0))
+    sharer = ProfiledAllocator(CountProgramme(lookahead_s=100), ProfilingAdvisor(), JobMonitor(), (18.0, 12.0))
     counts = sharer.counts([job("a", 0), job("b", 3), job("c", 1)], 6, 0.0)
     assert counts[0] == 4
     assert min(counts) >= 1
@@ -194,7 +200,7 @@ def test_a_job_whose_user_says_how_it_scales_is_believed_and_not_profiled() -> N
         monitor.progress("a", time_s=float(step), step=step, samples=1000.0 * step, nodes=1)
     assert monitor.rates("a") == {1: 10.0, 2: 11.0, 3: 11.5}
     advisor = ProfilingAdvisor(scales=(3, 2, 1))
-    sharer = Profiled(CountProgramme(lookahead_s=100.0), advisor, monitor, (0.0, 0.0))
+    sharer = ProfiledAllocator(CountProgramme(lookahead_s=100.0), advisor, monitor, (0.0, 0.0))
     jobs = [
         Candidate(
             job_id=name,

@@ -1,8 +1,8 @@
 """MonkeyTree's own simulator beside this one, on a trace that both read.
 
-    python experiments/arena/monkeytree_trace.py                 what is kept of its runs, beside runs of ours
-    python experiments/arena/monkeytree_trace.py --write DIR     the trace and its jobs, as its simulator reads them
-    python experiments/arena/monkeytree_trace.py --logs perfect=a.log perfect=b.log     logs of new runs of its own
+    python tests/rivals/monkeytree_trace.py                 what is kept of its runs, beside runs of ours
+    python tests/rivals/monkeytree_trace.py --write DIR     the trace and its jobs, as its simulator reads them
+    python tests/rivals/monkeytree_trace.py --logs perfect=a.log perfect=b.log     logs of new runs of its own
 
 Its simulator is hipersys-team/MonkeyTree @ 536f589. In ``DIR``, where ``--write`` put the trace, it is run as
 ``golden_spine s0.trace SYSTEM 0 8 0 16 1024 0 DELAY_US 64 > LOG``, with SYSTEM perfect, crux or monkeytree_perfect.
@@ -166,10 +166,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, default=None, metavar="DIR")
     parser.add_argument("--logs", nargs="*", default=[], metavar="RUN=FILE")
-    parser.add_argument(
-        "--keep", type=Path, default=Path("results/arena/tables/monkeytree_its_runs.csv"), metavar="FILE"
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/monkeytree_trace.csv"), metavar="FILE")
+    parser.add_argument("--keep", type=Path, default=Path("results/rivals/monkeytree_its_runs.csv"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("results/rivals/monkeytree_trace.csv"), metavar="FILE")
     given, workload = parser.parse_args(), jobs()
     if given.write:
         written(workload, given.write)

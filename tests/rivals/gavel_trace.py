@@ -1,6 +1,6 @@
 """Gavel on its own trace and measured throughputs, beside what its own simulator prints for them.
 
-    python experiments/arena/gavel_trace.py              12 V100, 12 P100 and 24 K80, 96 jobs, rounds of 360 s
+    python tests/rivals/gavel_trace.py              12 V100, 12 P100 and 24 K80, 96 jobs, rounds of 360 s
 
 A job is its steps on its number of GPUs, at the throughput that Gavel measured of that on each kind; no traffic.
 """
@@ -102,7 +102,7 @@ def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "gavel-osdi20", metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/gavel_trace.csv"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("results/rivals/gavel_trace.csv"), metavar="FILE")
     given = parser.parse_args()
     table = compared(given.data)
     print(table.to_string(index=False, float_format="{:,.0f}".format))

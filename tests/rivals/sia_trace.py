@@ -1,6 +1,6 @@
 """Sia on its own workloads: its authors' simulator with their policy, and with the one of this project.
 
-    python experiments/arena/sia_trace.py --artifact artifacts/sia-simulator     160 jobs on 64 GPUs of three kinds
+    python tests/rivals/sia_trace.py --artifact artifacts/sia-simulator     160 jobs on 64 GPUs of three kinds
 
 The artifact is siasosp23/artifacts @ aaf7a0d; cvxpy and autograd have to be installed for it. Its jobs are goodput
 models over batch sizes that are fitted anew as they run, which ``ddlsched`` does not have, so that its own classes run
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "sia-sosp23" / "saturn", metavar="DIR")
     parser.add_argument("--workloads", type=int, nargs="*", default=[1])
     parser.add_argument("--jobs", type=int, default=None, help="only so many, the first ones")
-    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/sia_trace.csv"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("results/rivals/sia_trace.csv"), metavar="FILE")
     given = parser.parse_args()
     its, rows = its_modules(given.artifact), []
     for number in given.workloads:

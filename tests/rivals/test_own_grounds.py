@@ -7,20 +7,24 @@ import json
 import re
 import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import gavel_trace
+import monkeytree_trace
+import muri_trace
 import numpy as np
 import pandas as pd
 import pytest
-from experiment_scripts import EXPERIMENTS, scripts_of
+import sia_trace
+import their_code
+from experiment_scripts import EXPERIMENTS
 
 import ddlsched
 from ddlsched.errors import InputError
 
-gavel_trace, muri_trace, monkeytree_trace, sia_trace, their_code = scripts_of(
-    "arena", "gavel_trace", "muri_trace", "monkeytree_trace", "sia_trace", "their_code"
-)
-EXPECTED = EXPERIMENTS / "arena" / "expected"
+HERE = Path(__file__).parent
+EXPECTED = HERE / "expected"
 README = (EXPERIMENTS / "arena" / "README.md").read_text()
 RIVALS = " ".join((EXPERIMENTS.parent / "docs" / "rivals.md").read_text().split())
 
@@ -93,7 +97,7 @@ def test_an_artifact_that_is_not_there_is_named(tmp_path):
     ],
 )
 def test_scripts_report_bad_input_as_commands_do(script, options, said, monkeypatch, capsys, in_a_new_folder):
-    path = EXPERIMENTS / "arena" / f"{script}.py"
+    path = HERE / f"{script}.py"
     monkeypatch.setattr("sys.argv", [str(path), *options])
     monkeypatch.setattr("sys.path", [str(path.parent), *sys.path])
     with pytest.raises(SystemExit) as ended:

@@ -1,8 +1,10 @@
-"""``ddlsched slurm-agent``: a real Slurm's held jobs, started by the simulator's policies."""
+"""``ddlsched slurm-agent`` and ``slurm-trial``: a real Slurm under the policies, and a Slurm to try it on."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddlsched.cli.dataclass_options import Given, Panel, option, with_options
-from ddlsched.cli.output import emit
+from ddlsched.cli.numbers import whole
+from ddlsched.cli.output import emit, notice
 from ddlsched.engine.run_options import RunOptions
 from ddlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from ddlsched.real.slurm.agent import Event
+    from ddlsched.real.slurm.agent import AgentEvent
 
-__all__ = ["slurm_agent"]
+__all__ = ["slurm_agent", "slurm_trial"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +65,8 @@ def slurm_agent(
     from ddlsched.real.slurm.agent import AgentSettings, SlurmAgent
     from ddlsched.real.slurm.board import PolicyNames
     from ddlsched.real.slurm.commands import runner
-    from ddlsched.real.slurm.facts import read_facts
-    from ddlsched.real.slurm.journal import Journal
+    from ddlsched.real.slurm.journal import AgentJournal
+    from ddlsched.real.slurm.settings import read_facts
     from ddlsched.real.state_folder import Ownership, made_folder
 
     asked = agent.made()
@@ -82,7 +85,7 @@ def slurm_agent(
     with contextlib.ExitStack() as held:
         if asked.state is not None:
             held.callback(Ownership(made_folder(asked.state, "the journal")).close)
-        journal = Journal(":memory:" if asked.state is None else asked.state / "agent.sqlite")
+        journal = AgentJournal(":memory:" if asked.state is None else asked.state / "agent.sqlite")
         held.callback(journal.close)
         started = SlurmAgent(settings, journal, runner(), lambda event: emit(_line(event, asked.as_json)))
         if asked.once:
@@ -91,8 +94,34 @@ def slurm_agent(
             started.run(lambda: False)
 
 
-def _line(event: Event, as_json: bool) -> str:
+def _line(event: AgentEvent, as_json: bool) -> str:
     if as_json:
         return json.dumps(vars(event)) + "\n"
     job = f"job {event.job_id}: " if event.job_id else ""
     return f"{event.what}: {job}{event.detail}\n"
+
+
+_MOST_NODES = 200
+
+
+def slurm_trial(
+    nodes: Annotated[int, typer.Option(parser=whole, help="Nodes, called n1, n2, ...", metavar="N")] = 4,
+    gpus_per_node: Annotated[int, typer.Option(parser=whole, help="GPUs of each, in name only.", metavar="N")] = 4,
+) -> None:
+    """Start a Slurm of its own on this host, in a temporary folder, and end it with Ctrl-C.
+
+    Prints what to type in another terminal so that sbatch, squeue and ddlsched slurm-agent reach it. Partitions: main,
+    and idle, whose jobs those of main preempt. Needs Debian's packages slurmctld slurmd slurm-client munge.
+    """
+    from ddlsched.real.slurm.local_cluster import LocalSlurm
+
+    for flag, count in (("--nodes", nodes), ("--gpus-per-node", gpus_per_node)):
+        if not 1 <= count <= _MOST_NODES:
+            raise InputError(f"{flag} is {count}; expected a whole number from 1 to {_MOST_NODES}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt), LocalSlurm(nodes, gpus_per_node) as slurm:
+        emit(f"export SLURM_CONF={slurm.folder / 'slurm.conf'}\n")
+        notice(f"{nodes} nodes are ready; Ctrl-C ends them")
+        while True:
+            signal.pause()

@@ -8,7 +8,7 @@ from itertools import accumulate
 from ddlsched.training.recorded.kineto_calls import Call
 from ddlsched.training.recorded.kineto_events import Event, KinetoEvents
 
-__all__ = ["GpuClock"]
+__all__ = ["GpuClock", "HostClock"]
 
 
 class GpuClock:
@@ -48,3 +48,49 @@ class GpuClock:
         last = bisect_left(self._backward, step.end_ns, key=lambda part: part.begin_ns)
         ends = [part.end_ns for part in self._backward[:last] if part.begin_ns >= step.begin_ns]
         return max(ends, default=step.begin_ns)
+
+
+_IDLE_NS = 50_000
+"""A thread that has done nothing for so long when a collective ends has waited for it."""
+
+
+class HostClock:
+    """Takes everything to be done when the host asks for it."""
+
+    def __init__(self, events: KinetoEvents) -> None:
+        self._backward = [(part.begin_ns, part.end_ns) for part in events.backward]
+        self._begins = {thread: [begin for begin, _ in all_] for thread, all_ in events.operators.items()}
+        self._busy_until = {
+            thread: list(accumulate((end for _, end in all_), max)) for thread, all_ in events.operators.items()
+        }
+
+    def window(self, step: Event) -> tuple[int, int]:
+        """Return when a step begins and ends."""
+        return step.begin_ns, step.end_ns
+
+    def reached_ns(self, at_ns: int) -> int:
+        """Return the same time."""
+        return at_ns
+
+    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
+        """Return from when until when the calling thread stands still for a collective."""
+        if call.in_backward:
+            backward_end_ns = self._backward_end(step)
+            return backward_end_ns, max(buckets_end_ns, backward_end_ns)
+        if call.work is None:
+            return None
+        ended_ns = call.work[1]
+        if call.at_once:
+            return call.end_ns, max(call.end_ns, ended_ns)
+        idle_from_ns = min(self._last_busy(call.thread, ended_ns), ended_ns)
+        return (idle_from_ns, ended_ns) if ended_ns - idle_from_ns >= _IDLE_NS else None
+
+    def _backward_end(self, step: Event) -> int:
+        """Return when the last part of a step's backward pass ends; only then are its collectives waited for."""
+        last = bisect_left(self._backward, (step.end_ns, 0))
+        return max((end for begin, end in self._backward[:last] if begin >= step.begin_ns), default=step.begin_ns)
+
+    def _last_busy(self, thread: object, at_ns: int) -> int:
+        """Return until when the operators of a thread that have begun by ``at_ns`` take."""
+        place = bisect_right(self._begins.get(thread, []), at_ns)
+        return self._busy_until[thread][place - 1] if place else at_ns

@@ -1,7 +1,7 @@
 """Muri on its own traces, beside what its authors' simulator prints for them.
 
-    python experiments/arena/muri_trace.py               trace 3: 992 jobs on 8 servers of 8 GPUs
-    python experiments/arena/muri_trace.py --traces 1 2 3 4 --policies SRTF SRSF
+    python tests/rivals/muri_trace.py               trace 3: 992 jobs on 8 servers of 8 GPUs
+    python tests/rivals/muri_trace.py --traces 1 2 3 4 --policies SRTF SRSF
 
 Its ground is no network: a job has times on storage and CPU, on the GPU and on the network, and those of a group all
 take the group's period. ``ddlsched`` knows the last two alone, so that the jobs are replayed here as Muri's paper says:
@@ -218,7 +218,7 @@ def main() -> None:
     """Print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "muri-sigcomm22", metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/muri_trace.csv"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("results/rivals/muri_trace.csv"), metavar="FILE")
     parser.add_argument("--traces", type=int, nargs="*", choices=(1, 2, 3, 4), default=[3])
     parser.add_argument("--policies", nargs="*", choices=POLICIES, default=POLICIES)
     given = parser.parse_args()

@@ -1,21 +1,26 @@
-"""Who finds the nodes that the main scheduler leaves idle: a trace played back, or Slurm asked now."""
+"""Who finds the nodes that the main scheduler leaves idle, and who starts the processes on them."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import IO, Protocol, runtime_checkable
 
 from ddlsched.cluster.idle_logs import expand_hosts
 from ddlsched.cluster.idle_trace import IdleTrace
-from ddlsched.errors import InputError, SimulationError
+from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.tables import abbreviated, located
+from ddlsched.real.slurm.commands import Run, runner
 
-__all__ = ["Scavenger", "SeldomAsked", "SlurmScavenger", "TraceScavenger"]
-
-_TIMEOUT_S = 30.0
+__all__ = ["Launcher", "LocalLauncher", "Scavenger", "SeldomAsked", "SlurmLauncher", "SlurmScavenger", "TraceScavenger"]
 
 
 @runtime_checkable
@@ -57,18 +62,6 @@ class TraceScavenger:
         return float(self.trace.idle_to_s.max()) / self.speed
 
 
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except FileNotFoundError:
-        raise InputError(f"{command[0]}: no such program; expected Slurm's commands on this machine") from None
-    except subprocess.TimeoutExpired:
-        raise SimulationError(f"{command[0]} did not answer within {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise SimulationError(f"{command[0]} failed ({(done.stderr.strip() or 'no message').splitlines()[0]})")
-    return done.stdout
-
-
 @dataclass(frozen=True, kw_only=True)
 class SlurmScavenger:
     """Asks Slurm: nodes in state ``idle``, and those that our own placeholder jobs already hold.
@@ -88,7 +81,7 @@ class SlurmScavenger:
 
     partition: str | None = None
     placeholder: str = "ddlsched-idle"
-    run: Callable[[Sequence[str]], str] = field(default=_run, repr=False)
+    run: Run = field(default_factory=runner, repr=False)
 
     def idle(self, now_s: float) -> frozenset[str]:
         """Return the nodes that may be used now.
@@ -97,7 +90,7 @@ class SlurmScavenger:
         ------
         InputError
             Slurm is not there, or its answer cannot be read.
-        SimulationError
+        SlurmBusyError, SlurmRefusalError
             Slurm failed or did not answer.
         """
         partition = [] if self.partition is None else [f"--partition={self.partition}"]
@@ -146,7 +139,7 @@ class SeldomAsked:
     def _take(self, answer: Future[frozenset[str]]) -> None:
         try:
             self._known, self._has_answered, self._failure = answer.result(), True, ""
-        except (InputError, SimulationError) as error:
+        except DdlschedError as error:
             if isinstance(error, InputError) and not self._has_answered:
                 raise
             if str(error) != self._failure:
@@ -176,3 +169,130 @@ def _pairs(program: str, text: str, expected: str) -> list[tuple[str, str]]:
             raise InputError(f"{program}, line {number}: {abbreviated(line)}; expected {expected}")
         pairs.append((first.strip(), second.strip()))
     return pairs
+
+
+_WORKER = (sys.executable, "-m", "ddlsched.real.live.worker")
+_REFUSED, _TOO_LATE = 124, 125
+"""What srun is told to end with if Slurm starts nothing: never, or not now."""
+_TAKEN = frozenset({_REFUSED, _TOO_LATE, 128 + 9, 128 + 15})
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SOON_S = 5
+_END_S = 10.0
+
+
+class Launcher(Protocol):
+    """Starts processes on nodes; each reads its orders on stdin."""
+
+    @property
+    def parent(self) -> int:
+        """Return the process that is the parent of those on nodes, or 0 if none of this machine is."""
+        ...
+
+    def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a process on a node."""
+        ...
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process at once, and return when it has ended."""
+        ...
+
+    def was_taken(self, exit_code: int) -> bool:
+        """Return whether a process ended because its node was taken away, or not given."""
+        ...
+
+    def was_killed(self, exit_code: int) -> bool:
+        """Return whether a process was ended from outside, for which its program is not to blame."""
+        ...
+
+
+class LocalLauncher:
+    """Every node is a process on this machine."""
+
+    @property
+    def parent(self) -> int:
+        """Return this process."""
+        return os.getpid()
+
+    def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a process."""
+        return subprocess.Popen(_WORKER, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End a process at once, and return when it has ended."""
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+    def was_taken(self, exit_code: int) -> bool:
+        """Return False: a node that is lost is what the scavenger says."""
+        return False
+
+    def was_killed(self, exit_code: int) -> bool:
+        """Return whether somebody sent it a signal, as opposed to one of its own such as SIGSEGV."""
+        return -exit_code in _FROM_OUTSIDE
+
+
+@dataclass(frozen=True)
+class SlurmLauncher:
+    """Every process is a Slurm job of one whole node, in a partition whose jobs others preempt.
+
+    Orders go over ``srun``, which is a child of the manager: it ends its job when the manager has ended.
+
+    Parameters
+    ----------
+    partition
+        Where jobs are started.
+    name
+        Of these jobs; no other job of this user may have it.
+    """
+
+    partition: str
+    name: str
+    parent: int = 0
+
+    @classmethod
+    def for_folder(cls, partition: str, folder: Path) -> SlurmLauncher:
+        """Return that of a manager with a folder of state, whose jobs bear a name of their own."""
+        digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+        return cls(partition, f"ddlsched-live-{digest}")
+
+    def start(self, node: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a job on a node."""
+        options = ["--nodes=1", "--ntasks=1", "--exclusive", "--quiet", f"--immediate={_SOON_S}"]
+        where = [f"--partition={self.partition}", f"--nodelist={node}", f"--job-name={self.name}"]
+        environment = {**os.environ, "SLURM_EXIT_ERROR": str(_REFUSED), "SLURM_EXIT_IMMEDIATE": str(_TOO_LATE)}
+        command = ["setpriv", "--pdeathsig", "TERM", "srun", *options, *where, *_WORKER]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End a job: by a signal that srun passes on, as one that is killed itself would leave its job behind."""
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def was_taken(self, exit_code: int) -> bool:
+        """Return whether Slurm ended the job, or never started it."""
+        return exit_code in _TAKEN or exit_code < 0
+
+    def was_killed(self, exit_code: int) -> bool:
+        """Return False: :meth:`was_taken` says it."""
+        return False
+
+    def end_leftovers(self) -> None:
+        """End jobs that an earlier manager of this folder left, if it was killed with its host, say.
+
+        Raises
+        ------
+        InputError
+            Slurm is not there.
+        """
+        with suppress(subprocess.TimeoutExpired):
+            command = ["scancel", f"--name={self.name}", "--me"]
+            try:
+                subprocess.run(command, check=False, capture_output=True, timeout=_END_S)
+            except FileNotFoundError:
+                raise InputError("scancel: no such program; expected Slurm's commands on this machine") from None

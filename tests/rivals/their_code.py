@@ -1,6 +1,6 @@
 """Muri's grouping and Sia's programme beside ours, decision by decision, on drawn cases: their own code is run.
 
-    python experiments/arena/their_code.py --muri Muri/simulator --sia artifacts/sia-simulator
+    python tests/rivals/their_code.py --muri Muri/simulator --sia artifacts/sia-simulator
 
 The artifacts are Rivendile/Muri @ 4e69a78 and siasosp23/artifacts @ aaf7a0d; ``sia_trace.py`` says what Sia's needs.
 """
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--muri", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sia", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, default=PUBLIC_DATA / "traces" / "muri-sigcomm22", metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("results/arena/tables/their_code.csv"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("results/rivals/their_code.csv"), metavar="FILE")
     given = parser.parse_args()
     rows = [
         muris_cases(muris_matching(given.muri), given.data / "trace1.csv", 40),

@@ -140,7 +140,8 @@ def _refuse_options(workload: Workload, given: RunOptions) -> None:
 
 def _settings(cluster: Cluster, given: RunOptions, span: CountedSpan) -> RunSettings:
     """Return what the engine is given: instances in place of names, the contention model bound to the network."""
-    bundle = resolve_bundle(given["scheduler"] or DEFAULT_BUNDLE)
+    scheduler = given["scheduler"]
+    bundle = resolve_bundle(DEFAULT_BUNDLE if scheduler is None else scheduler)
     doors = {kind: bundle.get(kind) if (own := given.get(kind)) is None else own for kind in _DOORS}
     topology = resolve("topology", cluster.topology)
     network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from ddlsched.network.collectives import KINDS, ROUNDS, Message, Phase, Rank
+from ddlsched.network.collectives import KINDS, ROUNDS, AllPairs, Message, Phase, Rank
 
 __all__ = ["Direct", "straight"]
 
@@ -21,7 +20,7 @@ def straight(kind: str, ranks: Sequence[Rank], message_bytes: float) -> Phase:
     if kind == "send":
         return Phase([(ranks[0], ranks[1], message_bytes)], 1)
     part = message_bytes / len(ranks)
-    return Phase([(source, target, part) for source, target in permutations(ranks, 2)], 1)
+    return Phase(AllPairs(ranks, part), 1)
 
 
 @dataclass(frozen=True, kw_only=True)

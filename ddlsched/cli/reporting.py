@@ -19,6 +19,8 @@ __all__ = ["exit_code", "interrupted", "one_line", "reported"]
 _NOT_THE_PLUGINS = (str(Path(__file__).parents[1]) + os.sep, dataclasses.__file__, "<")
 """Beginnings of the file names of our frames, and of those that Python puts between ours and a plug-in's."""
 _INTERRUPTED = 130
+_LONGEST = 4000
+"""Characters of a message that are shown; of a longer one its beginning and its end."""
 _BAD_INPUT = 2
 _FAILED = 1
 
@@ -58,6 +60,8 @@ def one_line(text: str) -> str:
 def _say(message: str) -> None:
     import typer  # which a run without errors need not wait for
 
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
     label = typer.style("error:", fg=typer.colors.RED, bold=True)
     typer.echo(f"ddlsched: {label} {one_line(message)}", err=True)
 

@@ -86,6 +86,8 @@ def simulate(
     out = output.made()
     window = _window(out.timeline, out.timeline_window)
     refuse_ineffective(context)
+    if out.run_out is not None and out.run_out.suffix == ".csv":
+        raise InputError(f"--run-out {out.run_out}: is written as Parquet; expected FILE.parquet (CSV is --jobs-out)")
     _refuse_outputs(jobs, {"--jobs-out": out.jobs_out, "--run-out": out.run_out, "--timeline": out.timeline})
     from ddlsched.engine.run_progress import long_run_remark
     from ddlsched.simulation import simulate as run

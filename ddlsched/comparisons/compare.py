@@ -9,7 +9,7 @@ from typing import Any
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.comparisons.comparison import Comparison, begin, finish
-from ddlsched.comparisons.run_plan import Plan
+from ddlsched.comparisons.run_plan import ComparisonPlan
 from ddlsched.comparisons.settings import Location, Where, checked_settings
 from ddlsched.comparisons.sweeps.run_watch import under_way
 from ddlsched.comparisons.sweeps.sweep import sweep
@@ -113,7 +113,7 @@ def _argument(location: Location) -> str:
     return f"compare: {field[1:]}" if field else "compare"
 
 
-def planned(given: Mapping[str, Any], where: Where) -> Plan:
+def planned(given: Mapping[str, Any], where: Where) -> ComparisonPlan:
     """Return a plan of what is asked, checked as far as can be without simulating it.
 
     Raises
@@ -121,13 +121,13 @@ def planned(given: Mapping[str, Any], where: Where) -> Plan:
     InputError, PluginError
         As :func:`compare`.
     """
-    plan = Plan(checked_settings(given, where))
+    plan = ComparisonPlan(checked_settings(given, where))
     plan.try_out(where)
     return plan
 
 
 def carry_out(
-    plan: Plan,
+    plan: ComparisonPlan,
     folder: Path,
     *,
     command: Sequence[str] | None = None,

@@ -35,11 +35,11 @@ from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
 from ddlsched.workload.workload_specs import draws_from_seed, is_generator, workload_of
 
-__all__ = ["Place", "Plan"]
+__all__ = ["ComparedCluster", "ComparisonPlan"]
 
 
 @dataclass(frozen=True)
-class Place:
+class ComparedCluster:
     """A cluster, what its servers are called, and the contention on its links."""
 
     name: str
@@ -57,7 +57,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """Everything that is compared, by what tables call it."""
 
     settings: Settings
@@ -76,11 +76,13 @@ class Plan:
         return {stem if stem in once else text: text for text, stem in stems.items()}
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ComparedCluster]:
         """The clusters, each with each contention model."""
         settings = self.settings
         choices = product(self._servers.items(), settings.topology, settings.contention)
-        places = [Place(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices]
+        places = [
+            ComparedCluster(name, replace(cluster, topology=net), model) for (name, cluster), net, model in choices
+        ]
         return {str(place): place for place in places}
 
     @cached_property
@@ -232,7 +234,7 @@ def _job_of_a_second(cluster: Cluster) -> Job:
     )
 
 
-def _refusal(workload: Workload, place: Place, options: Mapping[str, Any]) -> InputError | None:
+def _refusal(workload: Workload, place: ComparedCluster, options: Mapping[str, Any]) -> InputError | None:
     """Return why a run is refused, if it is; a plug-in's own fault is for the runs that it has to show."""
     try:
         simulate(workload, place.cluster, contention=place.contention, **options)
@@ -247,7 +249,7 @@ def _texts(doors: Mapping[str, Any]) -> dict[str, str]:
     return {door: text_of(plugin) for door, plugin in doors.items()}
 
 
-def _described_place(place: Place) -> dict[str, Any]:
+def _described_place(place: ComparedCluster) -> dict[str, Any]:
     cluster, network = place.cluster, _network_of(place.cluster)
     inside = None if network is None else network.inside
     return {
@@ -281,7 +283,7 @@ def _network_of(cluster: Cluster) -> Network | None:
     return None
 
 
-def _remark(place: Place, network: Network) -> str | None:
+def _remark(place: ComparedCluster, network: Network) -> str | None:
     """Return what is to be known of the contention model's constants; a plug-in's own fault is for the runs to show."""
     with suppress(DdlschedError):
         model = resolve("contention", place.contention)

@@ -6,10 +6,12 @@ points of the group ``ddlsched.collective``; a task or a job names its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
 from typing import NamedTuple, Protocol, TypeAlias
 
-__all__ = ["KINDS", "ROUNDS", "Card", "Collective", "Message", "Phase", "Rank"]
+__all__ = ["KINDS", "ROUNDS", "AllPairs", "Card", "Collective", "Message", "Phase", "Rank"]
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
 """Kinds of collectives."""
@@ -45,6 +47,20 @@ class Message(NamedTuple):
     ring_bytes: Callable[[int], float]
 
 
+@dataclass(frozen=True, slots=True)
+class AllPairs:
+    """Flows of as many bytes from each of some ranks to each other; they are counted by card, not one by one."""
+
+    ranks: Sequence[Rank]
+    bytes: float
+
+    def __iter__(self) -> Iterator[tuple[Rank, Rank, float]]:
+        return ((source, target, self.bytes) for source, target in permutations(self.ranks, 2))
+
+    def __len__(self) -> int:
+        return len(self.ranks) * (len(self.ranks) - 1)
+
+
 class Phase(NamedTuple):
     """What goes at the same time. The phases of a collective overlap, as messages are cut into small parts.
 
@@ -60,7 +76,7 @@ class Phase(NamedTuple):
         flows in place of their sum.
     """
 
-    flows: Sequence[tuple[Rank, Rank, float]]
+    flows: Sequence[tuple[Rank, Rank, float]] | AllPairs
     steps: int
     merged: bool = False
 

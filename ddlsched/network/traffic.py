@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from operator import add
 from typing import Any, TypeAlias
 
 from ddlsched.errors import InputError, PluginError, guarded
-from ddlsched.network.collectives import ROUNDS, Card, Collective, Message, Phase, Rank
+from ddlsched.network.collectives import ROUNDS, AllPairs, Card, Collective, Message, Phase, Rank
 from ddlsched.network.topology import Network, Path, flows_of_ring, ring_along
 from ddlsched.plugins.names import resolve
 
@@ -23,6 +24,7 @@ _OWN_PARTS = ("all-to-all", "send")
 """Kinds in which each rank has bytes of its own for others; in the rest, ranks whose exchange is free count as one."""
 
 _AtLink: TypeAlias = tuple[int, float]
+_Crossing: TypeAlias = Counter[tuple[Rank, Card, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,16 @@ def phases_of(
         return []
     found = collective_for(kind, algorithm)
     name = f"collective {algorithm}: phases of {kind} over {len(members)} ranks"
-    phases = guarded(name, lambda: [Phase(list(flows), *rest) for flows, *rest in found.phases(kind, members, message)])
+    answered = guarded(name, lambda: [Phase(*phase) for phase in found.phases(kind, members, message)])
+    phases = [p if isinstance(p.flows, AllPairs | list) else p._replace(flows=list(p.flows)) for p in answered]
     known = set(members)
     for phase in phases:
         if not isinstance(phase.steps, int) or phase.steps < 0:
             raise PluginError(f"{name} answered {phase.steps!r} steps; expected a whole number")
-        for source, target, sent_bytes in phase.flows:
+        flows = phase.flows
+        if isinstance(flows, AllPairs):  # once round them all
+            flows = [(source, target, flows.bytes) for source, target in pairwise(flows.ranks)]
+        for source, target, sent_bytes in flows:
             if source == target or not known.issuperset((source, target)) or not 0 <= sent_bytes < float("inf"):
                 flow = f"{sent_bytes!r} bytes from {source} to {target}"
                 raise PluginError(f"{name} answered {flow}; expected finite bytes from one of the ranks to another")
@@ -148,7 +154,7 @@ def _shared(network: Network, bytes_on: dict[int, float], has_bytes: bool, laten
 
 def _is_ring(phases: Sequence[Phase]) -> bool:
     """Return whether all is one ring over servers in ascending order, each of which sends as much."""
-    if len(phases) != 1 or not phases[0].flows:
+    if len(phases) != 1 or not phases[0].flows or isinstance(phases[0].flows, AllPairs):
         return False
     servers = [source.server for source, _, _ in phases[0].flows]
     order = [(source.server, target.server) for source, target, _ in phases[0].flows]
@@ -160,7 +166,7 @@ def _of_ring(phase: Phase, way: Way) -> Traffic:
     paths = [way((source.server, source.card), (target.server, target.card)) for source, target, _ in phase.flows]
     links = ring_along([source.server for source, _, _ in phase.flows], paths, len(paths)).links
     latency_s = phase.steps * max(path.latency_s for path in paths)
-    return Traffic(links, phase.flows[0][2], (1.0,) * len(links), latency_s)
+    return Traffic(links, next(iter(phase.flows))[2], (1.0,) * len(links), latency_s)
 
 
 def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: dict[int, float]) -> float:
@@ -169,13 +175,7 @@ def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: 
     Of what a card or a port sends and what it gets, the more counts on it.
     """
     both = max if phase.merged else add
-    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtLink](), Counter[_AtLink]()
-    for source, target, amount in phase.flows:  # counted first: a multiple of what many get alike is rounded once
-        if source.server != target.server:
-            crossing[source, (target.server, target.card), amount] += 1
-        elif network.inside is not None:
-            from_ports[network.port(source.server, source.place), amount] += 1
-            to_ports[network.port(target.server, target.place), amount] += 1
+    crossing, from_ports, to_ports = _counted(phase, network)
     hops = defaultdict[tuple[Card, Card], float](float)
     sent, received = defaultdict[int, float](float), defaultdict[int, float](float)
     for (source, end, amount), count in crossing.items():
@@ -196,3 +196,27 @@ def _add(phase: Phase, network: Network, way: Way, out: dict[int, float], into: 
         for link, link_bytes in own.items():
             whole[link] += link_bytes
     return phase.steps * slowest_s
+
+
+def _counted(phase: Phase, network: Network) -> tuple[_Crossing, Counter[_AtLink], Counter[_AtLink]]:
+    """Return how often a rank sends so much to a card, and so much goes out of a port and into one.
+
+    They are counted first, as a multiple of what many get alike is rounded once.
+    """
+    crossing, from_ports, to_ports = Counter[tuple[Rank, Card, float]](), Counter[_AtLink](), Counter[_AtLink]()
+    port, has_inside = network.port, network.inside is not None
+    if isinstance(phase.flows, AllPairs):
+        ranks, amount = phase.flows.ranks, phase.flows.bytes
+        at_card, at_server = Counter((rank.server, rank.card) for rank in ranks), Counter(rank.server for rank in ranks)
+        for rank in ranks:
+            crossing.update({(rank, end, amount): n for end, n in at_card.items() if end[0] != rank.server})
+            if has_inside and at_server[rank.server] > 1:
+                from_ports[port(rank.server, rank.place), amount] = at_server[rank.server] - 1
+        return crossing, from_ports, from_ports
+    for source, target, amount in phase.flows:
+        if source.server != target.server:
+            crossing[source, (target.server, target.card), amount] += 1
+        elif has_inside:
+            from_ports[port(source.server, source.place), amount] += 1
+            to_ports[port(target.server, target.place), amount] += 1
+    return crossing, from_ports, to_ports

@@ -207,9 +207,9 @@ def _has(plugin: object, name: str) -> bool:
 
 
 def _find(kind: Kind, given: str) -> tuple[Callable[..., Any], str, str]:
-    if ".py:" in given:
-        file, _, rest = given.partition(".py:")
-        class_name, _, parameters = rest.partition(":")
+    if ".py:" in given or given.endswith(".py"):
+        file, _, rest = given.partition(".py")
+        class_name, _, parameters = rest.removeprefix(":").partition(":")
         return class_in_file(Path(file + ".py"), class_name), class_name, parameters
     name, _, parameters = given.partition(":")
     point = _registered(kind).get(name)

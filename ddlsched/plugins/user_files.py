@@ -162,7 +162,8 @@ def class_in_file(path: Path, class_name: str) -> Callable[..., Any]:
     found = getattr(module, class_name, None)
     if not callable(found):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        raise UnknownNameError(f"{path}: has no class or function {class_name!r}.{did_you_mean(class_name, own)}")
+        lacks = f"has no class or function {class_name!r}" if class_name else f"is a file; expected {path}:CLASS"
+        raise UnknownNameError(f"{path}: {lacks}.{did_you_mean(class_name, own)}")
     plugin: Callable[..., Any] = found
     return plugin
 

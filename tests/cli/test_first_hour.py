@@ -83,3 +83,25 @@ def test_a_run_imports_nothing_that_it_does_not_need(tmp_path):
     assert "ddlsched.engine.driver" in imported
     heavy = {"matplotlib", "networkx", "numba.np.linalg", "pandas", "pyarrow", "pydantic", "rich", "scipy.linalg"}
     assert heavy.isdisjoint(imported)
+
+
+def test_a_file_without_a_class_names_its_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mypol.py").write_text("class LAS:\n    def key(self, job, now_s): return 0.0\n")
+    refused(run("simulate", "microsoft-160:scale=0.001", "--order", "mypol.py"), "expected mypol.py:CLASS. Known: LAS.")
+
+
+def test_a_run_is_not_written_over_a_csv(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text("mine")
+    said = "--run-out jobs.csv: is written as Parquet; expected FILE.parquet"
+    refused(run("simulate", "microsoft-160:scale=0.001", "--run-out", "jobs.csv"), said)
+    assert Path("jobs.csv").read_text() == "mine"
+
+
+def test_a_long_error_is_cut_in_its_middle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.csv").write_text(",".join(f"column{number}" for number in range(20_000)) + "\n1\n")
+    done = run("validate", "jobs.csv")
+    assert done.exit_code == 2
+    assert 100 < len(done.stderr) < 5000

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from algorithms.placement.first_fit import FirstFit
 from ddlsched.comparisons import fields
 from ddlsched.comparisons.compare import planned
-from ddlsched.comparisons.run_plan import Plan
+from ddlsched.comparisons.run_plan import ComparisonPlan
 from ddlsched.comparisons.settings import Settings, checked_settings
 from ddlsched.comparisons.yaml_file import read_yaml
 from ddlsched.errors import FaultyInputError, InputError, PluginError
@@ -23,8 +23,8 @@ SMALL = "microsoft-160:scale=0.002"
 pytestmark = pytest.mark.usefixtures("in_a_new_folder")
 
 
-def plan(**given) -> Plan:
-    return Plan(checked_settings({"workloads": SMALL, "policies": "ada-srsf"} | given, repr))
+def plan(**given) -> ComparisonPlan:
+    return ComparisonPlan(checked_settings({"workloads": SMALL, "policies": "ada-srsf"} | given, repr))
 
 
 def of_yaml(text: str) -> Settings:
@@ -254,7 +254,7 @@ def test_the_plan_as_yaml_asks_for_the_same():
         baseline="lwf + srsf + adadual",
         timeline="10:50",
     )
-    again = Plan(of_yaml(asked.as_yaml()))
+    again = ComparisonPlan(of_yaml(asked.as_yaml()))
     assert again.described() == asked.described()
     assert again.runs() == asked.runs()
 

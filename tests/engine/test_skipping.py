@@ -158,18 +158,19 @@ def test_policies_see_a_dormant_job_as_it_is() -> None:
 
 def test_a_task_that_began_earlier_among_other_jobs_is_no_earlier_state_of_the_same_task() -> None:
     # When "lone" runs a task that began beside more jobs, all else is as a period later. Its GPU was busy for longer.
-    twice = DataParallelIteration(forward_s=0.0, backward_s=0.0123456785, message_bytes=0.0)
+    least = 1e-6  # takes the latency and no more
+    twice = DataParallelIteration(forward_s=0.0, backward_s=0.0123456785, message_bytes=least)
     network = IterationDag(
         (
-            *(AllReduceTask(name=f"t{n}", message_bytes=0.0) for n in range(3)),
+            *(AllReduceTask(name=f"t{n}", message_bytes=least) for n in range(3)),
             AllReduceTask(name="t", message_bytes=123456789.125),
         )
     )
-    nothing = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=0.0)
+    nothing = DataParallelIteration(forward_s=0.0, backward_s=0.0, message_bytes=least)
     compute = IterationDag(
-        (AllReduceTask(name="t0", message_bytes=0.0), ComputeTask(name="t1", duration_ns=30_000_000))
+        (AllReduceTask(name="t0", message_bytes=least), ComputeTask(name="t1", duration_ns=30_000_000))
     )
-    lone = DataParallelIteration(forward_s=0.02, backward_s=0.01, message_bytes=0.0)
+    lone = DataParallelIteration(forward_s=0.02, backward_s=0.01, message_bytes=least)
     kinds = ((2, 5, twice), (4, 5, network), (4, 25, nothing), (2, 25, compute), (1, 50, lone))
     jobs = [
         Job(job_id=str(n), arrival_s=0.0, num_gpus=gpus, iterations=iterations, iteration=iteration, gpu_memory_mb=0.0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddlsched.comparisons.folder import slug
 from ddlsched.comparisons.report.report_charts import figures
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import InputError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ComparisonCharts:
             )
         return drawn[name]()
 
-    def _setting(self, workload: str | None, cluster: str | None) -> Setting:
+    def _setting(self, workload: str | None, cluster: str | None) -> ComparedSetting:
         settings = self._reported.settings
         for name, given in (("workload", workload), ("cluster", cluster)):
             known = {getattr(setting, name) for setting in settings}

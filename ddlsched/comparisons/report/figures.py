@@ -28,7 +28,7 @@ from ddlsched.comparisons.report.number_texts import (
     jct_s,
     network_shares,
 )
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.results.paired_comparison import METRICS
 from ddlsched.results.statistics import Interval
 
@@ -66,7 +66,7 @@ class InteractiveChart:
     placement: dict[str, Any] | None = None
 
 
-def interactive_charts(reported: Reported, setting: Setting) -> Iterator[InteractiveChart]:
+def interactive_charts(reported: Reported, setting: ComparedSetting) -> Iterator[InteractiveChart]:
     """Yield the charts of one workload on one cluster, but for placement maps."""
     number = {policy: place for place, policy in enumerate(reported.policies)}
     if changed := changes_of(reported, setting):

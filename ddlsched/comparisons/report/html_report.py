@@ -18,7 +18,7 @@ from ddlsched.comparisons.folder import slug
 from ddlsched.comparisons.report import report_tables
 from ddlsched.comparisons.report.figures import InteractiveChart, interactive_charts, placement_chart
 from ddlsched.comparisons.report.report_charts import draw_charts
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import InputError, says_unknown_arguments
 from ddlsched.io.files import refuse_unwritable, replacing
 
@@ -149,7 +149,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
 
 
-def _section(reported: Reported, setting: Setting) -> dict[str, Any]:
+def _section(reported: Reported, setting: ComparedSetting) -> dict[str, Any]:
     """Return the tables and charts of one workload on one cluster."""
     number = reported.settings.index(setting)
     charts = [
@@ -189,7 +189,7 @@ def _chart(chart: InteractiveChart, name: str, policy: int | None = None) -> dic
     }
 
 
-def _placements(reported: Reported, setting: Setting) -> Iterator[dict[str, Any]]:
+def _placements(reported: Reported, setting: ComparedSetting) -> Iterator[dict[str, Any]]:
     """Yield the placement maps; one that is too large to be interactive as a picture."""
     for number, policy in enumerate(reported.policies):
         placements = reported.placements(policy)

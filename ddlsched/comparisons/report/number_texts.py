@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ddlsched.comparisons.charts.utilisation import Band, utilisation_bands
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.statistics import Interval
 
@@ -40,7 +40,7 @@ def interval(row: Mapping[Any, Any], name: str = "") -> Interval:
     return Interval(mean, mean, mean, 1) if math.isnan(low) else Interval(mean, low, high, int(row["seeds"]))
 
 
-def intervals(reported: Reported, setting: Setting, metric: str) -> dict[str, Interval]:
+def intervals(reported: Reported, setting: ComparedSetting, metric: str) -> dict[str, Interval]:
     """Return a metric of each policy that has it."""
     own = reported.rows(reported.comparison.table(), setting)
     own = own[(own["metric"] == metric) & own["mean"].notna()]
@@ -48,7 +48,7 @@ def intervals(reported: Reported, setting: Setting, metric: str) -> dict[str, In
     return {policy: found[policy] for policy in reported.policies if policy in found}
 
 
-def changes_of(reported: Reported, setting: Setting) -> dict[str, dict[str, Interval]]:
+def changes_of(reported: Reported, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
     """Return the changes of times against the baseline, in %, by metric and policy."""
     own = reported.rows(reported.comparison.table(), setting)
     own = own[own["change"].notna() & (own["policy"] != reported.comparison.baseline)]
@@ -65,7 +65,7 @@ def class_name(size_class: str) -> str:
     return f"{size_class.replace('-', '–')} GPU{'' if size_class == '1' else 's'}"
 
 
-def class_intervals(reported: Reported, setting: Setting) -> dict[str, dict[str, Interval]]:
+def class_intervals(reported: Reported, setting: ComparedSetting) -> dict[str, dict[str, Interval]]:
     """Return the average JCT by size class and policy."""
     own = reported.rows(reported.comparison.classes(), setting)
     own = own[(own["metric"] == "average_jct_s") & own["mean"].notna()]
@@ -77,13 +77,13 @@ def class_intervals(reported: Reported, setting: Setting) -> dict[str, dict[str,
     return {size: policies for size, policies in by_class.items() if policies}
 
 
-def jct_s(reported: Reported, setting: Setting) -> dict[str, np.ndarray]:
+def jct_s(reported: Reported, setting: ComparedSetting) -> dict[str, np.ndarray]:
     """Return the JCT of all jobs of all seeds by policy."""
     found = {policy: reported.jobs(setting, policy) for policy in reported.policies}
     return {policy: pd.concat(tables)["jct_s"].to_numpy() for policy, tables in found.items() if any(map(len, tables))}
 
 
-def network_shares(reported: Reported, setting: Setting) -> pd.DataFrame:
+def network_shares(reported: Reported, setting: ComparedSetting) -> pd.DataFrame:
     """Return the share of jobs' JCT that went to communicating and waiting for the network.
 
     A row a policy; a column a size class, and one for all jobs. Each is the mean over seeds of the sum over
@@ -105,7 +105,7 @@ def _policy_shares(tables: list[pd.DataFrame]) -> pd.Series:
     return pd.DataFrame(each).mean()
 
 
-def bands(reported: Reported, setting: Setting) -> dict[str, Band]:
+def bands(reported: Reported, setting: ComparedSetting) -> dict[str, Band]:
     """Return the utilisation over time of each policy."""
     samples = {policy: reported.samples(setting, policy) for policy in reported.policies}
     return utilisation_bands(samples, sum(reported.servers(setting.cluster)))

@@ -21,7 +21,7 @@ from ddlsched.comparisons.report.number_texts import (
     jct_s,
     network_shares,
 )
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import InputError
 from ddlsched.results.paired_comparison import METRICS
 
@@ -57,7 +57,7 @@ def _saved(figure: Figure, stem: Path) -> list[Path]:
         raise InputError(f"{stem}.png: {problem}; expected a folder to write charts to") from None
 
 
-def figures(reported: Reported, setting: Setting) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def figures(reported: Reported, setting: ComparedSetting) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """Yield the name of each chart that a setting has something for, and what draws it."""
     shade = colours(reported.policies)
     if average := intervals(reported, setting, "average_jct_s"):

@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 
 from ddlsched.comparisons.report.number_texts import class_name, interval
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.results.door_counts import COUNTS
 from ddlsched.results.metrics import SIZE_CLASSES
 from ddlsched.results.paired_comparison import ALL_METRICS, BY_DIFFERENCE, METRICS, SHARES, SLOWDOWN_AND_FAIRNESS
 from ddlsched.results.statistics import LEAST_SEEDS, Interval, mean_interval
 
 __all__ = [
-    "Cell",
     "Table",
+    "TableCell",
     "Verdict",
     "class_tables",
     "door_table",
@@ -34,7 +34,7 @@ MAIN = "average_jct_s"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """An estimate: its value and interval, the change against the baseline, and what that says."""
 
     value: str
@@ -49,7 +49,7 @@ class Table:
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell | None]]]
+    rows: Sequence[tuple[str, Sequence[TableCell | None]]]
 
     @property
     def doubtful(self) -> bool:
@@ -67,7 +67,7 @@ class Verdict:
     others: str
 
 
-def verdicts(reported: Reported, setting: Setting) -> list[Verdict]:
+def verdicts(reported: Reported, setting: ComparedSetting) -> list[Verdict]:
     """Return what is to be said of each policy but the baseline on one workload and cluster."""
     own = reported.rows(reported.comparison.table(), setting)
     result = []
@@ -126,10 +126,10 @@ def overview(reported: Reported) -> Table:
     return Table(f"Average JCT against {reported.comparison.baseline}", policies, rows)
 
 
-def _change_cell(row: Mapping[Any, Any] | None) -> Cell | None:
+def _change_cell(row: Mapping[Any, Any] | None) -> TableCell | None:
     if row is None or math.isnan(row["change"]):
         return None
-    return Cell(*_change_text(row), verdict=_verdict(row))
+    return TableCell(*_change_text(row), verdict=_verdict(row))
 
 
 def _change_text(row: Mapping[Any, Any]) -> tuple[str, str]:
@@ -137,19 +137,19 @@ def _change_text(row: Mapping[Any, Any]) -> tuple[str, str]:
     return _percent(change.mean), _signed_ends(change)
 
 
-def main_table(reported: Reported, setting: Setting) -> Table:
+def main_table(reported: Reported, setting: ComparedSetting) -> Table:
     """Return the comparison: JCT, makespan and utilisation."""
     return _metrics(reported, setting, "JCT, makespan and utilisation", tuple(METRICS))
 
 
-def slowdown_table(reported: Reported, setting: Setting) -> Table:
+def slowdown_table(reported: Reported, setting: ComparedSetting) -> Table:
     """Return slowdown and fairness, and jobs that did not finish, if there are any."""
     runs = reported.rows(reported.comparison.runs, setting)
     unfinished = ["unfinished_jobs"] if (runs.get("unfinished_jobs", pd.Series([0])) > 0).any() else []
     return _metrics(reported, setting, "Slowdown and fairness", (*SLOWDOWN_AND_FAIRNESS, *unfinished))
 
 
-def phase_table(reported: Reported, setting: Setting) -> Table:
+def phase_table(reported: Reported, setting: ComparedSetting) -> Table:
     """Return where the time of jobs went, per cent of their JCT, without what took none in any run."""
     runs = reported.rows(reported.comparison.runs, setting)
     phases = [phase for phase in SHARES if phase in runs.columns and (runs[phase] > 0).any()]
@@ -165,7 +165,7 @@ def phase_table(reported: Reported, setting: Setting) -> Table:
     )
 
 
-def door_table(reported: Reported, setting: Setting) -> Table:
+def door_table(reported: Reported, setting: ComparedSetting) -> Table:
     """Return how often running jobs were stopped and moved and the bytes of that, and those inside servers.
 
     What none of the runs did is left out.
@@ -185,7 +185,7 @@ def door_table(reported: Reported, setting: Setting) -> Table:
     return Table("Stops, moves and their bytes (a run; mean over seeds)", [COUNTS[name] for name in there], rows)
 
 
-def class_tables(reported: Reported, setting: Setting) -> Iterator[Table]:
+def class_tables(reported: Reported, setting: ComparedSetting) -> Iterator[Table]:
     """Yield a table a metric with a column a size class."""
     own = reported.rows(reported.comparison.classes(), setting)
     sizes = [size for size in SIZE_CLASSES.values() if size in set(own["size_class"])]
@@ -194,7 +194,7 @@ def class_tables(reported: Reported, setting: Setting) -> Iterator[Table]:
         yield Table(f"{ALL_METRICS.get(metric, metric)} by job size", [class_name(size) for size in sizes], rows)
 
 
-def _metrics(reported: Reported, setting: Setting, caption: str, metrics: Sequence[str]) -> Table:
+def _metrics(reported: Reported, setting: ComparedSetting, caption: str, metrics: Sequence[str]) -> Table:
     own = reported.rows(reported.comparison.table(), setting)
     there = [metric for metric in metrics if metric in set(own["metric"])]
     return Table(caption, [ALL_METRICS[metric] for metric in there], _cells(reported, own, "metric", there))
@@ -202,7 +202,7 @@ def _metrics(reported: Reported, setting: Setting, caption: str, metrics: Sequen
 
 def _cells(
     reported: Reported, table: pd.DataFrame, by: str, columns: Sequence[str]
-) -> list[tuple[str, list[Cell | None]]]:
+) -> list[tuple[str, list[TableCell | None]]]:
     """Return a row a policy, and a column for each value in ``by``, whose numbers have the same decimals."""
     measured = table[table["mean"].notna()]
     found = {(row["policy"], row[by]): row for row in measured.to_dict("records")}
@@ -214,7 +214,7 @@ def _cells(
     ]
 
 
-def _compared(row: Mapping[Any, Any] | None, decimals: int, reported: Reported) -> Cell | None:
+def _compared(row: Mapping[Any, Any] | None, decimals: int, reported: Reported) -> TableCell | None:
     """Return a row of ``comparison.csv`` as a cell; of the baseline itself no change."""
     if row is None:
         return None
@@ -223,7 +223,7 @@ def _compared(row: Mapping[Any, Any] | None, decimals: int, reported: Reported) 
         return cell
     by_difference = row["metric"] in BY_DIFFERENCE or math.isnan(row["change"])
     text = " ".join(filter(None, _difference_text(row) if by_difference else _change_text(row)))
-    return Cell(cell.value, cell.ends, text, _verdict(row))
+    return TableCell(cell.value, cell.ends, text, _verdict(row))
 
 
 def _scale(metric: str) -> int:
@@ -252,9 +252,11 @@ def _verdict(row: Mapping[Any, Any]) -> str:
     return word if row.get("verdict_holm", word) == word else f"{word} ?"
 
 
-def _cell(estimate: Interval, decimals: int) -> Cell:
+def _cell(estimate: Interval, decimals: int) -> TableCell:
     value = f"{estimate.mean:.{decimals}f}"
-    return Cell(value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else "")
+    return TableCell(
+        value, f"[{estimate.low:.{decimals}f}, {estimate.high:.{decimals}f}]" if estimate.seeds > 1 else ""
+    )
 
 
 def _decimals(largest: float) -> int:

@@ -14,13 +14,13 @@ from ddlsched.comparisons.folder import slug
 from ddlsched.comparisons.sweeps.stored_runs import read_jobs, read_samples
 from ddlsched.errors import InputError
 
-__all__ = ["Reported", "Setting"]
+__all__ = ["ComparedSetting", "Reported"]
 
 _JOBS = ("jct_s", "finish_s", "communication_s", "network_wait_s", "size_class", "counted")
 """The columns that reports need; of all runs together there may be millions of rows."""
 
 
-class Setting(NamedTuple):
+class ComparedSetting(NamedTuple):
     """Where policies are compared: on which workload and cluster."""
 
     workload: str
@@ -66,32 +66,34 @@ class Reported:
         return [label for label in self.comparison.asked["policies"] if label in there]
 
     @cached_property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[ComparedSetting]:
         """Pairs of workload and cluster that have a run, in the order in which they were asked for."""
         there = set(self.comparison.runs[["workload", "cluster"]].itertuples(index=False, name=None))
         asked = self.comparison.asked
-        return [Setting(*pair) for pair in itertools.product(asked["workloads"], asked["clusters"]) if pair in there]
+        return [
+            ComparedSetting(*pair) for pair in itertools.product(asked["workloads"], asked["clusters"]) if pair in there
+        ]
 
     def servers(self, cluster: str) -> list[int]:
         """Return the number of GPUs of each server."""
         gpus: list[int] = self.comparison.asked["clusters"][cluster]["gpus"]
         return gpus
 
-    def rows(self, table: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    def rows(self, table: pd.DataFrame, setting: ComparedSetting) -> pd.DataFrame:
         """Return the rows of a table of one workload on one cluster."""
         return table[(table["workload"] == setting.workload) & (table["cluster"] == setting.cluster)]
 
-    def jobs(self, setting: Setting, policy: str) -> list[pd.DataFrame]:
+    def jobs(self, setting: ComparedSetting, policy: str) -> list[pd.DataFrame]:
         """Return the finished jobs that count, a table a seed."""
         return [
             jobs[jobs["counted"].astype(bool) & jobs["finish_s"].notna()] for jobs, _ in self._read(setting, policy)
         ]
 
-    def samples(self, setting: Setting, policy: str) -> list[pd.DataFrame]:
+    def samples(self, setting: ComparedSetting, policy: str) -> list[pd.DataFrame]:
         """Return what was sampled over time, a table a seed."""
         return [samples for _, samples in self._read(setting, policy)]
 
-    def _read(self, setting: Setting, policy: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+    def _read(self, setting: ComparedSetting, policy: str) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
         return [self._read_run(path) for path in self.comparison.files(policy=policy, **setting._asdict())]
 
     def _read_run(self, path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -106,7 +108,7 @@ class Reported:
             self._placements[policy] = self.comparison.placements(policy) if there else None
         return self._placements[policy]
 
-    def charts(self, setting: Setting) -> Path:
+    def charts(self, setting: ComparedSetting) -> Path:
         """Return the folder of a setting's charts: of several settings, each has one of its own."""
         place = self.comparison.folder / "charts"
         return place / slug(" ".join(setting)) if len(self.settings) > 1 else place

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ddlsched.comparisons.sweeps.fingerprint import sources_digest
-from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
+from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute
 from ddlsched.comparisons.sweeps.workers import Done, Task, drain
 from ddlsched.errors import DdlschedError, InputError
 from ddlsched.io.reading import read_bytes
@@ -58,9 +58,9 @@ def on_dask(tasks: Sequence[Task], address: str, sources: str) -> Done:
         parcel = client.submit(_same, _packed(tasks))  # computed, not scattered: made again if its worker dies
         pool = client.get_executor(pure=False)
 
-        def submit(task: Task) -> Future[Outcome]:
+        def submit(task: Task) -> Future[RunOutcome]:
             sent = task.run.with_texts(lambda text: substituted(text, lambda path: f"{_SENT}{path.resolve()}"))
-            future: Future[Outcome] = pool.submit(_on_worker, sent, task.wanted, parcel, sources)
+            future: Future[RunOutcome] = pool.submit(_on_worker, sent, task.wanted, parcel, sources)
             return future
 
         def stalled() -> None:
@@ -75,7 +75,7 @@ def on_dask(tasks: Sequence[Task], address: str, sources: str) -> Done:
                 tried.add(task.key)
                 suspects.append(task)  # or one beside it; it is done again when nothing else is
             elif isinstance(error, KilledWorker):
-                yield task, Outcome({}, _DIED)
+                yield task, RunOutcome({}, _DIED)
             elif error is not None:
                 raise _explained(error, address)
             else:
@@ -116,7 +116,7 @@ def _without_workers(address: str) -> DdlschedError:
     return DdlschedError(f"dask {address}: has no workers; finished runs are kept, and the same command goes on")
 
 
-def _error_of(future: Future[Outcome]) -> BaseException | None:
+def _error_of(future: Future[RunOutcome]) -> BaseException | None:
     return ConnectionError("the scheduler is gone") if future.cancelled() else future.exception()
 
 
@@ -151,7 +151,7 @@ def _same(parcel: Parcel) -> Parcel:
     return parcel
 
 
-def _on_worker(run: Run, wanted: tuple[str, ...], parcel: Parcel, sources: str) -> Outcome:
+def _on_worker(run: Run, wanted: tuple[str, ...], parcel: Parcel, sources: str) -> RunOutcome:
     if _own_sources() != sources:
         from distributed import get_worker
 

@@ -14,7 +14,7 @@ from ddlsched.errors import DdlschedError
 from ddlsched.plugins.user_files import class_in_file
 from ddlsched.workload.workload_specs import workload_of
 
-__all__ = ["Outcome", "Run", "execute"]
+__all__ = ["Run", "RunOutcome", "execute"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,27 +97,27 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """What came of a run: the files that are kept of it, by kind, or what it raised."""
 
     files: dict[str, bytes]
     failure: str | None = None
 
 
-def execute(run: Run, wanted: Collection[str], progress: Path | None = None) -> Outcome:
+def execute(run: Run, wanted: Collection[str], progress: Path | None = None) -> RunOutcome:
     """Simulate, and return the files of the wanted kinds; what the run raises is its outcome.
 
     ``progress`` is the file that is to say how far the run is, as long as it goes on.
     """
     try:
         if progress is None:
-            return Outcome(_simulated(run, wanted, None))
+            return RunOutcome(_simulated(run, wanted, None))
         with ProgressFile(run.name, progress) as watch:
-            return Outcome(_simulated(run, wanted, watch))
+            return RunOutcome(_simulated(run, wanted, watch))
     except DdlschedError as error:
-        return Outcome({}, str(error))
+        return RunOutcome({}, str(error))
     except Exception as error:
-        return Outcome({}, f"{type(error).__name__}: {error}")
+        return RunOutcome({}, f"{type(error).__name__}: {error}")
 
 
 def _simulated(run: Run, wanted: Collection[str], watch: RunWatcher | None) -> dict[str, bytes]:

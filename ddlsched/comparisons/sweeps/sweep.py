@@ -21,10 +21,10 @@ from ddlsched.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ddlsched.comparisons.sweeps.run import Outcome
+    from ddlsched.comparisons.sweeps.run import RunOutcome
     from ddlsched.comparisons.sweeps.workers import Done, Task
 
-__all__ = ["Failure", "Run", "Sweep", "Watcher", "sweep"]
+__all__ = ["Failure", "Run", "Sweep", "SweepWatcher", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Failure:
         return f"{self.run.name}: {self.message}"
 
 
-class Watcher(Protocol):
+class SweepWatcher(Protocol):
     """Is told how a sweep gets on."""
 
     def __call__(self, done: int, total: int, failure: Failure | None) -> None:
@@ -83,7 +83,7 @@ def sweep(
     *,
     processes: int = -1,
     dask: str | None = None,
-    watch: Watcher | None = None,
+    watch: SweepWatcher | None = None,
     progress: Path | None = None,
 ) -> Sweep:
     """Simulate what ``folder`` does not hold yet, and return what it then holds.
@@ -182,7 +182,7 @@ def _changed_files(task: Task, sources: str, dask: str | None) -> str | None:
     return f"a file that it depends on changed while it ran, {fields}; start again"
 
 
-def _keep(task: Task, outcome: Outcome, folder: Path) -> None:
+def _keep(task: Task, outcome: RunOutcome, folder: Path) -> None:
     """Store what came of a run, last the file that says that it is finished."""
     files = task.run.files(folder, task.key)
     for kind in sorted(outcome.files, key=lambda kind: kind == "run"):

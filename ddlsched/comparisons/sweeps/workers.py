@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from ddlsched.comparisons.sweeps.run import Outcome, Run, execute
+from ddlsched.comparisons.sweeps.run import Run, RunOutcome, execute
 from ddlsched.io.child_processes import follow_parent
 from ddlsched.simulation import warm_up
 
@@ -30,7 +30,7 @@ class Task(NamedTuple):
     wanted: tuple[str, ...]
 
 
-Done: TypeAlias = Iterator[tuple[Task, Outcome]]
+Done: TypeAlias = Iterator[tuple[Task, RunOutcome]]
 """Tasks with what came of them, in the order in which they end."""
 
 
@@ -55,16 +55,16 @@ def on_this_machine(tasks: Sequence[Task], processes: int, progress: Path | None
 
 def _until_one_dies(
     left: deque[Task], count: int, progress: Path | None
-) -> Generator[tuple[Task, Outcome], None, list[Task]]:
+) -> Generator[tuple[Task, RunOutcome], None, list[Task]]:
     """Carry out tasks until none is left or a process has died; return what was under way then."""
     from joblib.externals.loky import BrokenProcessPool, get_reusable_executor
 
     pool = get_reusable_executor(max_workers=count, initializer=follow_parent, initargs=(os.getpid(),))
     suspects: list[Task] = []
 
-    def submit(task: Task) -> Future[Outcome]:
+    def submit(task: Task) -> Future[RunOutcome]:
         try:
-            future: Future[Outcome] = pool.submit(execute, task.run, task.wanted, _file(progress, task))
+            future: Future[RunOutcome] = pool.submit(execute, task.run, task.wanted, _file(progress, task))
         except BrokenProcessPool as error:
             future = Future()
             future.set_exception(error)
@@ -84,15 +84,15 @@ def _until_one_dies(
 
 def drain(
     left: deque[Task],
-    submit: Callable[[Task], Future[Outcome]],
+    submit: Callable[[Task], Future[RunOutcome]],
     window: Callable[[], int],
     stalled: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Task, Future[Outcome]]]:
+) -> Iterator[tuple[Task, Future[RunOutcome]]]:
     """Submit tasks, never more than ``window()`` at once, and yield each when it is done.
 
     ``stalled`` is called whenever a minute has passed in which none was.
     """
-    running: dict[Future[Outcome], Task] = {}
+    running: dict[Future[RunOutcome], Task] = {}
     while True:
         for _ in range(min(window() - len(running), len(left))):
             task = left.popleft()
@@ -110,16 +110,16 @@ def _file(progress: Path | None, task: Task) -> Path | None:
     return None if progress is None else progress / task.key
 
 
-def _alone(task: Task, progress: Path | None) -> Outcome:
+def _alone(task: Task, progress: Path | None) -> RunOutcome:
     from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor
 
     pool = ProcessPoolExecutor(max_workers=1, initializer=follow_parent, initargs=(os.getpid(),))
     try:
-        outcome: Outcome = pool.submit(execute, task.run, task.wanted, _file(progress, task)).result()
+        outcome: RunOutcome = pool.submit(execute, task.run, task.wanted, _file(progress, task)).result()
     except BrokenProcessPool:
         if progress is not None:
             (progress / task.key).unlink(missing_ok=True)
-        return Outcome({}, _DIED)
+        return RunOutcome({}, _DIED)
     finally:
         pool.shutdown(wait=True, kill_workers=True)
     return outcome

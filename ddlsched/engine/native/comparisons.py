@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def _compared(name: str, integer: str, floating: str) -> Any:
+def _compared(name: str) -> Any:
     """Return the intrinsic of a comparison; a whole number and a float compare exactly, as in Python."""
 
     @intrinsic
@@ -40,19 +40,18 @@ def _compared(name: str, integer: str, floating: str) -> Any:
         def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001
             if kinds[0] is kinds[1]:
                 if kinds[0] is types.int64:
-                    return builder.icmp_signed(integer, *arguments)
-                compare = builder.fcmp_unordered if integer == "!=" else builder.fcmp_ordered
-                return compare(integer, *arguments)
+                    return builder.icmp_signed(name, *arguments)
+                compare = builder.fcmp_unordered if name == "!=" else builder.fcmp_ordered
+                return compare(name, *arguments)
             order = _mixed_order(builder, arguments, kinds)
             zero = ir.Constant(ir.IntType(64), 0)
-            result = builder.icmp_signed(integer, order, zero)
+            result = builder.icmp_signed(name, order, zero)
             number = arguments[0] if kinds[0] is types.float64 else arguments[1]
             unordered = builder.fcmp_unordered("uno", number, number)
-            return builder.select(unordered, ir.Constant(ir.IntType(1), integer == "!="), result)
+            return builder.select(unordered, ir.Constant(ir.IntType(1), name == "!="), result)
 
         return signature(types.boolean, *kinds), generate
 
-    del floating
     return operation
 
 
@@ -85,22 +84,22 @@ def _mixed_order(builder: Any, arguments: Any, kinds: Any) -> Any:
     return order if whole_first else builder.neg(order)
 
 
-less = _compared("<", "<", "<")
+less = _compared("<")
 
 
-less_equal = _compared("<=", "<=", "<=")
+less_equal = _compared("<=")
 
 
-greater = _compared(">", ">", ">")
+greater = _compared(">")
 
 
-greater_equal = _compared(">=", ">=", ">=")
+greater_equal = _compared(">=")
 
 
-_equal_numbers = _compared("==", "==", "==")
+_equal_numbers = _compared("==")
 
 
-_unequal_numbers = _compared("!=", "!=", "!=")
+_unequal_numbers = _compared("!=")
 
 
 def equal(a: Any, b: Any) -> bool:

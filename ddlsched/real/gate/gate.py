@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies, random_streams
 from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.errors import TestbedError
+from ddlsched.errors import TestbedError, guarded, label
+from ddlsched.network.topology import Network
+from ddlsched.plugins.names import Kind, resolve, resolve_bundle
 from ddlsched.real.gate.live_jobs import LiveJob, LiveRank, SentRow
 from ddlsched.real.gate.placements import Placements
 from ddlsched.real.gate.processor_slots import ProcessorSlots
@@ -64,6 +66,38 @@ class GateSettings:
     window: int = WINDOW
     slots: bool = False
     train: bool = False
+
+    @classmethod
+    def by_name(
+        cls, cluster: Cluster, *, scheduler: str, contention: Any, policies: Mapping[str, Any], **given: Any
+    ) -> GateSettings:
+        """Return the settings of policies and a model that are instances or names.
+
+        Parameters
+        ----------
+        cluster, given
+            As of the class.
+        scheduler, policies
+            A bundle, and what replaces parts of it; nothing does where it is None.
+        contention
+            By which bytes are counted.
+
+        Raises
+        ------
+        UnknownNameError
+            A name that nobody has registered.
+        """
+        chosen = {
+            **resolve_bundle(scheduler),
+            **{kind: policy for kind, policy in policies.items() if policy is not None},
+        }
+        kinds: tuple[Kind, ...] = ("placement", "order", "communication")
+        resolved = {kind: resolve(kind, chosen[kind]) for kind in kinds}
+        topology = resolve("topology", cluster.topology)
+        network = Network(topology, cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers)
+        model = resolve("contention", contention)
+        bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
+        return cls(cluster=cluster, costs=CommunicationCosts(cluster, network, bound), **resolved, **given)
 
 
 def begun_policies(settings: GateSettings) -> CheckedPolicies:

@@ -11,11 +11,8 @@ import numpy as np
 
 from ddlsched.cluster.cluster import Cluster, Server
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.errors import guarded, label
-from ddlsched.network.topology import Network
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE, DEFAULT_CONTENTION
-from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.plugins.names import resolve
 from ddlsched.policies.job_queue import JobQueue
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.live_jobs import LiveJob
@@ -278,19 +275,7 @@ def shaped(placement: Any, demands: Mapping[int, Demand] | None = None, kinds: S
 
 
 def _settings(names: PolicyNames, cluster: Cluster, shape: Callable[[Any], Any]) -> GateSettings:
-    chosen: dict[str, Any] = dict(resolve_bundle(names.scheduler))
-    given = {"placement": names.placement, "order": names.order}
-    chosen |= {kind: policy for kind, policy in given.items() if policy is not None}
-    network = Network(
-        resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards, cluster.gpus_of_servers
-    )
-    model = resolve("contention", names.contention)
-    bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
-    return GateSettings(
-        cluster=cluster,
-        placement=shape(resolve("placement", chosen["placement"])),
-        order=resolve("order", chosen["order"]),
-        communication=resolve("communication", chosen["communication"]),
-        costs=CommunicationCosts(cluster, network, bound),
-        seed=names.seed,
-    )
+    policies = {"placement": names.placement, "order": names.order}
+    given: dict[str, Any] = {"scheduler": names.scheduler, "contention": names.contention, "seed": names.seed}
+    settings = GateSettings.by_name(cluster, policies=policies, **given)
+    return dataclasses.replace(settings, placement=shape(settings.placement))

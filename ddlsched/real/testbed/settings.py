@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.decisions.checked_policies import CheckedPolicies
-from ddlsched.engine.decisions.costs import CommunicationCosts
-from ddlsched.errors import InputError, guarded, label
-from ddlsched.network.topology import Network, Node
+from ddlsched.errors import InputError, label
+from ddlsched.network.topology import Node
 from ddlsched.plugins.defaults import DEFAULT_BUNDLE
-from ddlsched.plugins.names import resolve, resolve_bundle
+from ddlsched.plugins.names import resolve
 from ddlsched.real.gate.gate import GateSettings, begun_policies
 from ddlsched.real.gate.transfer_gate import WINDOW
 from ddlsched.real.testbed.cabling import refuse_inside
@@ -58,26 +57,18 @@ def gate_settings(
         raise InputError(f"window is {window}; expected a whole number from 1 to {_MOST_WINDOW}")
     if slots and train:
         raise InputError("--slots with --train: training computes when it can; expected one of the two")
-    names: dict[str, Any] = dict(resolve_bundle(scheduler))
-    given = {"placement": placement, "order": order, "communication": communication}
-    names |= {kind: policy for kind, policy in given.items() if policy is not None}
-    policies = {kind: resolve(cast("Any", kind), name) for kind, name in names.items()}
-    network = Network(resolve("topology", cluster.topology), cluster.num_servers, cluster.network_cards)
-    refuse_inside(network)
-    model = resolve("contention", contention)
-    bound = guarded(f"contention {label(model)}: bound_to", lambda: model.bound_to(network))
-    settings = GateSettings(
-        cluster=cluster,
-        placement=policies["placement"],
-        order=policies["order"],
-        communication=policies["communication"],
-        costs=CommunicationCosts(cluster, network, bound),
+    settings = GateSettings.by_name(
+        cluster,
+        scheduler=scheduler,
+        contention=contention,
+        policies={"placement": placement, "order": order, "communication": communication},
         seed=seed,
         chunk_bytes=chunk_bytes,
         window=window,
         slots=slots,
         train=train,
     )
+    refuse_inside(settings.costs.network)
     _refuse_stops_and_moves(begun_policies(settings))
     return settings
 

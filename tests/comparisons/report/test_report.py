@@ -24,7 +24,7 @@ from ddlsched.comparisons.report import html_report, report_tables
 from ddlsched.comparisons.report.figures import interactive_charts, placement_chart
 from ddlsched.comparisons.report.number_texts import network_shares
 from ddlsched.comparisons.report.report_charts import draw_charts
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 from ddlsched.errors import InputError
 
 
@@ -248,32 +248,34 @@ def made_by_hand(folder: Path, *rows: dict[str, object]) -> Reported:
     ],
 )
 def test_the_headline_says_the_verdict_in_words(tmp_path, row, verdict, sentence):
-    (said,) = report_tables.verdicts(made_by_hand(tmp_path, row), Setting("w", "c"))
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, row), ComparedSetting("w", "c"))
     assert (said.policy, said.verdict, said.sentence, said.others) == ("mine", verdict, sentence, "")
 
 
 def test_the_headline_names_what_else_differs(tmp_path):
     more = {"p95_jct_s": "better", "gpu_utilisation": "worse", "jain_index": "worse"}
     rows = [{"metric": metric, "verdict": verdict} for metric, verdict in more.items()]
-    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {}, *rows), Setting("w", "c"))
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {}, *rows), ComparedSetting("w", "c"))
     assert said.others == "Better in 95th percentile JCT; worse in GPU utilisation, Jain's index."
 
 
 def test_a_verdict_that_does_not_stand_among_many_is_in_doubt(tmp_path):
-    table = report_tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
+    table = report_tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), ComparedSetting("w", "c"))
     assert table.doubtful
     assert [cell.verdict for _, cells in table.rows for cell in cells if cell] == ["better ?"]
-    assert not report_tables.main_table(made_by_hand(tmp_path, {"verdict_holm": "better"}), Setting("w", "c")).doubtful
-    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), Setting("w", "c"))
+    assert not report_tables.main_table(
+        made_by_hand(tmp_path, {"verdict_holm": "better"}), ComparedSetting("w", "c")
+    ).doubtful
+    (said,) = report_tables.verdicts(made_by_hand(tmp_path, {"verdict_holm": "undecided"}), ComparedSetting("w", "c"))
     assert said.verdict == "better ?"
 
 
 def test_where_there_is_no_change_the_difference_is_shown(tmp_path):
     row = {"change": np.nan, "difference": 0.02, "difference_low": 0.01, "difference_high": 0.03, "verdict": "worse"}
     row |= {"metric": "unfair_fraction", "mean": 0.05, "low": 0.04, "high": 0.06}
-    table = report_tables.slowdown_table(made_by_hand(tmp_path, row), Setting("w", "c"))
+    table = report_tables.slowdown_table(made_by_hand(tmp_path, row), ComparedSetting("w", "c"))
     assert table.columns == ["Jobs with ρ > 1 (%)"]
-    assert table.rows[1][1][0] == report_tables.Cell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
+    assert table.rows[1][1][0] == report_tables.TableCell("5.00", "[4.00, 6.00]", "+2.0 pp [+1.0, +3.0]", "worse")
 
 
 def test_several_settings_have_an_overview(tmp_path):

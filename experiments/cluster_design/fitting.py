@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -175,7 +175,7 @@ def fit_constants(
 
 
 def _fitted(values: Mapping[str, float]) -> Fitted:
-    constants = dict(values)
+    constants: dict[str, Any] = dict(values)
     network = constants.pop("network_bytes_per_s")
     return Fitted(Efficiency(**constants), network)
 

@@ -139,7 +139,7 @@ def cost_table() -> pd.DataFrame:
     tables = []
     for name in ("v100", "a100-80", "h100", "b200"):
         for gpus in (256, 512, 1024, 2048):
-            plan = parse_cluster(name)
+            plan = parse_cluster(name, efficiency="megatron")  # one for all, so that data sheets decide
             table = design(MODEL, plan, num_gpus=gpus, global_batch=2048, sweep=FREE)
             tables.append(table.assign(cluster=name, gpus=gpus))
     return pd.concat(tables, ignore_index=True)

@@ -26,7 +26,7 @@ HOSTS = 4
 
 def run() -> tuple[Result, float]:
     """Return a recorded run of one step on H100 hosts with a card a GPU, and the estimated time of a step, seconds."""
-    machine = parse_cluster(f"h100:nodes={HOSTS}").machine(int(PLAN.num_gpus))
+    machine = parse_cluster(f"h100:nodes={HOSTS}", efficiency="megatron").machine(int(PLAN.num_gpus))
     job = job_of(MODELS[MODEL], PLAN, machine, job_id=MODEL, iterations=1, groups=True)
     cluster = ddlsched.Cluster(
         num_servers=HOSTS, gpus_per_server=8, gpu_memory_mb=80_000, topology="rail-optimised:nvlink_gbps=3600"

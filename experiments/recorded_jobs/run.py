@@ -2,7 +2,7 @@
 
 Prints tables: iterations of jobs recorded alone, the bucket size of the GPT swept, jobs that shared the testbed's
 network if they were recorded (``record.py --together``), and Chakra traces beside ASTRA-sim. With ``--out`` the tables
-are written as CSV, and a picture of each job's tasks beside its measured step.
+are written as CSV.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ def beside_astra_sim() -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Print the tables and, if asked for, write them and the pictures."""
+    """Print the tables and, if asked for, write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables and pictures")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for tables")
     given = parser.parse_args()
     folder, out = given.recordings, given.out
     found = {"alone": alone(folder), "buckets": swept(folder), "astra_sim": beside_astra_sim()}
@@ -196,21 +196,6 @@ def main() -> None:
         print(f"{name}\n{table.round(3).to_string(index=False)}\n")
     if out is not None:
         write_tables(out, tables, float_format="%.3f")
-        _draw(folder, out)
-
-
-def _draw(folder: Path, out: Path) -> None:
-    from ddlsched.comparisons.charts.style import save
-    from ddlsched.training.recorded.alone import Card, timed_alone
-    from ddlsched.training.recorded.recorded_chart import recorded_chart
-
-    for name in JOBS:
-        ranks = traces(name, folder)
-        recorded, network = merged(ranks), fitted([ranks])
-        card = Card(gbps=8e-9 / max(network.per_byte_s, 1e-15), latency_us=1e6 * network.latency_s / 2)
-        by_length = sorted(ranks[0].steps.values(), key=lambda step: step.wall_ns or 0)
-        middle = by_length[len(by_length) // 2]
-        save(recorded_chart(timed_alone(recorded.dag, recorded.num_ranks, card), middle), out / name)
 
 
 if __name__ == "__main__":

@@ -421,7 +421,8 @@ def check_bytes_and_rates(setting: Setting, result: Result, table: pd.DataFrame)
         pieces[row.job_id, row.task, row.iteration].append(row)
     for one in setting.workload:
         servers = {gpu // setting.cluster.gpus_per_server for gpu in result.gpus_of(one.job_id)}
-        reduces = [task for task in one.dag.tasks if isinstance(task, AllReduceTask)] if len(servers) > 1 else []
+        sends = [task for task in one.dag.tasks if isinstance(task, AllReduceTask) and task.message_bytes > 0]
+        reduces = sends if len(servers) > 1 else []
         ring = network.ring(tuple(servers))
         for task, iteration in ((task, iteration) for task in reduces for iteration in range(one.iterations)):
             sent, latency_ns, fastest = 0.0, (contention.latency_s + ring.latency_s) * 1e9, 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from ddlsched.io.files import refuse_unwritable, replacing
 from ddlsched.training.commands.machine_options import MachineOptions
 
 if TYPE_CHECKING:
+    from ddlsched.training.estimate.models import Model
     from ddlsched.training.estimate.parallel_layout import Parallelism
     from ddlsched.training.estimate.step_estimate import Estimate
     from ddlsched.workload.job import Job
@@ -31,6 +32,7 @@ class PlanOptions:
     pipeline: int = option(1, "Pipeline stages.")
     data: int = option(1, "Data-parallel GPUs.")
     expert: int = option(1, "Of the data-parallel GPUs, those that share a set of experts.")
+    context: int = option(1, "GPUs that share each sequence.")
     micro_batch: int = option(1, "Samples of one pass.")
     global_batch: int | None = option(None, "Samples of a step.", shown="data x micro-batch")
     interleave: int = option(1, "Model chunks of each pipeline stage.")
@@ -41,10 +43,20 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What is trained, beside its name."""
+
+    hf_config: Path | None = option(
+        None, "In place of MODEL: a language model's config.json of Hugging Face.", metavar="FILE.json"
+    )
+    sequence: int | None = option(None, "Tokens of a sequence.", shown="the model's")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EstimateOptions:
     """How products and collectives run."""
 
-    precision: str = option("half", "Of matrix products: half, single or fp8.")
+    precision: str = option("half", "Of matrix products: half, single, fp8, mxfp8 or nvfp4.")
     algorithm: str = option("ring", "Of collectives: ring, halving-doubling, direct, or one of yours.")
 
 
@@ -54,11 +66,11 @@ class ResultOptions:
 
     rows: Path | None = option(
         None,
-        "Instead of MODEL: predict each row of a CSV file, on nodes of eight A100s as fitted to measurements.",
+        "Instead of MODEL: predict each row of a CSV file, ours or a published table of step times.",
         metavar="FILE.csv",
     )
     out: Path | None = option(
-        None, "With --rows: where to write the rows and predicted_ms.", metavar="FILE.csv", shown="stdout"
+        None, "With --rows: where to write the rows and what is predicted.", metavar="FILE.csv", shown="stdout"
     )
     job_out: Path | None = option(None, "Also write the step as a job for 'simulate'.", metavar="FILE.json")
     iterations: int = option(1000, "Of the job.")
@@ -70,12 +82,13 @@ class ResultOptions:
 
 @with_options
 def estimate(
-    context: typer.Context,
+    call: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="Name of a model, e.g. gpt3-175b, llama-3-70b, dlrm-1.2t, resnet-50."),
     ] = None,
     *,
+    given: Annotated[Given[ModelOptions], Panel("Model")],
     host: Annotated[Given[MachineOptions], Panel("Cluster")],
     parallelism: Annotated[Given[PlanOptions], Panel("Parallelism")],
     running: Annotated[Given[EstimateOptions], Panel("Parallelism")],
@@ -87,10 +100,11 @@ def estimate(
     """
     wanted = result.made()
     rows, out, job_out = wanted.rows, wanted.out, wanted.job_out
-    if (model is None) == (rows is None):
-        raise InputError("expected either MODEL, such as gpt3-175b, or --rows FILE.csv, and not both")
+    trained = given.made()
+    if [model, rows, trained.hf_config].count(None) != 2:
+        raise InputError("expected one of MODEL, such as gpt3-175b, --hf-config FILE.json and --rows FILE.csv")
     if rows is not None:
-        _refuse_others(context)
+        _refuse_others(call)
         _predict_rows(rows, out)
         return
     if out is not None:
@@ -100,12 +114,11 @@ def estimate(
     if job_out is not None:
         _refuse_no_job_file(job_out)
     from ddlsched.training.estimate.clusters import parse_cluster
+    from ddlsched.training.estimate.measured import remark
     from ddlsched.training.estimate.parallel_layout import Parallelism
-    from ddlsched.training.estimate.presets import MODELS, preset
     from ddlsched.training.estimate.step_estimate import estimate_checked
 
-    assert model is not None
-    found_model = preset(MODELS, model, "model")
+    name, found_model = _model(model, trained)
     degrees = parallelism.values
     plan = Parallelism(**{"global_batch": degrees["data"] * degrees["micro_batch"]} | degrees)
     chosen = host.made()
@@ -116,11 +129,32 @@ def estimate(
         from ddlsched.training.estimate.estimated_jobs import job_of
 
         count, groups = wanted.iterations, wanted.groups
-        job = job_of(found_model, plan, machine, job_id=model, iterations=count, label=model, groups=groups)
+        job = job_of(found_model, plan, machine, job_id=name, iterations=count, label=name, groups=groups)
         _write_job(job, job_out)
-    title = f"{model} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
-    as_json = json.dumps(_numbers(found), indent=2) + "\n"
-    emit(as_json if wanted.as_json else _table(title, found_model.samples_are, plan, found))
+    title = f"{name} on {int(plan.num_gpus)} GPUs of {chosen.cluster}"
+    said = remark(cluster.efficiency, machine.gpu.name, running.made().precision, found_model)
+    if wanted.as_json:
+        emit(json.dumps(_numbers(found) | {"efficiency": cluster.efficiency, "remark": said}, indent=2) + "\n")
+    else:
+        emit(_table(title, found_model.samples_are, plan, found) + f"  {cluster.efficiency}: {said}\n")
+
+
+def _model(name: str | None, given: ModelOptions) -> tuple[str, Model]:
+    """Return a model and its name, from a preset or a configuration."""
+    from ddlsched.training.estimate.hugging_face_configs import read_configuration
+    from ddlsched.training.estimate.models import Transformer
+    from ddlsched.training.estimate.presets import MODELS, preset
+
+    if given.hf_config is not None:
+        path = given.hf_config
+        return path.parent.name or path.stem, read_configuration(path, sequence=given.sequence or 4096)
+    assert name is not None
+    model = preset(MODELS, name, "model")
+    if given.sequence is None:
+        return name, model
+    if not isinstance(model, Transformer):
+        raise InputError(f"--sequence {given.sequence}: {name} has no sequences; expected a language model")
+    return name, replace(model, sequence=given.sequence)
 
 
 def _refuse_no_job_file(path: Path) -> None:
@@ -139,10 +173,10 @@ def _write_job(job: Job, path: Path) -> None:
     notice(f"wrote a job of {job.iterations} iterations to {path}")
 
 
-def _refuse_others(context: typer.Context) -> None:
+def _refuse_others(call: typer.Context) -> None:
     """Refuse what would have no effect beside --rows."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(str(parameter.name))
+    for parameter in call.command.params:
+        source = call.get_parameter_source(str(parameter.name))
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("rows", "out"):
             raise InputError(f"{parameter.opts[0]}: has no effect on --rows; expected --out alone beside it")
 
@@ -150,10 +184,9 @@ def _refuse_others(context: typer.Context) -> None:
 def _predict_rows(rows: Path, out: Path | None) -> None:
     if out is not None:
         refuse_unwritable(out, "--out")
-    from ddlsched.training.estimate.rows import predicted_ms, read_rows
+    from ddlsched.training.estimate.row_predictions import predicted_rows
 
-    frame = read_rows(rows)
-    frame["predicted_ms"] = predicted_ms(frame).round(6)
+    frame = predicted_rows(rows)
     if out is None:
         emit(frame.to_csv(index=False, lineterminator="\n"))
         return
@@ -163,11 +196,11 @@ def _predict_rows(rows: Path, out: Path | None) -> None:
 
 
 def _error(frame: Any) -> str:
-    """Return how far the predictions are off, if rows have measured times."""
-    if "iteration_ms" not in frame or frame["iteration_ms"].isna().all():
-        return ""
-    error = (frame["predicted_ms"] / frame["iteration_ms"] - 1).abs().mean()
-    return f"; {100 * error:.2f} % off the measured times on average"
+    """Return how far the predictions are off, if rows have measured times, and how many could not be said."""
+    errors = (frame["predicted_step_s"] / frame["measured_step_s"] - 1).abs().dropna()
+    left = int(frame["predicted_step_s"].isna().sum())
+    said = f"; {100 * errors.mean():.2f} % off the measured times on average" if len(errors) else ""
+    return said + (f"; {left} could not be said (column 'remark')" if left else "")
 
 
 _PARTS = {
@@ -182,8 +215,8 @@ _PARTS = {
 _MEMORY = ("weights", "gradients", "optimiser", "activations")
 
 
-def _numbers(found: Estimate) -> dict[str, float | bool]:
-    numbers: dict[str, float | bool] = {"step_s": float(found.step_s)}
+def _numbers(found: Estimate) -> dict[str, float | bool | str]:
+    numbers: dict[str, float | bool | str] = {"step_s": float(found.step_s)}
     numbers |= {part: float(getattr(found, part)) for part in _PARTS}
     numbers |= {f"{part}_gb": float(getattr(found.memory, f"{part}_bytes")) / 1e9 for part in _MEMORY}
     return numbers | {

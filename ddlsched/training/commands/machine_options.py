@@ -24,7 +24,8 @@ class MachineOptions:
         shown="one switch",
     )
     efficiency: str = option(
-        "megatron",
-        "How far GPUs and networks stay below their data sheets: megatron (fused kernels), eager (kernels launched "
-        "one by one) or ideal (they do not).",
+        "",
+        "How far GPUs and networks stay below their data sheets: as a program's published steps show it (megatron, "
+        "eager, fsdp, torchtitan, megatron-bridge) or ideal (they do not).",
+        shown="megatron-bridge on Hopper and Blackwell, else megatron",
     )

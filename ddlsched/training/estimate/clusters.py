@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Machine, MemoryExpansion, Tier, tiers_of_topology
+from ddlsched.training.estimate.measured import PROGRAMS, usual_program
 from ddlsched.training.estimate.presets import EFFICIENCIES, GPUS, preset
 
 __all__ = ["Plan", "parse_cluster"]
@@ -27,12 +28,17 @@ _NODES = {
     "a100-80": _Node(8, 1600),
     "h100": _Node(8, 3200),
     "h200": _Node(8, 3200),
+    "h100-96": _Node(8, 3200),
     "b200": _Node(8, 3200),
+    "b300": _Node(8, 6400),
+    "gb200": _Node(64, 25600),
+    "gb300": _Node(64, 51200),
     "a6000": _Node(8, 200),
     "tpu-v4": _Node(4, 9600),
 }
-"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200 and DGX B200; for a6000 an assumption. A tpu-v4 board's links go on to
-other boards at the same speed, so its "card" is that of its four chips."""
+"""NVIDIA's DGX-1V, DGX A100, DGX H100, DGX H200, DGX B200 and DGX B300; of GB200 and GB300 NVL72 the 64 GPUs of 16
+trays of a rack, which are one domain of NVLink, two trays being spares; for a6000 an assumption. A tpu-v4 board's links
+go on to other boards at the same speed, so its "card" is that of its four chips."""
 
 _SHARES = {"ideal": (1.0, 1.0), "megatron": (0.76, 0.8), "eager": (0.76, 0.53)}
 """Of the data sheet's bandwidth inside and between nodes, by efficiency: 0.76 and 0.53 as fitted to measurements, 0.8
@@ -88,8 +94,7 @@ class Plan:
         nodes = self.nodes or math.ceil(num_gpus / per_node)
         if self.nodes == 0 and num_gpus % per_node:
             raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}; expected a multiple, or nodes=N given")
-        efficiency: Efficiency = preset(EFFICIENCIES, self.efficiency, "efficiency")
-        gpu = dataclasses.replace(self.gpu, efficiency=efficiency)
+        gpu = dataclasses.replace(self.gpu, efficiency=self._reached()[0])
         expansion = None
         if self.expansion_gb > 0:
             expansion = MemoryExpansion(
@@ -105,8 +110,17 @@ class Plan:
             power_usage_effectiveness=_POWER_USAGE_EFFECTIVENESS,
         )
 
+    def _reached(self) -> tuple[Efficiency, tuple[float, float]]:
+        """Return how far the GPU stays below its data sheet, and the shares that its links reach."""
+        if self.efficiency not in PROGRAMS:
+            known: Any = EFFICIENCIES | dict.fromkeys(PROGRAMS)
+            return preset(known, self.efficiency, "efficiency"), _SHARES[self.efficiency]
+        program = PROGRAMS[self.efficiency]
+        like = program.known(self.gpu.name)
+        return program.efficiencies[like], program.links[like]
+
     def _tiers(self, nodes: int, per_node: int) -> tuple[Tier, ...]:
-        inside, between = _SHARES[self.efficiency]
+        inside, between = self._reached()[1]
         if self.topology is None:
             card = self.nic_gbps * 1e9 / 8 / self.gpus_per_node
             tiers: tuple[Tier, ...] = (
@@ -137,11 +151,13 @@ _OF_GPU = {
 """Fields of a line that are the GPU's: by what name there, and in what unit."""
 
 
-def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "megatron") -> Plan:
+def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "") -> Plan:
     """Return the cluster of a line such as ``a100-80:nodes=16,nic_gbps=800,expansion_gb=256,expansion_gb_per_s=100``.
 
     A name of :data:`~.presets.GPUS`, then what differs from its usual server: any field of :class:`Plan` that is a
     number, or ``memory_gb``, ``memory_gb_per_s``, ``link_gb_per_s``, ``price_per_hour``, ``power_w`` of the GPU.
+
+    Without an ``efficiency`` it is that of :func:`~.measured.usual_program`.
 
     Raises
     ------
@@ -158,7 +174,7 @@ def parse_cluster(text: str, *, topology: str | None = None, efficiency: str = "
         if one in given and other not in given:
             raise InputError(f"cluster {text}: has {one} but no {other}; expected both, GB and GB/s")
     usual = {"gpus_per_node": _NODES[name].gpus, "nic_gbps": _NODES[name].nic_gbps}
-    return Plan(gpu=gpu, topology=topology, efficiency=efficiency, **(usual | given))
+    return Plan(gpu=gpu, topology=topology, efficiency=efficiency or usual_program(name), **(usual | given))
 
 
 def _field(text: str, part: str) -> tuple[str, float]:

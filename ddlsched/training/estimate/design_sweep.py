@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -171,7 +171,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _parallelism(columns: Mapping[str, np.ndarray], recompute: Recompute, gpus: int, batch: int) -> Parallelism:
-    plan = {name: columns[name] for name in PLAN_AXES}
+    plan: dict[str, Any] = {name: columns[name] for name in PLAN_AXES}
     for flag in ("sequence_parallel", "overlap"):
         plan[flag] = plan[flag].astype(bool)
     data = np.maximum(gpus // (plan["tensor"] * plan["pipeline"]), 1)

@@ -52,11 +52,14 @@ def groups_of(parallelism: Parallelism, machine: Machine) -> dict[str, Group]:
     ``replicas`` are the data-parallel GPUs that hold the same experts; ``world`` is every GPU that trains.
     """
     expert = parallelism.expert
-    sizes = [parallelism.tensor, expert, np.asarray(parallelism.data) // expert, parallelism.pipeline]
-    tensor, experts, replicas, pipeline = split_group(sizes, [tier.size for tier in machine.tiers])
-    data = [a * b for a, b in zip(experts, replicas, strict=True)]
+    copies, own = parallelism.copies, parallelism.own_experts
+    tiers = [tier.size for tier in machine.tiers]
+    tensor, data, pipeline = split_group([parallelism.tensor, copies, parallelism.pipeline], tiers)
+    context = split_group([parallelism.tensor, parallelism.context], tiers)[1]
+    inner = np.where(own, 1, parallelism.tensor)
+    _, experts, replicas = split_group([inner, expert, copies * parallelism.tensor // inner // expert], tiers)
     world = [a * b * c for a, b, c in zip(tensor, data, pipeline, strict=True)]
-    named = {"tensor": tensor, "data": data, "expert": experts, "replicas": replicas}
+    named = {"tensor": tensor, "context": context, "data": data, "expert": experts, "replicas": replicas}
     return {
         name: tuple(
             Span(size, tier.bytes_per_s, tier.latency_s) for size, tier in zip(sizes, machine.tiers, strict=True)
@@ -121,17 +124,23 @@ class Costs:
     def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
         """Return the time of collectives one after the other; one of no bytes takes none."""
         total_s: Amount = 0.0
-        for kind, message_bytes, group in collectives:
+        for kind, message_bytes, group, copies in collectives:
             if np.any(message_bytes):
-                seconds = self.group_s(kind, message_bytes, group)
+                seconds = self.group_s(kind, message_bytes, group, copies)
                 total_s = total_s + np.where(np.asarray(message_bytes) > 0, seconds, 0.0)
         return total_s
 
-    def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName) -> Amount:
+    def group_s(self, kind: Kind, message_bytes: Amount, group: GroupName, copies: Amount = 1) -> Amount:
         """Return the time of one collective in a named group; in an all-to-all everyone sends to everyone directly."""
-        algorithm = "direct" if kind == "all-to-all" else self.algorithm
-        seconds = collective_s(kind, message_bytes, self.groups[group], algorithm=algorithm)
-        return seconds + np.where(self._members(group) > 1, self.machine.gpu.efficiency.collective_s, 0.0)
+        spans, algorithm, efficiency = self.groups[group], self.algorithm, self.machine.gpu.efficiency
+        if kind == "all-to-all":
+            algorithm = "direct"
+            spans = (*spans[:1], *(_scattered(one, efficiency.scattered, copies) for one in spans[1:]))
+        seconds = collective_s(kind, message_bytes, spans, algorithm=algorithm)
+        if group in ("tensor", "context", "expert"):
+            leaves_node = self._members(group) > spans[0].size
+            seconds = seconds * np.where(leaves_node, 1.0, efficiency.exposed)
+        return seconds + np.where(self._members(group) > 1, efficiency.collective_s, 0.0)
 
     def _members(self, group: GroupName) -> Amount:
         return np.prod([np.asarray(span.size) for span in self.groups[group]], axis=0)
@@ -190,6 +199,13 @@ class Costs:
             again_s=forward_s * again,
             again_exposed_s=sent_s * again,
         )
+
+
+def _scattered(span: Span, share: Amount, copies: Amount) -> Span:
+    """Return a tier between nodes as an all-to-all finds it, for which each token crosses once to each node."""
+    nodes = np.asarray(span.size)
+    reached = nodes * (1 - (1 - 1 / nodes) ** copies)
+    return span._replace(bytes_per_s=span.bytes_per_s * share * copies / reached)
 
 
 def _add(one: PassTimes, other: PassTimes) -> PassTimes:

@@ -208,7 +208,7 @@ class _Step:
     def _sent(self, stage: int, direction: Direction) -> list[Sent]:
         """Return what a stage sends in one pass: each kind in each group added up."""
         total: dict[tuple[str, str], float] = defaultdict(float)
-        for count, (kind, message_bytes, group) in self._collectives(stage, direction):
+        for count, (kind, message_bytes, group, _) in self._collectives(stage, direction):
             members = len(self.groups[f"{group} {stage}"][0])
             total[kind, f"{group} {stage}"] += count * float(message_bytes) * (members if kind == "all-gather" else 1)
         return [Sent(*pair, message_bytes) for pair, message_bytes in total.items()]

@@ -11,15 +11,16 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate import Amount
-from ddlsched.training.estimate.layers import Operation
+from ddlsched.training.estimate.layers import Operation, Work
 
 if TYPE_CHECKING:
     from ddlsched.network.topology import Topology
 
 __all__ = ["Efficiency", "Gpu", "Machine", "MemoryExpansion", "Precision", "Tier", "operations_s", "tiers_of_topology"]
 
-Precision: TypeAlias = Literal["half", "single", "fp8"]
-"""Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); fp8."""
+Precision: TypeAlias = Literal["half", "single", "fp8", "mxfp8", "nvfp4"]
+"""Of matrix products: fp16 or bf16; fp32 (TF32 where the GPU has it); 8 bits with a scale a tensor, or a scale for each
+32 numbers; 4 bits with a scale for each 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,23 @@ class Efficiency:
     odd
         How many times as long a product takes whose matrix has an odd number of columns (halves of words, which tensor
         cores cannot load together).
+    by_precision
+        ``matrix`` for some precisions, by name; of their own peak.
+    attention
+        Share of the peak in half precision that fused attention reaches, all pairs of tokens counted, also those that a
+        causal mask leaves out; None: ``matrix``.
+    experts, expert_rows
+        Share of ``matrix`` that products of experts reach if each has endlessly many tokens, and the tokens of an
+        expert that reach half of it.
+    expert_s, sorting
+        Lost in each pass over a layer of experts, waiting for how many tokens each gets; and how often each pass reads
+        and writes the tokens to sort them.
+    exposed
+        Share of the collectives within the model, and within a node, that no other kernel hides.
+    scattered
+        Share of the bandwidth between nodes that an all-to-all reaches.
+    taken
+        Share of its own time that data parallelism's communication takes from the computation that hides it.
     """
 
     matrix: Amount = 1.0
@@ -57,6 +75,22 @@ class Efficiency:
     launch_s: Amount = 0.0
     collective_s: Amount = 0.0
     odd: Amount = 1.0
+    by_precision: Mapping[str, Amount] = field(default_factory=dict)
+    attention: Amount | None = None
+    experts: Amount = 1.0
+    expert_rows: Amount = 0.0
+    expert_s: Amount = 0.0
+    sorting: Amount = 1.0
+    exposed: Amount = 1.0
+    scattered: Amount = 1.0
+    taken: Amount = 0.0
+
+    def share(self, work: Work, precision: Precision, rows: Amount) -> Amount:
+        """Return the share of the peak that products of a kind reach; ``rows`` are the tokens of an expert."""
+        matrix = self.by_precision.get(precision, self.matrix)
+        if work == "attention" and self.attention is not None:
+            return self.attention
+        return matrix * self.experts * rows / (rows + self.expert_rows) if work == "experts" else matrix
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +227,18 @@ def operations_s(
     roofline: operations / min(bandwidth x operations / bytes, peak).
     """
     efficiency = gpu.efficiency
+    if operation.work in ("attention", "output") and precision != "single":
+        precision = "half"
     bandwidth = gpu.memory_bytes_per_s if bytes_per_s is None else bytes_per_s
-    moving_s = operation.traffic_bytes / (bandwidth * efficiency.memory)
+    passes = efficiency.sorting if operation.work == "dispatch" else 1.0
+    moving_s = passes * operation.traffic_bytes / (bandwidth * efficiency.memory)
     started = np.where(np.asarray(operation.flops) > 0, operation.kernels, 0)
     flops = operation.flops * np.where(operation.odd, efficiency.odd, 1.0)
-    computing_s = (flops + started * efficiency.half_flops) / (gpu.peak(precision) * efficiency.matrix)
+    reached = gpu.peak(precision) * efficiency.share(operation.work, precision, operation.rows)
+    computing_s = (flops + started * efficiency.half_flops) / reached
     longest_s = np.maximum(np.maximum(moving_s, computing_s), operation.kernels * efficiency.kernel_s)
-    return longest_s + operation.kernels * efficiency.gap_s
+    lost_s = efficiency.expert_s if operation.work == "dispatch" else efficiency.gap_s
+    return longest_s + operation.kernels * lost_s
 
 
 def tiers_of_topology(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -9,10 +10,15 @@ from typing import Literal, NamedTuple, TypeAlias
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind
 
-__all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "elementwise", "matrix_product"]
+__all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "Work", "elementwise", "matrix_product"]
 
-GroupName: TypeAlias = Literal["tensor", "expert", "data", "replicas", "world"]
-"""Which GPUs take part: those that share a layer's matrices, its experts, its copies, copies of its experts, or all."""
+GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "replicas", "world"]
+"""Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, copies of its
+experts, or all."""
+
+Work: TypeAlias = Literal["matrix", "attention", "experts", "output", "dispatch"]
+"""Kinds of kernels whose speed is measured apart: products with weights, fused attention, products of experts, those of
+the output layer, which stay in half precision, and sorting tokens by expert; what moves bytes has no flops."""
 
 Role: TypeAlias = Literal["attention", "other"]
 """Selective recomputation runs the attention's scores, softmax and context again, and nothing else."""
@@ -31,20 +37,30 @@ class Operation(NamedTuple):
         How many are launched.
     odd
         Whether the matrix of a product has an odd number of columns.
+    work
+        Which kind of kernel it is.
+    rows
+        Of products of experts: tokens of each expert.
     """
 
     flops: Amount
     traffic_bytes: Amount
     kernels: Amount = 1
     odd: Amount = False
+    work: Work = "matrix"
+    rows: Amount = 1.0
 
 
 class Collective(NamedTuple):
-    """A collective that follows a layer; ``message_bytes`` as in :func:`~.collectives.collective_s`."""
+    """A collective that follows a layer; ``message_bytes`` as in :func:`~.collectives.collective_s`.
+
+    Of an all-to-all, ``copies`` says to how many members each token goes; it crosses to a node once for all there.
+    """
 
     kind: Kind
     message_bytes: Amount
     group: GroupName = "tensor"
+    copies: Amount = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +102,32 @@ class Layer:
     role: Role = "other"
     awaited_before: str | None = None
 
+    def times(self, share: Amount) -> Layer:
+        """Return the layer done ``share`` times: of blocks that differ, the mean of one block has a share of each."""
+
+        def scaled(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+            return tuple(
+                one._replace(
+                    flops=one.flops * share, traffic_bytes=one.traffic_bytes * share, kernels=one.kernels * share
+                )
+                for one in operations
+            )
+
+        def sent(collectives: tuple[Collective, ...]) -> tuple[Collective, ...]:
+            return tuple(one._replace(message_bytes=one.message_bytes * share) for one in collectives)
+
+        return dataclasses.replace(
+            self,
+            forward=scaled(self.forward),
+            input_gradient=scaled(self.input_gradient),
+            weight_gradient=scaled(self.weight_gradient),
+            parameters=self.parameters * share,
+            expert_parameters=self.expert_parameters * share,
+            activation_bytes=self.activation_bytes * share,
+            forward_collectives=sent(self.forward_collectives),
+            backward_collectives=sent(self.backward_collectives),
+        )
+
 
 class Layers(NamedTuple):
     """A model for one GPU: what comes before its equal blocks, one block, what comes after.
@@ -99,9 +141,11 @@ class Layers(NamedTuple):
     last: tuple[Layer, ...]
 
 
-def _product(m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount) -> Operation:
+def _product(
+    m: Amount, k: Amount, n: Amount, batch: Amount, element_bytes: Amount, odd: Amount, work: Work
+) -> Operation:
     traffic_bytes = element_bytes * batch * (m * k + k * n + m * n)
-    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes, odd=odd)
+    return Operation(flops=2 * batch * m * k * n, traffic_bytes=traffic_bytes, odd=odd, work=work, rows=m)
 
 
 def matrix_product(
@@ -119,6 +163,7 @@ def matrix_product(
     backward_collectives: Sequence[Collective] = (),
     role: Role = "other",
     odd: Amount = False,
+    work: Work = "matrix",
 ) -> Layer:
     """Return the layer Y (m x n) = X (m x k) W (k x n), ``batch`` times.
 
@@ -126,7 +171,7 @@ def matrix_product(
     parameter but an activation too (attention scores). ``bias`` adds parameters. X is kept for backward, unless
     ``activation_bytes`` says how much is.
     """
-    product = _product(m, k, n, batch, element_bytes, odd)
+    product = _product(m, k, n, batch, element_bytes, odd, work)
     kept_bytes = element_bytes * batch * m * k if activation_bytes is None else activation_bytes
     return Layer(
         name=name,

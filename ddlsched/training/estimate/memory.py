@@ -45,7 +45,7 @@ def memory_per_gpu(layers: Layers, parallelism: Parallelism) -> Memory:
     may have a block more. The last stage keeps one, but the logits too.
     """
     copied, own = stage_parameters(layers, parallelism)
-    zero, data = np.asarray(parallelism.zero), np.asarray(parallelism.data)
+    zero, data = np.asarray(parallelism.zero), parallelism.copies
 
     def held_bytes(stage: int, bytes_each: int) -> Amount:
         spread = zero >= stage

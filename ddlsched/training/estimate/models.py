@@ -13,7 +13,11 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import Collective, Layer, Layers, Operation, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
-__all__ = ["Model", "Transformer", "forward_flops_per_sample", "parameters"]
+__all__ = ["LatentAttention", "Model", "StateSpace", "Transformer", "forward_flops_per_sample", "parameters"]
+
+
+_SCAN_PASSES = 12.0, 24.0
+"""How often a scan reads or writes what the projection before it gives, forward and backward: fitted to hybrids."""
 
 
 class Model(Protocol):
@@ -49,6 +53,37 @@ def _total(model: Model, quantity: Callable[[Layer], Amount]) -> Amount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Widths of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1).
+
+    The ranks of queries and of keys and values, and of each head the part without positions, the part with them, and
+    its value.
+    """
+
+    query_rank: int = 1536
+    key_value_rank: int = 512
+    plain_width: int = 128
+    rotary_width: int = 64
+    value_width: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """Mamba-2 layers of a hybrid (Dao, Gu, "Transformers are SSMs", ICML 2024): how many, and their heads and state."""
+
+    num_layers: int
+    heads: int
+    head_width: int
+    state: int
+    groups: int
+
+    @property
+    def inner(self) -> int:
+        """Width of what is scanned."""
+        return self.heads * self.head_width
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transformer:
     """A transformer of the GPT, BERT or Llama kind.
 
@@ -74,6 +109,26 @@ class Transformer:
         Whether training drops out activations (GPT-3 and Megatron do, Llama does not).
     fused_attention
         Whether attention is one kernel that never writes its scores (FlashAttention), without dropout of its own.
+    head_width
+        Of a head; 0: ``hidden`` / ``heads``.
+    latent
+        Queries, keys and values through low ranks (multi-head latent attention).
+    window, windowed_share
+        Tokens that attention looks back in this share of its layers; the others look at the whole sequence.
+    expert_inner, shared_inner
+        Inner size of an expert, 0: ``feed_forward``; and of the expert that every token visits, 0: there is none.
+    expert_hidden
+        Size to which a token is projected for its experts (latent experts); 0: ``hidden``.
+    dense_layers
+        Of the first layers, how many have one feed-forward layer in place of experts.
+    scan
+        Layers of state spaces beside those of attention (Mamba-2).
+    attention_layers
+        How many layers have attention; 0: all.
+    next_tokens
+        Further tokens that are predicted, with a block and an output each (multi-token prediction).
+
+    Blocks that differ are counted as so many of their mean.
 
     References
     ----------
@@ -96,6 +151,17 @@ class Transformer:
     tied: bool = True
     dropout: bool = True
     fused_attention: bool = False
+    head_width: Amount = 0
+    latent: LatentAttention | None = None
+    window: Amount = 0
+    windowed_share: Amount = 0.0
+    expert_inner: Amount = 0
+    shared_inner: Amount = 0
+    expert_hidden: Amount = 0
+    dense_layers: Amount = 0
+    scan: StateSpace | None = None
+    attention_layers: Amount = 0
+    next_tokens: int = 0
 
     @property
     def samples_are(self) -> str:
@@ -129,8 +195,18 @@ class Transformer:
     def layers(self, parallelism: Parallelism) -> Layers:
         """Return the layers as one GPU runs them for one micro-batch."""
         shard = _Shard(self, parallelism)
-        block = (*shard.attention(), *shard.feed_forward())
-        return Layers(shard.embedding(), block, self.num_layers, shard.head())
+        return Layers(shard.embedding(), shard.block(), self.num_layers + self.next_tokens, shard.head())
+
+    @property
+    def shares(self) -> tuple[Amount, Amount, Amount, Amount]:
+        """Of all layers, those with attention, with state spaces, with experts and with one feed-forward layer."""
+        layers = np.asarray(self.num_layers)
+        attention = np.where(np.asarray(self.attention_layers) > 0, self.attention_layers, layers)
+        scanned = 0 if self.scan is None else self.scan.num_layers
+        # In a hybrid a layer is a mixer or a feed-forward layer, in others both.
+        fed = layers - np.where(attention < layers, attention + scanned, 0)
+        dense = np.where(self.experts > 1, self.dense_layers, fed)
+        return attention / layers, scanned / layers, (fed - dense) / layers, dense / layers
 
 
 def _divisible(name: str, number: Amount, by: str, divisor: Amount) -> Rule:
@@ -153,22 +229,71 @@ class _Shard:
         self.model, self.parallelism = model, parallelism
         self.h = np.asarray(model.hidden, dtype=np.float64)
         self.s = np.asarray(model.sequence, dtype=np.float64)
-        self.tokens = self.s * parallelism.micro_batch
+        self.tokens = self.s * parallelism.micro_batch / parallelism.context
         self.tensor = parallelism.tensor
         self.split = parallelism.norm_shards
-        self.key_value = self.h * model.groups / model.heads
+        width = np.asarray(model.head_width)
+        self.query = np.where(width > 0, width * model.heads, self.h)
+        self.key_value = self.query * model.groups / model.heads
         self.pairs = self.tokens * self.s * model.heads / self.tensor
         self.bias = 1 if model.biases else 0
 
+    def block(self) -> tuple[Layer, ...]:
+        """Return the mean of the model's blocks."""
+        attention, scanned, experts, dense = self.model.shares
+        parts = [(attention, self.attention), (scanned, self.scan), (experts, self.experts), (dense, self.feed_forward)]
+        return tuple(
+            layer if np.all(np.asarray(share) == 1) else layer.times(share)
+            for share, layers in parts
+            if np.any(np.asarray(share) > 0)
+            for layer in layers()
+        )
+
     def attention(self) -> tuple[Layer, ...]:
         """Return the layers from the norm to the residual sum."""
-        wide = (self.h + 2 * self.key_value) / self.tensor
+        latent = self.model.latent
+        wide = (self.query + 2 * self.key_value) / self.tensor
+        entry = (self._entry("qkv", wide, self.bias * wide, kept_too=wide),) if latent is None else self._latent(latent)
+        value = self.query if latent is None else latent.value_width * self.model.heads
         return (
             self._norm("attention norm"),
-            self._entry("qkv", wide, self.bias * wide, kept_too=wide),
+            *entry,
             *(self._fused_core() if self.model.fused_attention else self._core()),
-            self._exit("projection", self.h / self.tensor),
+            self._exit("projection", value / self.tensor),
             self._residual("attention residual"),
+        )
+
+    def _latent(self, latent: LatentAttention) -> tuple[Layer, ...]:
+        """Return the products down to the ranks, whole on each GPU, and up to the heads, which are split."""
+        down = latent.query_rank + latent.key_value_rank + latent.rotary_width
+        heads = self.model.heads / self.tensor
+        query = heads * (latent.plain_width + latent.rotary_width)
+        key_value = heads * (latent.plain_width + latent.value_width)
+        return (
+            matrix_product("down", self.tokens / self.split, self.h, down, forward_collectives=self._entering()),
+            matrix_product("query up", self.tokens, latent.query_rank, query),
+            matrix_product("key-value up", self.tokens, latent.key_value_rank, key_value),
+        )
+
+    def scan(self) -> tuple[Layer, ...]:
+        """Return a layer of state spaces: projections in and out, and the scan between, which moves its inputs."""
+        space = self.model.scan
+        assert space is not None
+        columns = (2 * space.inner + 2 * space.groups * space.state + space.heads) / self.tensor
+        scanned = elementwise(
+            "scan",
+            self.tokens * columns,
+            forward_passes=_SCAN_PASSES[0],
+            backward_passes=_SCAN_PASSES[1],
+            kernels=5,
+            activation_bytes=2 * self.tokens * columns,
+        )
+        return (
+            self._norm("scan norm"),
+            self._entry("scan in", columns, 0),
+            scanned,
+            self._exit("scan out", space.inner / self.tensor),
+            self._residual("scan residual"),
         )
 
     def _core(self) -> tuple[Layer, ...]:
@@ -193,24 +318,32 @@ class _Shard:
 
     def _fused_core(self) -> tuple[Layer, ...]:
         """Return one kernel that never writes the scores and in backward computes them again (FlashAttention)."""
-        flops = 4 * self.pairs * self.h / self.model.heads
-        traffic_bytes = 4 * self.tokens * (self.h + self.key_value) / self.tensor
-        sums_bytes = 4 * self.tokens * self.model.heads / self.tensor
+        model, latent = self.model, self.model.latent
+        width = 2 * self.query / model.heads
+        if latent is not None:
+            width = latent.plain_width + latent.rotary_width + latent.value_width
+        # A window of w tokens looks at w of the s / 2 that a causal mask leaves, of all s that are counted.
+        seen = np.minimum(2 * np.asarray(model.window) / self.s, 1.0)
+        pairs = self.pairs * (1 - model.windowed_share * (1 - seen))
+        flops = 2 * pairs * width
+        traffic_bytes = 4 * self.tokens * (self.query + self.key_value) / self.tensor
+        sums_bytes = 4 * self.tokens * model.heads / self.tensor
+        shared = Collective("all-gather", 4 * self.tokens * self.key_value / self.tensor, "context")
+        sent = (shared,) if np.any(np.asarray(self.parallelism.context) > 1) else ()
         layer = Layer(
             name="attention",
-            forward=(Operation(flops, traffic_bytes),),
-            input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes),),
+            forward=(Operation(flops, traffic_bytes, work="attention"),),
+            input_gradient=(Operation(2.5 * flops, 2.5 * traffic_bytes, work="attention"),),
             activation_bytes=sums_bytes,
+            forward_collectives=sent,
+            backward_collectives=sent,
             role="attention",
         )
         return (layer,)
 
     def feed_forward(self) -> tuple[Layer, ...]:
         """Return the layers from the second norm to the second residual sum."""
-        model, tensor = self.model, self.tensor
-        inner = model.inner / tensor
-        if model.experts > 1:
-            return (self._norm("feed-forward norm"), *self._experts(inner), self._residual("feed-forward residual"))
+        model, inner = self.model, self.model.inner / self.tensor
         return (
             self._norm("feed-forward norm"),
             self._entry("feed-forward in", inner * (2 if model.gated else 1), self.bias * inner),
@@ -250,6 +383,7 @@ class _Shard:
             backward_collectives=self._entering_backward(),
             forward_collectives=self._entering(),
             odd=np.floor(own) % 2 == 1,
+            work="output",
         )
         logits = dataclasses.replace(logits, parameters=np.where(shared, 0.0, logits.parameters))
         loss = elementwise(
@@ -261,7 +395,8 @@ class _Shard:
             kernels=8,
             activation_bytes=4 * self.tokens * own,
         )
-        return (self._norm("last norm"), logits, loss)
+        last = (self._norm("last norm"), logits, loss)
+        return tuple(layer.times(1 + self.model.next_tokens) for layer in last) if self.model.next_tokens else last
 
     def _norm(self, name: str) -> Layer:
         elements = self.tokens * self.h / self.split
@@ -363,32 +498,75 @@ class _Shard:
     def _leaving_backward(self) -> tuple[Collective, ...]:
         return (Collective("all-gather", self._sharing()[1]),)
 
-    def _experts(self, inner: Amount) -> tuple[Layer, ...]:
+    def experts(self) -> tuple[Layer, ...]:
         """Return a mixture of experts with balanced load: route, send tokens, compute, send them back."""
-        model, held = self.model, self.model.experts / np.asarray(self.parallelism.expert)
-        visits = self.tokens * model.active_experts
-        sent = (Collective("all-to-all", 2 * visits * self.h / self.tensor, "expert"),)
-        width = inner * (2 if model.gated else 1)
+        model, plan = self.model, self.parallelism
+        apart = self.tensor if plan.own_experts else 1
+        held = model.experts / np.asarray(plan.expert)
+        inner = np.where(np.asarray(model.expert_inner) > 0, model.expert_inner, model.inner) * apart / self.tensor
+        visits = self.tokens * model.active_experts / apart
+        hidden = np.where(np.asarray(model.expert_hidden) > 0, model.expert_hidden, self.h)
+        sent_bytes = 2 * visits * hidden * apart / self.tensor
+        sent = (Collective("all-to-all", sent_bytes, "expert", model.active_experts),)
         router = matrix_product("router", self.tokens, self.h, model.experts)
         first = matrix_product(
             "experts in",
             visits / held,
-            self.h,
-            width,
+            hidden,
+            inner * (2 if model.gated else 1),
             batch=held,
             bias=held * self.bias * inner,
-            forward_collectives=(*sent, *self._entering()),
-            backward_collectives=(*sent, *self._entering_backward()),
+            forward_collectives=(*sent, *(() if plan.own_experts else self._entering())),
+            backward_collectives=(*sent, *(() if plan.own_experts else self._entering_backward())),
+            work="experts",
         )
         last = matrix_product(
             "experts out",
             visits / held,
             inner,
-            self.h,
+            hidden,
             batch=held,
-            bias=held * self.bias * self.h,
-            forward_collectives=(*sent, *self._leaving()),
-            backward_collectives=(*sent, *self._leaving_backward()),
+            bias=held * self.bias * hidden,
+            forward_collectives=(*sent, *(() if plan.own_experts else self._leaving())),
+            backward_collectives=(*sent, *(() if plan.own_experts else self._leaving_backward())),
+            work="experts",
         )
         first, last = (dataclasses.replace(layer, expert_parameters=layer.parameters) for layer in (first, last))
-        return router, first, self._activation(visits * inner), last
+        return (
+            self._norm("feed-forward norm"),
+            router,
+            *self._latent_experts(),
+            self._dispatch(visits * hidden),
+            first,
+            self._activation(visits * inner),
+            last,
+            *self._shared_expert(),
+            self._residual("feed-forward residual"),
+        )
+
+    def _latent_experts(self) -> tuple[Layer, ...]:
+        """Return the products to the size of latent experts and back."""
+        hidden = self.model.expert_hidden
+        if not np.any(np.asarray(hidden)):
+            return ()
+        tokens = self.tokens / self.split
+        return matrix_product("experts down", tokens, self.h, hidden), matrix_product(
+            "experts up", tokens, hidden, self.h
+        )
+
+    def _dispatch(self, elements: Amount) -> Layer:
+        """Return what sorts tokens by expert, and back."""
+        moved_bytes = 4 * elements
+        forward = Operation(0.0, moved_bytes, work="dispatch")
+        return Layer(name="dispatch", forward=(forward,), input_gradient=(forward._replace(kernels=2),))
+
+    def _shared_expert(self) -> tuple[Layer, ...]:
+        """Return the expert that every token visits, if there is one."""
+        model, inner = self.model, self.model.shared_inner / np.asarray(self.tensor)
+        if not np.any(inner):
+            return ()
+        return (
+            matrix_product("shared in", self.tokens, self.h, inner * (2 if model.gated else 1)),
+            self._activation(self.tokens * inner),
+            matrix_product("shared out", self.tokens, inner, self.h),
+        )

@@ -38,8 +38,14 @@ class Parallelism:
         GPUs of each kind of group; their product is the number of GPUs.
     expert
         GPUs over which the experts are spread; part of the data-parallel ones.
+    context
+        GPUs that share each sequence, a part of its tokens each (context parallelism); they hold the same weights.
     interleave
         Model chunks that each pipeline stage holds (1: plain 1F1B).
+    balanced
+        Whether stages were cut so that all take about as long, output layer and further predictions counted.
+    own_experts
+        Whether tensor-parallel GPUs hold experts of their own, whole, in place of a part of each expert.
     sequence_parallel
         Whether norms and dropouts are split over the tensor-parallel GPUs along the sequence.
     micro_batch, global_batch
@@ -59,7 +65,10 @@ class Parallelism:
     data: Amount = 1
     pipeline: Amount = 1
     expert: Amount = 1
+    context: Amount = 1
     interleave: Amount = 1
+    balanced: bool = False
+    own_experts: bool = False
     sequence_parallel: Amount = False
     micro_batch: Amount = 1
     global_batch: Amount = 1
@@ -77,8 +86,8 @@ class Parallelism:
 
     @property
     def num_gpus(self) -> Amount:
-        """Tensor x pipeline x data."""
-        return self.tensor * self.pipeline * self.data
+        """Tensor x pipeline x data x context."""
+        return self.tensor * self.pipeline * self.data * self.context
 
     @property
     def micro_batches(self) -> Amount:
@@ -88,7 +97,12 @@ class Parallelism:
     @property
     def replicas(self) -> Amount:
         """GPUs that hold copies of the same experts."""
-        return self.data / np.asarray(self.expert)
+        return self.copies * np.where(self.own_experts, self.tensor, 1) / np.asarray(self.expert)
+
+    @property
+    def copies(self) -> Amount:
+        """GPUs that hold the same weights: data x context."""
+        return np.asarray(self.data) * self.context
 
     @property
     def overlapped_passes(self) -> Amount:
@@ -136,13 +150,13 @@ class Parallelism:
     def _group_rules(self) -> list[Rule]:
         return [
             Rule(
-                _divides(self.expert, self.data),
+                _divides(self.expert, self.copies * np.where(self.own_experts, self.tensor, 1)),
                 f"expert {self.expert} does not divide data {self.data}; expected experts on whole groups of replicas",
             )
         ]
 
 
-_DEGREES = ("tensor", "data", "pipeline", "expert", "interleave", "micro_batch", "global_batch")
+_DEGREES = ("tensor", "data", "pipeline", "expert", "context", "interleave", "micro_batch", "global_batch")
 
 
 def _divides(divisor: Amount, number: Amount) -> Amount:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddlsched.errors import UnknownNameError, did_you_mean
 from ddlsched.training.estimate.hardware import Efficiency, Gpu, Tier
-from ddlsched.training.estimate.models import Model, Transformer
+from ddlsched.training.estimate.models import LatentAttention, Model, StateSpace, Transformer
 from ddlsched.training.estimate.recommendation import Dlrm
 from ddlsched.training.estimate.small_models import INCEPTION_V3, LSTM_PTB, RESNET_50, VGG_16
 
@@ -34,6 +34,9 @@ def _gpu(
     )
 
 
+_BLACKWELL = {"half": 2250.0, "single": 1100.0, "fp8": 4500.0, "mxfp8": 4500.0}
+_GRACE = {"half": 2450.0, "single": 1200.0, "fp8": 4900.0, "mxfp8": 4900.0}
+
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (
@@ -42,7 +45,11 @@ GPUS: dict[str, Gpu] = {
         _gpu("a100-80", {"half": 312, "single": 156}, (80, 2039), 300, 400, 5),
         _gpu("h100", {"half": 989, "single": 494, "fp8": 1979}, (80, 3350), 450, 700, 12),
         _gpu("h200", {"half": 989, "single": 494, "fp8": 1979}, (141, 4800), 450, 700, 13),
-        _gpu("b200", {"half": 2250, "single": 1100, "fp8": 4500}, (180, 8000), 900, 1000, 14),
+        _gpu("h100-96", {"half": 989, "single": 494, "fp8": 1979}, (96, 2400), 450, 500, 12),
+        _gpu("b200", _BLACKWELL | {"nvfp4": 9000}, (180, 8000), 900, 1000, 14),
+        _gpu("b300", _BLACKWELL | {"nvfp4": 13500}, (270, 7700), 900, 1100, 16),
+        _gpu("gb200", _GRACE | {"nvfp4": 9800}, (186, 7900), 900, 1200, 15),
+        _gpu("gb300", _GRACE | {"nvfp4": 14700}, (279, 7900), 900, 1400, 17),
         _gpu("a6000", {"half": 154.8, "single": 77.4}, (48, 768), 56.25, 300, 1),
         _gpu("tpu-v4", {"half": 275}, (32, 1228), 300, 192, 3),
     )
@@ -53,7 +60,8 @@ power.
 v100: NVIDIA V100 SXM2 data sheet, 2020. a100-40, a100-80: NVIDIA A100 SXM4 data sheet, 2021. h100: NVIDIA H100 SXM5
 data sheet, 2023. h200: NVIDIA H200 SXM data sheet, 2024. b200: NVIDIA DGX B200 data sheet, 2024, an eighth of the
 system. a6000: NVIDIA RTX A6000 data sheet, 2021. tpu-v4: Google Cloud, "TPU v4", and Jouppi et al., ISCA 2023 (six
-ports of 50 GB/s in each direction; most power).
+ports of 50 GB/s in each direction; most power). h100-96: H100 with 96 GB of HBM2e at 500 W, as torchtitan's tables name
+it. b300, gb200, gb300: NVIDIA's pages of HGX B300 and of GB200 and GB300 NVL72, 2025, an eighth and a 72nd of them.
 
 These were typed in. The sheets themselves were not at hand: those of a100-40, h200, b200 and tpu-v4 were compared with
 pages that quote them at most, and tpu-v4's ports are often quoted as half of this.
@@ -81,6 +89,85 @@ A100_NODE_TIERS = (
 data sheet says 300 GB/s and, of 800 Gbit/s a node, 12.5 GB/s a GPU; the latency between nodes is assumed)."""
 
 MODELS: dict[str, Model] = {}
+_LATEST = {"gated": True, "biases": False, "learned_positions": False, "tied": False, "dropout": False}
+
+
+def _latest(num_layers: int, hidden: int, heads: int, groups: int, vocabulary: int, **more: Any) -> Transformer:
+    """Return a language model of today: fused attention, without biases and dropout."""
+    return Transformer(
+        num_layers=num_layers,
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=groups,
+        vocabulary=vocabulary,
+        sequence=more.pop("sequence", 4096),
+        fused_attention=True,
+        **(_LATEST | more),
+    )
+
+
+def _experts(number: int, active: int, inner: int, **more: Any) -> dict[str, Any]:
+    return {"experts": number, "active_experts": active, "expert_inner": inner, **more}
+
+
+MODELS |= {
+    "deepseek-v3": _latest(
+        61,
+        7168,
+        128,
+        0,
+        129280,
+        latent=LatentAttention(),
+        feed_forward=18432,
+        next_tokens=1,
+        **_experts(256, 8, 2048, shared_inner=2048, dense_layers=3),
+    ),
+    "kimi-k2": _latest(
+        61,
+        7168,
+        64,
+        0,
+        163840,
+        latent=LatentAttention(),
+        feed_forward=18432,
+        **_experts(384, 8, 2048, shared_inner=2048, dense_layers=1),
+    ),
+    "qwen3-235b-a22b": _latest(94, 4096, 64, 4, 151936, head_width=128, **_experts(128, 8, 1536)),
+    "qwen3-30b-a3b": _latest(48, 2048, 32, 4, 151936, head_width=128, **_experts(128, 8, 768)),
+    "gpt-oss-120b": _latest(
+        36, 2880, 64, 8, 201088, head_width=64, window=128, windowed_share=0.5, **_experts(128, 4, 2880)
+    ),
+    "nemotron-3-nano": _latest(
+        52,
+        2688,
+        32,
+        2,
+        131072,
+        sequence=8192,
+        head_width=128,
+        gated=False,
+        attention_layers=6,
+        scan=StateSpace(num_layers=23, heads=64, head_width=64, state=128, groups=8),
+        **_experts(128, 6, 1856, shared_inner=3712),
+    ),
+    "nemotron-3-super": _latest(
+        88,
+        4096,
+        32,
+        2,
+        131072,
+        sequence=8192,
+        head_width=128,
+        gated=False,
+        attention_layers=8,
+        next_tokens=1,
+        scan=StateSpace(num_layers=40, heads=128, head_width=64, state=128, groups=8),
+        **_experts(512, 22, 2688, shared_inner=5376, expert_hidden=1024),
+    ),
+}
+"""Models of today by their published configurations (config.json of each on Hugging Face): DeepSeek-AI 2024, Moonshot
+2025, Qwen 2025, OpenAI 2025, NVIDIA 2025. Parameters come to 671 billion and a block of multi-token prediction, 1.03
+trillion, 235, 30.5, 117, 31.6 and 122.6 billion. Attention counts all pairs of tokens, also masked ones."""
 _ROWS = """
 name           layers hidden heads groups   inner vocabulary sequence
 gpt3-125m          12    768    12      0       0      50257     2048

@@ -197,6 +197,9 @@ def _pipelined(layers: Layers, costs: Costs) -> _Schedule:
     at_end, between = stage_blocks(layers.num_blocks, plan)
     slowest, inner = _plus(ends, block, at_end), _plus(PassTimes(), block, between)
     slowest = _choose((np.asarray(plan.pipeline) > 2) & (_both_s(inner) > _both_s(slowest)), inner, slowest)
+    if plan.balanced:
+        total = _plus(_plus(first, last, 1.0), block, layers.num_blocks)
+        slowest = _plus(PassTimes(), total, 1 / np.asarray(plan.pipeline))
     send_s = np.where(staged, 2 * plan.interleave * _send_s(layers, costs), 0.0)
     longest_s = slowest.compute_s + slowest.exposed_s + send_s
     through_s = _both_s(first) + _both_s(last) + _both_s(block) * layers.num_blocks + send_s * (plan.pipeline - 1)
@@ -279,12 +282,16 @@ def _gradient_bytes(layers: Layers, parallelism: Parallelism) -> tuple[Amount, A
 
 
 def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
-    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide."""
+    """Return the communication of data parallelism that backward, given for one micro-batch, does not hide.
+
+    What is hidden takes a share of its time from the computation that it hides behind.
+    """
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
-    return np.maximum(0.0, total_s - plan.overlapped_passes * backward_s)
+    hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
+    return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s
 
 
 def reduction_rounds(parallelism: Parallelism) -> Amount:
@@ -300,5 +307,5 @@ def reduction_rounds(parallelism: Parallelism) -> Amount:
 def _optimiser_s(layers: Layers, parallelism: Parallelism, machine: Machine) -> Amount:
     copied, own = stage_parameters(layers, parallelism)
     spread = np.asarray(parallelism.zero) >= 1
-    updated = copied / np.where(spread, parallelism.data, 1) + own / np.where(spread, parallelism.replicas, 1)
+    updated = copied / np.where(spread, parallelism.copies, 1) + own / np.where(spread, parallelism.replicas, 1)
     return OPTIMISER_TRAFFIC_BYTES * updated / (machine.gpu.memory_bytes_per_s * machine.gpu.efficiency.memory)

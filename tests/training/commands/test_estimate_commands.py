@@ -52,7 +52,14 @@ def test_rows_are_kept_and_predicted() -> None:
     assert result.exit_code == 0
     assert "wrote 2 rows to predicted.csv" in result.stderr
     table = pd.read_csv("predicted.csv")
-    assert table.columns.tolist() == [*ROWS.splitlines()[0].split(","), "predicted_ms"]
+    assert table.columns.tolist() == [
+        *ROWS.splitlines()[0].split(","),
+        "predicted_ms",
+        "measured_step_s",
+        "predicted_step_s",
+        "predicted_memory_gb",
+        "remark",
+    ]
     assert (table["predicted_ms"] > 0).all()
     assert run("estimate", "--rows", "rows.csv").stdout == Path("predicted.csv").read_text()
 
@@ -98,8 +105,8 @@ def test_a_job_with_groups_for_the_simulator() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ("estimate", "expected either MODEL"),
-        ("estimate gpt3-175b --rows rows.csv", "expected either MODEL"),
+        ("estimate", "expected one of MODEL"),
+        ("estimate gpt3-175b --rows rows.csv", "expected one of MODEL"),
         ("estimate gpt3-175b --out x.csv", "--out x.csv: belongs to --rows"),
         ("estimate gpt3-17b", "no model is named 'gpt3-17b'"),
         ("estimate gpt3-175b --tensor 7", "heads 96 not divisible by tensor 7"),
@@ -120,7 +127,7 @@ def test_a_job_with_groups_for_the_simulator() -> None:
         ("estimate gpt3-350m --groups", "--groups: belongs to --job-out; expected --job-out FILE.json beside it"),
         ("estimate resnet-50 --job-out job.json --groups", "the model has no blocks to deal out to stages"),
         ("estimate gpt3-350m --job-out job.csv", "which a table cannot hold; write it as .json"),
-        ("estimate --rows none.csv", "none.csv: cannot be read"),
+        ("estimate --rows none.csv", "none.csv: no such file"),
         ("estimate --rows rows.csv --json", "--json: has no effect on --rows"),
         ("estimate --rows rows.csv --tensor 1", "--tensor: has no effect on --rows"),
         ("estimate gpt3-175b --global-batch 99999999999999999999", "expected at most 1,000,000,000,000"),

@@ -27,9 +27,9 @@ MIXTURE = dataclasses.replace(MODELS["gpt3-350m"], experts=8, active_experts=2)
 
 def machine_for(plan: Parallelism) -> Machine:
     servers = -(-int(plan.num_gpus) // 8)
-    return parse_cluster(f"h100:nodes={servers},gpus_per_node={int(plan.num_gpus) // servers}").machine(
-        int(plan.num_gpus)
-    )
+    return parse_cluster(
+        f"h100:nodes={servers},gpus_per_node={int(plan.num_gpus) // servers}", efficiency="megatron"
+    ).machine(int(plan.num_gpus))
 
 
 def step(model: Model, plan: Parallelism) -> ddlsched.IterationDag:

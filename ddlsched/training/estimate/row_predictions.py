@@ -1,0 +1,76 @@
+"""Tables of runs with what the estimate says of each row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ddlsched.io.tables import read_text, readable
+from ddlsched.training.estimate.measured import PROGRAMS
+from ddlsched.training.estimate.published_rows import PublishedRun, is_published, read_published
+from ddlsched.training.estimate.rows import estimate_rows, read_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["predicted_rows"]
+
+
+def predicted_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a table with measured and predicted step, predicted memory and a remark.
+
+    The columns are ``measured_step_s``, ``predicted_step_s``, ``predicted_memory_gb`` and ``remark``. A row that cannot
+    be said has no prediction, and the reason for its remark.
+
+    Raises
+    ------
+    InputError
+        The file is no table of runs, with file, row, column and value.
+    """
+    text = readable(path, "a table of runs", read_text)
+    header = next(csv.reader(io.StringIO(text), skipinitialspace=True), [])
+    return _of_published(path) if is_published(header) else _of_rows(path)
+
+
+def _of_rows(path: Path) -> pd.DataFrame:
+    """Return rows on nodes of eight A100s whose kernels are launched one by one."""
+    frame = read_rows(path)
+    found = estimate_rows(frame)
+    step_s = np.broadcast_to(found.step_s, len(frame))
+    measured_ms = frame.get("iteration_ms", math.nan)
+    return frame.assign(
+        predicted_ms=(1e3 * step_s).round(6),
+        measured_step_s=measured_ms / 1e3,
+        predicted_step_s=step_s,
+        predicted_memory_gb=np.broadcast_to(found.memory.total_bytes, len(frame)) / 1e9,
+        remark="",
+    )
+
+
+def _of_published(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([{**run.row, **_prediction(run)} for run in read_published(path)])
+
+
+def _prediction(run: PublishedRun) -> dict[str, float | str]:
+    if run.model is None:
+        return {
+            "measured_step_s": run.measured_step_s,
+            "predicted_step_s": math.nan,
+            "predicted_memory_gb": math.nan,
+            "remark": run.reason,
+        }
+    found = run.estimated()
+    experts = bool(np.max(run.model.experts) > 1)
+    return {
+        "measured_step_s": run.measured_step_s,
+        "predicted_step_s": float(found.step_s),
+        "predicted_memory_gb": float(found.memory.total_bytes) / 1e9,
+        "remark": PROGRAMS[run.program].remark(run.gpu, run.precision, experts),
+    }

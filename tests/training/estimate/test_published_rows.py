@@ -1,0 +1,215 @@
+"""Rows of published tables are read as they are, and predicted with what is known of their programs and GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import refused, run
+from measurements import DATA
+
+from ddlsched.training.estimate.clusters import parse_cluster
+from ddlsched.training.estimate.hardware import Efficiency, Machine, operations_s
+from ddlsched.training.estimate.hugging_face_configs import read_configuration
+from ddlsched.training.estimate.layers import Operation
+from ddlsched.training.estimate.measured import PROGRAMS, remark
+from ddlsched.training.estimate.models import forward_flops_per_sample, parameters
+from ddlsched.training.estimate.parallel_layout import Parallelism
+from ddlsched.training.estimate.presets import GPUS, MODELS
+from ddlsched.training.estimate.published_rows import read_published
+from ddlsched.training.estimate.step_estimate import estimate
+
+FOUNDRY = (
+    "section,model,layers,hidden,heads,sequence,vocabulary,gpus,gpu,nic_gbps_a_node,micro_batch,accumulation,"
+    "global_batch,precision,sharding,recompute,mfu_percent,tokens_per_s\n"
+    "A,mpt-1b,24,2048,16,2048,50368,8,h100-80,,7,4,224,bf16,zero3,none,40,300000\n"
+    "A,mpt-1b,24,2048,16,2048,50368,8,h100-80,,7,4,224,int3,zero3,none,40,300000\n"
+)
+BRIDGE = (
+    "release,model,system,gpus,precision,global_batch,micro_batch,sequence,fsdp,tensor,pipeline,context,"
+    "virtual_pipeline,expert,tokens_per_s_per_gpu,model_tflops_per_gpu\n"
+    "26.06,Qwen3_30B_a3B,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,45000,1040[^note]\n"
+    "26.02,Unheard Of,DGX-GB300,8,MXFP8,512,8,4096,,1,1,1,,8,45000,1040\n"
+    "26.06,LLAMA3.1_405B,DGX-GB300,256,NVFP4,1536,1,8192,,4,8,1,4,,1413,3575\n"
+)
+TITAN = (
+    "model,gpu,gpus,precision,compiled,local_batch,global_batch,sequence,fsdp,tensor,pipeline,context,schedule,"
+    "recompute,tokens_per_s_per_gpu,memory_gib\n"
+    "llama-3.1-8b,h100-96-hbm2e-500w,8,fp8,yes,2,16,8192,8,1,1,1,,selective,8532,76.8\n"
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_row_that_cannot_be_said_is_kept_with_the_reason(tmp_path: Path) -> None:
+    said, unsaid = read_published(written(tmp_path, FOUNDRY))
+    assert (said.gpu, said.program, said.precision, said.reason) == ("h100", "fsdp", "half", "")
+    assert said.measured_step_s == pytest.approx(224 * 2048 / 300_000)
+    assert unsaid.model is None
+    assert "int3" in unsaid.reason
+
+
+def test_rows_become_a_model_a_plan_and_a_program(tmp_path: Path) -> None:
+    small, unknown, large = read_published(written(tmp_path, BRIDGE))
+    assert (small.program, small.gpu, small.plan.expert, small.plan.data) == ("megatron-bridge", "gb300", 8, 8)
+    assert small.measured_step_s == pytest.approx(512 * 4096 / 8 / 45_000)
+    assert "'Unheard Of'" in unknown.reason
+    assert (large.plan.tensor, large.plan.pipeline, large.plan.interleave, large.plan.data) == (4, 8, 4, 8)
+    (titan,) = read_published(written(tmp_path, TITAN))
+    assert (titan.program, titan.plan.zero, titan.precision) == ("torchtitan", 3, "fp8")
+
+
+@pytest.mark.parametrize("text", [FOUNDRY, BRIDGE, TITAN])
+def test_the_command_writes_every_row_with_its_prediction_or_the_reason(tmp_path: Path, text: str) -> None:
+    path, out = written(tmp_path, text), tmp_path / "out.csv"
+    assert run("estimate", "--rows", path, "--out", out).exit_code == 0
+    table = pd.read_csv(out)
+    assert len(table) == len(text.splitlines()) - 1
+    assert table["measured_step_s"].notna().sum() >= 1
+    told = table["predicted_step_s"].notna()
+    assert table.loc[told, "predicted_memory_gb"].gt(0).all()
+    assert table.loc[~told, "remark"].str.len().gt(0).all()
+    assert table.loc[told, "remark"].str.contains("error").all()
+
+
+def test_fused_attention_experts_and_output_have_speeds_of_their_own() -> None:
+    gpu = dataclasses.replace(
+        GPUS["h100"],
+        efficiency=Efficiency(
+            matrix=0.5, by_precision={"fp8": 0.25}, attention=0.2, experts=0.8, expert_rows=100.0, memory=1e9
+        ),
+    )
+
+    def seconds(work: str, precision: str = "fp8") -> float:
+        operation = Operation(1e12, 0.0, work=work, rows=300.0)  # type: ignore[arg-type]
+        return float(operations_s(operation, gpu, precision=precision))  # type: ignore[arg-type]
+
+    assert seconds("matrix") == pytest.approx(1 / (1979 * 0.25))
+    assert seconds("attention") == pytest.approx(1 / (989 * 0.2))
+    assert seconds("output") == pytest.approx(1 / (989 * 0.5))
+    assert seconds("experts") == pytest.approx(1 / (1979 * 0.25 * 0.8 * 0.75))
+
+
+PUBLISHED_BILLIONS = {
+    "deepseek-v3": (671, 685),
+    "kimi-k2": (1000, 1040),
+    "qwen3-235b-a22b": (235, 235.5),
+    "qwen3-30b-a3b": (30.4, 30.6),
+    "gpt-oss-120b": (116, 118),
+    "nemotron-3-nano": (31, 32),
+    "nemotron-3-super": (120, 124),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_BILLIONS)
+def test_models_have_the_published_parameters(name: str) -> None:
+    least, most = PUBLISHED_BILLIONS[name]
+    assert least <= float(parameters(MODELS[name])) / 1e9 <= most
+
+
+def test_operations_of_a_dense_model_are_those_of_its_products_by_hand() -> None:
+    model = dataclasses.replace(MODELS["llama-3-70b"], sequence=8192)  # type: ignore[type-var]
+    block = 2 * 8192 * (8192 + 2 * 1024) + 2 * 8192 * 8192 + 3 * 2 * 8192 * 28672 + 4 * 8192 * 8192
+    assert float(forward_flops_per_sample(model)) / 8192 == pytest.approx(80 * block + 2 * 8192 * 128256)
+
+
+def test_a_window_and_a_context_take_their_share_of_attention() -> None:
+    model = MODELS["gpt-oss-120b"]
+    whole = dataclasses.replace(model, windowed_share=0.0)  # type: ignore[type-var]
+    pairs = 4 * 36 * 4096 * 4096 * 4096.0
+    left_out = 0.5 * pairs * (1 - 2 * 128 / 4096)
+    assert float(forward_flops_per_sample(whole) - forward_flops_per_sample(model)) == pytest.approx(left_out)
+    machine = machine_of("h100", 16)
+    one = estimate(MODELS["llama-3-8b"], Parallelism(data=16, global_batch=32), machine)
+    two = estimate(MODELS["llama-3-8b"], Parallelism(data=8, context=2, global_batch=32), machine)
+    assert float(two.num_gpus) == 16
+    assert float(two.memory.activations_bytes) < 0.6 * float(one.memory.activations_bytes)
+
+
+def machine_of(gpu: str, gpus: int) -> Machine:
+    return parse_cluster(gpu, efficiency="megatron-bridge").machine(gpus)
+
+
+def test_an_all_to_all_between_nodes_costs_more_than_within_one() -> None:
+    plan = Parallelism(data=64, expert=64, own_experts=True, micro_batch=4, global_batch=1280)
+    within, between = machine_of("gb300", 64), machine_of("b300", 64)
+    model = MODELS["gpt-oss-120b"]
+    assert float(estimate(model, plan, between).tensor_s) > 3 * float(estimate(model, plan, within).tensor_s)
+
+
+def test_what_is_carried_over_says_so() -> None:
+    assert "constants of h100" in remark("megatron-bridge", "h200", "fp8", MODELS["llama-3-70b"])
+    assert "no measured steps of mixtures" in remark("fsdp", "h100", "half", MODELS["qwen3-30b-a3b"])
+    assert "typical error" in remark("fsdp", "h100", "half", MODELS["llama-3-8b"])
+    assert "no measured steps" in remark("megatron", "v100", "half", MODELS["gpt3-13b"])
+
+
+def test_a_single_estimate_says_how_far_off_it_may_be() -> None:
+    arguments = ("estimate", "llama-3-70b", "--cluster", "gb300", "--pipeline", "4", "--data", "16")
+    done = run(*arguments, "--precision", "mxfp8", "--global-batch", "256", "--json")
+    told = json.loads(done.stdout)
+    assert told["efficiency"] == "megatron-bridge"
+    assert "typical error of dense models in mxfp8 on gb300" in told["remark"]
+
+
+CONFIG = {
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+    "sliding_window": None,
+}
+
+
+def test_a_configuration_of_hugging_face_is_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    model = read_configuration(path)
+    assert float(parameters(model)) == pytest.approx(float(parameters(MODELS["qwen3-30b-a3b"])))
+    assert float(forward_flops_per_sample(model)) == float(forward_flops_per_sample(MODELS["qwen3-30b-a3b"]))
+    done = run("estimate", "--hf-config", path, "--cluster", "gb300", "--data", "8", "--expert", "8", "--json")
+    assert json.loads(done.stdout)["step_s"] > 0
+
+
+BAD = {
+    "[]": "is no configuration",
+    "{": "is no JSON",
+    json.dumps({**CONFIG, "hidden_size": "x"}): "hidden_size is 'x'",
+    json.dumps({key: value for key, value in CONFIG.items() if key != "vocab_size"}): "has no vocab_size",
+    json.dumps({**CONFIG, "mamba_num_heads": 4}): "layers of state spaces",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    refused(run("estimate", "--hf-config", path), BAD[text])
+
+
+LIMITS = {"mpt.csv": 0.06, "torchtitan.csv": 0.08, "megatron_bridge.csv": 0.11}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_published_tables_are_met_with_the_shipped_constants(name: str) -> None:
+    path = DATA / "training_times" / name
+    if not path.is_file():
+        pytest.skip("needs the published step times")
+    runs = [one for one in read_published(path) if not one.reason]
+    errors = [abs(float(one.estimated().step_s) / one.measured_step_s - 1) for one in runs]
+    assert np.mean(errors) < LIMITS[name]
+    assert {one.program for one in runs} <= set(PROGRAMS)

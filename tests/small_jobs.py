@@ -15,7 +15,7 @@ from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, Part, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 
 LAYERS = 4
 GPT = Transformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=301, positions=8)
@@ -145,6 +145,6 @@ def odd_cuts(draw: st.DrawFn, dim: int, axis: str, size: int) -> Cut:
     if kind == "padded":
         return Cut(dim=dim, axis=axis, pad_multiple=draw(st.integers(1, 3)))
     if kind == "shared":
-        return Cut(dim=dim, axis=axis, parts=(Part(size, 1, shared=True),))
+        return Cut(dim=dim, axis=axis, parts=(CutPart(size, 1, shared=True),))
     first = draw(st.integers(0, size))
-    return Cut(dim=dim, axis=axis, parts=(Part(first), Part(size - first)), uneven=True)
+    return Cut(dim=dim, axis=axis, parts=(CutPart(first), CutPart(size - first)), uneven=True)

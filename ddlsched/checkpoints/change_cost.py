@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ddlsched.workload.rescale import Rescale
 
-__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "Replicas", "Site", "link_bytes", "reconfiguration_s"]
+__all__ = ["PlannedRescaleCost", "ReconfigurationTime", "ReplicaRule", "Site", "link_bytes", "reconfiguration_s"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def _copied_within_hosts(change: Plan) -> Counter[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replicas:
+class ReplicaRule:
     """The rule that gives a job as many replicas, of tp x pp GPUs each, as its GPUs make."""
 
     tp: int = 1
@@ -173,7 +173,7 @@ class PlannedRescaleCost:
     tensors
         The job's state, as :func:`~ddlsched.checkpoints.tensor_models.job_tensors` gives it.
     parallelism_of
-        The parallelism of a number of GPUs, such as :class:`Replicas`.
+        The parallelism of a number of GPUs, such as :class:`ReplicaRule`.
     site
         Bandwidths and restart.
     gpus_per_host

@@ -15,7 +15,7 @@ from ddlsched.checkpoints.distributed_reading import OWN_DESCRIPTION, read_distr
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.file_forms import FileForm, FilePlan
 from ddlsched.checkpoints.files_beside import refuse_bad_file_name
-from ddlsched.checkpoints.plain_pickles import Called, Items, Name, New, pickled
+from ddlsched.checkpoints.plain_pickles import Items, Name, New, PickledCall, pickled
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.shards import Layout, dense_layout
@@ -146,9 +146,9 @@ def _kind(tensor: Tensor, shards: Sequence[Shard]) -> New:
         return New(Name(_META, "BytesStorageMetadata"))
     dtype, layout = (
         Name("torch", TORCH_NAMES[tensor.dtype]),
-        Called(Name("torch.serialization", "_get_layout"), _STRIDED),
+        PickledCall(Name("torch.serialization", "_get_layout"), _STRIDED),
     )
-    properties = New(Name(_META, "TensorProperties"), (dtype, layout, False, Called(_MEMORY_FORMAT, (0,)), False))
+    properties = New(Name(_META, "TensorProperties"), (dtype, layout, False, PickledCall(_MEMORY_FORMAT, (0,)), False))
     boxes = (shard.layout.pieces[0] for shard in shards)
     chunks = [_new("ChunkStorageMetadata", offsets=_size(box.start), sizes=_size(box.extent)) for box in boxes]
     return _new("TensorStorageMetadata", properties=properties, size=_size(tensor.shape), chunks=chunks)
@@ -177,5 +177,5 @@ def _new(name: str, **state: Any) -> New:
     return New(Name(_META, name), state)
 
 
-def _size(shape: tuple[int, ...]) -> Called:
-    return Called(Name("torch", "Size"), (shape,))
+def _size(shape: tuple[int, ...]) -> PickledCall:
+    return PickledCall(Name("torch", "Size"), (shape,))

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.shards import Layout, Piece
 
-__all__ = ["Box", "Cell", "Holding", "divided", "within"]
+__all__ = ["Box", "Holding", "TensorCell", "divided", "within"]
 
 
 class Box(NamedTuple):
@@ -33,7 +33,7 @@ class Holding(NamedTuple):
     piece: int
 
 
-class Cell(NamedTuple):
+class TensorCell(NamedTuple):
     """A box that every old and new piece either holds whole or not at all."""
 
     box: Box
@@ -45,15 +45,15 @@ _Held: TypeAlias = Mapping[Box, tuple[Holding, ...]]
 
 
 @lru_cache(maxsize=16384)
-def divided(old: tuple[Layout, ...], new: tuple[Layout, ...]) -> tuple[Cell, ...]:
+def divided(old: tuple[Layout, ...], new: tuple[Layout, ...]) -> tuple[TensorCell, ...]:
     """Return the cells that new shards hold, with the old shards that have them (none, if none has)."""
     sources, targets = _atoms(old), _atoms(new)
     cells = []
     for target, holders in targets.items():
-        found = [Cell(box, sources[source], holders) for source in sources if (box := _common(source, target))]
+        found = [TensorCell(box, sources[source], holders) for source in sources if (box := _common(source, target))]
         cells += found
         if sum(cell.box.num_elements for cell in found) < target.num_elements:
-            cells += [Cell(box, (), holders) for box in _without(target, [cell.box for cell in found])]
+            cells += [TensorCell(box, (), holders) for box in _without(target, [cell.box for cell in found])]
     return tuple(cells)
 
 

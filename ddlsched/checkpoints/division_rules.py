@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.shards import dense_layout
-from ddlsched.checkpoints.tensors import Cut, Part, Place, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 
 __all__ = ["Chunked", "cuts_by_name", "found_division", "named_tensor", "place_by_name"]
 
@@ -76,7 +76,7 @@ def named_tensor(name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
 
 def _cut(dim: int, shape: Sequence[int], parts: int) -> Cut:
     equal = parts > 1 and shape[dim] % parts == 0
-    return Cut(dim=dim, parts=(Part(shape[dim] // parts),) * parts if equal else (), uneven=True)
+    return Cut(dim=dim, parts=(CutPart(shape[dim] // parts),) * parts if equal else (), uneven=True)
 
 
 def found_division(
@@ -150,7 +150,7 @@ def _candidates(shape: Sequence[int], boxes: frozenset[Box], halves: bool) -> It
         yield (_over("tensor", dim),)
         yield _over("tensor", dim), _over("data", dim)
         if halves and shape[dim] % 2 == 0:
-            yield (dataclasses.replace(_over("tensor", dim), parts=(Part(shape[dim] // 2),) * 2),)
+            yield (dataclasses.replace(_over("tensor", dim), parts=(CutPart(shape[dim] // 2),) * 2),)
     if len(dims) == 2:
         yield _over("tensor", dims[1]), _over("data", dims[0])
 

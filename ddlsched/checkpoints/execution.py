@@ -14,7 +14,7 @@ from ddlsched.checkpoints.copying import Chunk, Copy, chunks, is_contiguous, spa
 from ddlsched.checkpoints.division import within
 from ddlsched.checkpoints.files_in_parts import OpenFiles, Target
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, Buffers, NewArray, filled
-from ddlsched.checkpoints.partial_folder import Journal, explained
+from ddlsched.checkpoints.partial_folder import BatchJournal, explained
 from ddlsched.checkpoints.plan import TensorPlan
 from ddlsched.checkpoints.read_ahead import read_soon
 from ddlsched.checkpoints.reading import Source, Watch
@@ -102,7 +102,7 @@ class _Job(NamedTuple):
 def copied(
     arrays: Sequence[NewArray],
     files: OpenFiles,
-    journal: Journal,
+    journal: BatchJournal,
     *,
     chunk_bytes: int,
     threads: int,
@@ -189,7 +189,7 @@ def _taken(names: dict[str, None], before: str) -> list[str]:
 class _Flusher:
     """A thread that brings batches to the disk, and notes them, while the next ones are copied."""
 
-    def __init__(self, files: OpenFiles, journal: Journal) -> None:
+    def __init__(self, files: OpenFiles, journal: BatchJournal) -> None:
         self._files, self._journal = files, journal
         self._thread = ThreadPoolExecutor(1)
         self._begun: deque[Future[None]] = deque()

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 
-__all__ = ["Journal", "PartialFolder", "claimed", "explained"]
+__all__ = ["BatchJournal", "PartialFolder", "claimed", "explained"]
 
 _JOURNAL = "journal"
 _DESCRIPTIONS = "descriptions"
 _BEGIN_ANEW = "remove it to begin anew"
 
 
-class Journal:
+class BatchJournal:
     """How many batches of a plan are on disk, kept in a file, and locked against a second run.
 
     Parameters
@@ -87,7 +87,7 @@ def _kept_lines(descriptor: int) -> tuple[str, int, bool]:
 class PartialFolder:
     """The temporary folder while this run has it."""
 
-    def __init__(self, path: Path, directory: int, journal: Journal) -> None:
+    def __init__(self, path: Path, directory: int, journal: BatchJournal) -> None:
         self.path, self.directory, self.journal = path, directory, journal
 
     def begin_descriptions(self) -> None:
@@ -151,7 +151,7 @@ def claimed(path: Path, fingerprint: str, sizes: Mapping[str, int]) -> Iterator[
         with explained(path):
             if not os.access(_JOURNAL, os.F_OK, dir_fd=directory, follow_symlinks=False):
                 _refuse_strangers(path, directory, sizes)
-            journal = Journal(path, directory)
+            journal = BatchJournal(path, directory)
         with closing(journal):
             if journal.fingerprint not in ("", fingerprint):
                 raise InputError(f"{path}: holds part of another change of parallelism; expected none: {_BEGIN_ANEW}")
@@ -208,7 +208,7 @@ def _remove_descriptions(directory: int, names: Collection[str]) -> None:
         os.unlink(name, dir_fd=directory)
 
 
-def _take_over(path: Path, directory: int, journal: Journal, sizes: Mapping[str, int]) -> None:
+def _take_over(path: Path, directory: int, journal: BatchJournal, sizes: Mapping[str, int]) -> None:
     """Keep what an earlier run had on disk, or begin with nothing."""
     names = set(_names(directory)) & set(sizes)
     there = {name: os.stat(name, dir_fd=directory).st_size for name in names}

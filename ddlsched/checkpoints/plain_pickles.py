@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from ddlsched.errors import InputError
 
 __all__ = [
-    "Called",
     "Items",
     "Name",
     "New",
     "Persistent",
+    "PickledCall",
     "Record",
     "number_of",
     "pickled",
@@ -152,7 +152,7 @@ class Name(NamedTuple):
     name: str
 
 
-class Called(NamedTuple):
+class PickledCall(NamedTuple):
     """What a function returns for these arguments."""
 
     function: Name
@@ -200,7 +200,7 @@ def _put(value: Any, out: list[bytes], memo: dict[Name, int]) -> None:
             out.append(pickle.BINUNICODE + struct.pack("<I", len(text)) + text)
         case Name():
             _put_name(value, out, memo)
-        case Called():
+        case PickledCall():
             _put_name(value.function, out, memo)
             _put_run(pickle.TUPLE, value.arguments, out, memo)
             out.append(pickle.REDUCE)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.collection import Shard, TensorCollection
-from ddlsched.checkpoints.division import Cell, divided
+from ddlsched.checkpoints.division import TensorCell, divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
@@ -45,7 +45,7 @@ class TensorPlan(NamedTuple):
     tensor: Tensor
     old: tuple[Shard, ...]
     new: tuple[Shard, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[TensorCell, ...]
     moves: tuple[Move, ...]
 
     def cell_bytes(self, cell: int) -> int:
@@ -229,7 +229,7 @@ def _ranks(shards: Sequence[Shard], numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({rank for number in numbers for rank in shards[number].ranks}))
 
 
-def _no_replica(tensor: Tensor, cell: Cell, lost: frozenset[int]) -> NoReplicaError:
+def _no_replica(tensor: Tensor, cell: TensorCell, lost: frozenset[int]) -> NoReplicaError:
     ranges = ", ".join(f"{first}:{first + rows}" for first, rows in zip(*cell.box, strict=True))
     who = f"with rank{'s' * (len(lost) > 1)} {', '.join(map(str, sorted(lost)))} lost, " if lost else ""
     return NoReplicaError(f"tensor {tensor.name}: {who}no replica of [{ranges}] is left; expected one at least")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from ddlsched.checkpoints.tensors import Cut, Part, padded_size
+from ddlsched.checkpoints.tensors import Cut, CutPart, padded_size
 from ddlsched.errors import InputError
 
 __all__ = ["Layout", "Piece", "dense_layout", "flat_layout"]
@@ -85,14 +85,14 @@ def _cut(runs: list[_Run], cut: Cut, index: int, degree: int) -> list[_Run]:
         runs = [*runs, (_PADDING, padded - size)]
     kept: list[_Run] = []
     begin = 0
-    for part in cut.parts or (Part(padded),):
+    for part in cut.parts or (CutPart(padded),):
         low, high = _share(part, cut, index, degree)
         kept += _rows(runs, begin + low, begin + high)
         begin += part.size
     return kept
 
 
-def _share(part: Part, cut: Cut, index: int, degree: int) -> tuple[int, int]:
+def _share(part: CutPart, cut: Cut, index: int, degree: int) -> tuple[int, int]:
     """Return the first row of a part that a rank holds, and the first behind."""
     size, units = part.size, part.units or part.size
     if cut.uneven:

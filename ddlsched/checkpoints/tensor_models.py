@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from ddlsched.checkpoints.tensors import Cut, Part, Place, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 
@@ -113,8 +113,11 @@ class Transformer:
     def _attention(self, name: str, layer: int) -> Iterator[Tensor]:
         width = self.hidden // self.heads
         rows = (self.heads + 2 * self.groups) * width
-        together = (Part(rows, self.groups),)
-        apart = (Part(self.heads * width, self.heads), *(Part(self.groups * width, self.groups, shared=True),) * 2)
+        together = (CutPart(rows, self.groups),)
+        apart = (
+            CutPart(self.heads * width, self.heads),
+            *(CutPart(self.groups * width, self.groups, shared=True),) * 2,
+        )
         cut = Cut(dim=0, parts=together if self.fused_qkv == "heads" else apart)
         yield _tensor(f"{name}.qkv.weight", (rows, self.hidden), (layer,), cut)
         if self.biases:
@@ -124,14 +127,14 @@ class Transformer:
     def _mlp(self, name: str, layer: int) -> Iterator[Tensor]:
         inner = self.feed_forward or 4 * self.hidden
         rows = inner * (2 if self.gated else 1)
-        cut = Cut(dim=0, parts=(Part(inner),) * 2 if self.gated else ())
+        cut = Cut(dim=0, parts=(CutPart(inner),) * 2 if self.gated else ())
         yield _tensor(f"{name}.h_to_4h.weight", (rows, self.hidden), (layer,), cut)
         if self.biases:
             yield _tensor(f"{name}.h_to_4h.bias", (rows,), (layer,), cut)
         yield from self._row_parallel(f"{name}.4h_to_h", inner, layer)
 
     def _row_parallel(self, name: str, columns: int, layer: int, units: int = 0) -> Iterator[Tensor]:
-        cut = Cut(dim=1, parts=(Part(columns, units),))
+        cut = Cut(dim=1, parts=(CutPart(columns, units),))
         yield _tensor(f"{name}.weight", (self.hidden, columns), (layer,), cut)
         if self.biases:
             yield _tensor(f"{name}.bias", (self.hidden,), (layer,))
@@ -140,7 +143,7 @@ class Transformer:
         inner = self.feed_forward or 4 * self.hidden
         rows = inner * (2 if self.gated else 1)
         spread = Cut(dim=0, axis="expert")
-        first = Cut(dim=1, parts=(Part(inner),) * 2 if self.gated else ())
+        first = Cut(dim=1, parts=(CutPart(inner),) * 2 if self.gated else ())
         yield _tensor(f"{name}.router.weight", (self.experts, self.hidden), (layer,))
         yield _tensor(f"{name}.experts.h_to_4h.weight", (self.experts, rows, self.hidden), (layer,), spread, first)
         yield _tensor(

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ddlsched.errors import InputError
 
-__all__ = ["DTYPE_BYTES", "Axis", "Cut", "Kind", "Part", "Place", "Tensor", "padded_size"]
+__all__ = ["DTYPE_BYTES", "Axis", "Cut", "CutPart", "Kind", "Place", "Tensor", "padded_size"]
 
 Axis: TypeAlias = Literal["tensor", "expert", "data"]
 Place: TypeAlias = int | Literal["first", "last"]
@@ -26,7 +26,7 @@ DTYPE_BYTES = {
 """Bytes of an element, by the names that safetensors files use."""
 
 
-class Part(NamedTuple):
+class CutPart(NamedTuple):
     """A run of rows that is cut by itself, such as the gates of a fused gate and up projection.
 
     ``units`` is the number of equal blocks that stay whole, such as heads; 0: every row by itself. With ``shared``, a
@@ -60,12 +60,12 @@ class Cut:
 
     dim: int
     axis: Axis = "tensor"
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CutPart, ...] = ()
     pad_multiple: int = 0
     uneven: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(Part(*part) for part in self.parts))
+        object.__setattr__(self, "parts", tuple(CutPart(*part) for part in self.parts))
         if self.dim < 0 or self.pad_multiple < 0 or any(part.size < 0 or part.units < 0 for part in self.parts):
             raise InputError(f"{self}: holds a negative number; expected numbers from 0")
         if self.parts and self.pad_multiple:

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.plain_pickles import Called, Name, Persistent, pickled, shape_of, unpickled
+from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled, shape_of, unpickled
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
@@ -256,7 +256,7 @@ def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
     untyped = dtype not in _STORAGE_OF
     storage = Name("torch.storage", "UntypedStorage") if untyped else Name("torch", _STORAGE_OF[dtype])
     size = prod(shape) * (DTYPE_BYTES[dtype] if untyped else 1)
-    hooks = Called(Name("collections", "OrderedDict"), ())
+    hooks = PickledCall(Name("collections", "OrderedDict"), ())
     arguments: tuple[object, ...] = (
         Persistent(("storage", storage, "0", "cpu", size)),
         0,
@@ -267,7 +267,9 @@ def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
     )
     if untyped:
         arguments = (*arguments, Name("torch", TORCH_NAMES[dtype]))
-    return pickled(Called(Name("torch._utils", "_rebuild_tensor_v3" if untyped else "_rebuild_tensor_v2"), arguments))
+    return pickled(
+        PickledCall(Name("torch._utils", "_rebuild_tensor_v3" if untyped else "_rebuild_tensor_v2"), arguments)
+    )
 
 
 def _member(name: str, begin: int, num_bytes: int, checksum: int, *, aligned: bool = False) -> tuple[bytes, bytes]:

@@ -19,7 +19,7 @@ import pandas as pd
 from published import tensors_of
 from schemes import central_s, collection
 
-from ddlsched.checkpoints.change_cost import PlannedRescaleCost, Replicas, Site
+from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site
 from ddlsched.checkpoints.tensors import total_bytes
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.contention import MaxMin
@@ -79,7 +79,10 @@ def planned(restart_s: float) -> Callable[[str], RescaleCost]:
     @cache
     def of(model: str) -> RescaleCost:
         return PlannedRescaleCost(
-            tensors=tensors_of(model), parallelism_of=Replicas(), site=site(restart_s), gpus_per_host=GPUS_PER_HOST
+            tensors=tensors_of(model),
+            parallelism_of=ReplicaRule(),
+            site=site(restart_s),
+            gpus_per_host=GPUS_PER_HOST,
         )
 
     return of
@@ -95,7 +98,7 @@ class Central:
         """Return the seconds of a change."""
         if change.is_first or not change.from_gpus:
             return self.stored(change)
-        old, new = (collection(self.stored.tensors, Replicas()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
+        old, new = (collection(self.stored.tensors, ReplicaRule()(gpus), GPUS_PER_HOST) for gpus in (1, change.to_gpus))
         return central_s(old, new, 100e9 / 8) + RESTART_S
 
 

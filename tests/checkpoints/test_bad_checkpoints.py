@@ -23,7 +23,7 @@ from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, Part, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import InputError
 
 RANK_1 = "rank_00001.safetensors"
@@ -245,13 +245,13 @@ def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, mon
 
 def test_tensors_cuts_and_models_that_cannot_be() -> None:
     for make, message in {
-        lambda: Tensor(name="w", shape=(4,), dtype="F32", cuts=(Cut(dim=0, parts=(Part(3),)),)): "parts of 3 rows",
+        lambda: Tensor(name="w", shape=(4,), dtype="F32", cuts=(Cut(dim=0, parts=(CutPart(3),)),)): "parts of 3 rows",
         lambda: Tensor(name="w", shape=(4,), dtype="F32", cuts=(Cut(dim=0, axis="data"),), flat="a"): "both cut",
         lambda: Tensor(name="w", shape=(4,), dtype="F32", places=()): "is in no place",
         lambda: Tensor(name="w", shape=(-4,), dtype="F32"): "expected sizes from 0",
         lambda: Cut(dim=-1): "negative number",
-        lambda: Cut(dim=0, parts=(Part(5, 2),)): "5 rows do not divide into 2 units",
-        lambda: Cut(dim=0, parts=(Part(5),), pad_multiple=2): "both parts and padding",
+        lambda: Cut(dim=0, parts=(CutPart(5, 2),)): "5 rows do not divide into 2 units",
+        lambda: Cut(dim=0, parts=(CutPart(5),), pad_multiple=2): "both parts and padding",
         lambda: Allocation(devices=(0, 1), hosts=(0,)): "expected a host for each device",
         lambda: Allocation(devices=(-1,), hosts=(0,)): "negative number",
         lambda: Allocation.packed(2, 0): "gpus_per_host is 0",

@@ -308,7 +308,7 @@ def test_a_journal_that_cannot_be_written_is_one_line(source: Path, monkeypatch:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(partial_folder.Journal, "record", full)
+    monkeypatch.setattr(partial_folder.BatchJournal, "record", full)
     assert ".b.partial: cannot be written (No space left on device)" in refused(source)
 
 

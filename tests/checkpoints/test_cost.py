@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddlsched.checkpoints.change_cost import PlannedRescaleCost, Replicas, Site, link_bytes, reconfiguration_s
+from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, link_bytes, reconfiguration_s
 from ddlsched.checkpoints.collection import Allocation, TensorCollection
 from ddlsched.checkpoints.parallelism import Parallelism
 from ddlsched.checkpoints.plan import plan
@@ -106,7 +106,7 @@ def test_staying_keeps_every_stage_where_it_is_when_replicas_are_added() -> None
 
 def cost(**fields: object) -> PlannedRescaleCost:
     given_site = Site(topology=Star(nic_gbps=0.8), host_bytes_per_s=1e9, restart_s=7.0, storage_bytes_per_s=1e6)
-    defaults = {"tensors": GPT, "parallelism_of": Replicas(tp=2), "site": given_site, "gpus_per_host": 2}
+    defaults = {"tensors": GPT, "parallelism_of": ReplicaRule(tp=2), "site": given_site, "gpus_per_host": 2}
     return PlannedRescaleCost(**{**defaults, **fields})  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.shards import Piece
 from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
-from ddlsched.checkpoints.tensors import Cut, Part, Tensor
+from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import FaultyInputError, InputError
 
 
@@ -120,12 +120,12 @@ SLOW_RUN = """
 import sys, time
 from ddlsched.checkpoints import Parallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
-record = partial_folder.Journal.record
+record = partial_folder.BatchJournal.record
 def slow(self, batches):
     record(self, batches)
     print(self.done, flush=True)
     time.sleep(0.05)
-partial_folder.Journal.record = slow
+partial_folder.BatchJournal.record = slow
 reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
 """
 
@@ -213,7 +213,7 @@ def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Pa
     """Gates and ups swapped between ranks: every shape and every sum stays the same."""
     name = "layers.1.mlp.h_to_4h.weight"
     naive = Tensor(name=name, shape=(48, 16), dtype="F32", places=(1,), cuts=(Cut(dim=0),))
-    fused = dataclasses.replace(naive, cuts=(Cut(dim=0, parts=(Part(24), Part(24))),))
+    fused = dataclasses.replace(naive, cuts=(Cut(dim=0, parts=(CutPart(24), CutPart(24))),))
     two = [TensorCollection(tensors=(tensor,), parallelism=Parallelism(tp=2, pp=2)) for tensor in (naive, fused)]
     assert two[0].arrays[2][name].shape == two[1].arrays[2][name].shape
     assert two[0].arrays[2][name] != two[1].arrays[2][name]

@@ -11,7 +11,7 @@ from command_line import refused, run
 from small_jobs import assert_holds
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.plain_pickles import Called, Name, Persistent, pickled
+from ddlsched.checkpoints.plain_pickles import Name, Persistent, PickledCall, pickled
 
 ARRAYS = {
     "model.wq.weight": np.arange(48, dtype="<f4").reshape(8, 6),
@@ -21,11 +21,13 @@ ARRAYS = {
 STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage"}
 
 
-def tensor(number: int, array: np.ndarray, offset: int = 0) -> Called:
+def tensor(number: int, array: np.ndarray, offset: int = 0) -> PickledCall:
     storage = Persistent(("storage", Name("torch", STORAGES[array.dtype.name]), str(number), "cpu", array.size))
     strides = tuple(stride // array.itemsize for stride in array.strides)
-    hooks = Called(Name("collections", "OrderedDict"), ())
-    return Called(Name("torch._utils", "_rebuild_tensor_v2"), (storage, offset, array.shape, strides, False, hooks))
+    hooks = PickledCall(Name("collections", "OrderedDict"), ())
+    return PickledCall(
+        Name("torch._utils", "_rebuild_tensor_v2"), (storage, offset, array.shape, strides, False, hooks)
+    )
 
 
 def saved(file: Path, state: object) -> Path:
@@ -39,8 +41,8 @@ def saved(file: Path, state: object) -> Path:
 
 def state() -> dict[str, object]:
     query, norm, moment = (tensor(number, array) for number, array in enumerate(ARRAYS.values()))
-    parameter = Called(
-        Name("torch._utils", "_rebuild_parameter"), (norm, True, Called(Name("collections", "OrderedDict"), ()))
+    parameter = PickledCall(
+        Name("torch._utils", "_rebuild_parameter"), (norm, True, PickledCall(Name("collections", "OrderedDict"), ()))
     )
     return {
         "model": {"wq.weight": query, "norm.weight": parameter},
@@ -76,7 +78,7 @@ def test_a_view_is_read_from_its_place_in_the_storage(tmp_path: Path) -> None:
         ({"epoch": 3}, "holds no tensor"),
         ({"model": tensor(0, ARRAYS["model.wq.weight"], offset=1)}, "has 192 bytes; expected 48 elements of F32"),
         ({"model": tensor(9, ARRAYS["model.wq.weight"])}, "is no archive of a tensor"),
-        ({"model": Called(Name("os", "system"), ("true",))}, "os.system is no part of the format"),
+        ({"model": PickledCall(Name("os", "system"), ("true",))}, "os.system is no part of the format"),
         (
             {"a.b": tensor(0, ARRAYS["model.wq.weight"]), "a": {"b": tensor(0, ARRAYS["model.wq.weight"])}},
             "two tensors",

@@ -12,7 +12,7 @@ from experiment_scripts import scripts_of
 from measurements import DATA, needs_data
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.rank_steps import Communication, RankTrace
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankTrace
 from ddlsched.training.recorded.wall_time import WallTime
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
 
@@ -179,7 +179,7 @@ def test_the_network_of_a_recording_is_found_again() -> None:
             ready_ns = 40_000 * place
             done_ns = ready_ns + 3000 + 2000 + size
             stretch.communicate(
-                Communication("all-reduce", size), ready_ns + late_ns, None, (ready_ns + late_ns, done_ns)
+                RankCommunication("all-reduce", size), ready_ns + late_ns, None, (ready_ns + late_ns, done_ns)
             )
         ranks.append(RankTrace("", rank, 2, {}, {0: stretch.step()}, 0))
     line = measured.fitted([ranks])
@@ -225,7 +225,7 @@ def test_models_have_the_network_of_the_recordings_and_shares_of_another_experim
 def test_what_sending_takes_from_computing_is_taken_out_and_put_back() -> None:
     """Of 100 us of computation an all-reduce of 60 us has half: without it 70 us, and alone it takes 30 us."""
     stretch = WallTime(0, 100_000)
-    stretch.communicate(Communication("all-reduce", 1000), 20_000, None, (20_000, 80_000))
+    stretch.communicate(RankCommunication("all-reduce", 1000), 20_000, None, (20_000, 80_000))
     ranks = [RankTrace("", rank, 2, {}, {0: stretch.step()}, 0) for rank in (0, 1)]
     alone, network = processors.undisturbed(ranks)
     assert [step.compute_ns for rank in alone for step in rank.steps.values()] == [70_000, 70_000]

@@ -288,7 +288,10 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     """
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
-    reductions = Collective("all-reduce", copied_bytes, "data"), Collective("all-reduce", expert_bytes, "replicas")
+    reductions = (
+        Collective("all-reduce", copied_bytes, "data"),
+        Collective("all-reduce", expert_bytes, "replicas"),
+    )
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
     hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)
     return total_s - (1 - costs.machine.gpu.efficiency.taken) * hidden_s

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddlsched.errors import InputError
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, RankStep, RankTrace
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep, RankTrace
 
 __all__ = ["JobGroups", "Steps", "agreed", "common_steps", "ranks_of_groups"]
 
@@ -166,8 +166,8 @@ def agreed(groups: JobGroups, steps: Steps) -> None:
             _refuse_difference(groups, name, (first, wanted), (rank, by_rank[rank].get(name, [])))
 
 
-def _by_group(step: RankStep) -> dict[str, list[Communication]]:
-    found: dict[str, list[Communication]] = {}
+def _by_group(step: RankStep) -> dict[str, list[RankCommunication]]:
+    found: dict[str, list[RankCommunication]] = {}
     for each in step.communications:
         found.setdefault(each.group, []).append(each)
     return found
@@ -176,8 +176,8 @@ def _by_group(step: RankStep) -> dict[str, list[Communication]]:
 def _refuse_difference(
     groups: JobGroups,
     name: str,
-    first: tuple[int, Sequence[Communication]],
-    other: tuple[int, Sequence[Communication]],
+    first: tuple[int, Sequence[RankCommunication]],
+    other: tuple[int, Sequence[RankCommunication]],
 ) -> None:
     shown = "of all ranks" if name == EVERYBODY else repr(name)
     where = f"{groups.sources[other[0]]}: in group {shown}, rank {other[0]}"

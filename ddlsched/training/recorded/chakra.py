@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra_graph import NO_TIME, ChakraGraph, read_chakra_file
-from ddlsched.training.recorded.rank_steps import Communication, Mark, MarkKind, RankStep, RankTrace
+from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 
 __all__ = ["read_chakra"]
 
@@ -51,7 +51,7 @@ class _Walk:
         self.graph = graph
         self.now_ns = 0
         self.marks: list[Mark] = []
-        self.communications: list[Communication] = []
+        self.communications: list[RankCommunication] = []
         self._ready: tuple[list[int], list[int]] = ([], [])
         """Of the GPU, of the host."""
         self._waiting = graph.waiting_for.tolist()

@@ -14,7 +14,7 @@ from ddlsched.errors import InputError
 from ddlsched.training.recorded.chakra_messages import Node
 from ddlsched.training.recorded.chakra_records import read_nodes
 from ddlsched.training.recorded.process_groups import groups_of_text
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication
 from ddlsched.units import MAX_NS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ChakraGraph:
     node_ids: list[int]
     durations_ns: list[int]
     is_cpu: bytearray
-    communications: dict[int, Communication]
+    communications: dict[int, RankCommunication]
     first: npt.NDArray[np.int64]
     successors: npt.NDArray[np.int32]
     waiting_for: npt.NDArray[np.int32]
@@ -145,7 +145,7 @@ class ChakraFile:
         self.node_ids, self.durations_ns = array("Q"), array("q")
         self.control, self.data = _Dependencies(), _Dependencies()
         self.is_cpu = bytearray()
-        self.communications: dict[int, Communication] = {}
+        self.communications: dict[int, RankCommunication] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
         self.group_size: int | None = None
         self.notes: Counter[str] = Counter()
@@ -220,7 +220,7 @@ class ChakraFile:
             notes=notes,
         )
 
-    def _communication(self, node: Node) -> Communication:
+    def _communication(self, node: Node) -> RankCommunication:
         size = self._whole(node, "comm_size")
         if node.kind != _COLLECTIVE:
             return self._message(node, size)
@@ -232,9 +232,9 @@ class ChakraFile:
         if size == 0 and kind != "barrier":
             raise self._bad(node, "comm_size", 0, "the bytes of this rank's input")
         group = str(node.attributes.get("pg_name") or EVERYBODY)
-        return Communication(kind, size, EVERYBODY if group == "0" else group)
+        return RankCommunication(kind, size, EVERYBODY if group == "0" else group)
 
-    def _message(self, node: Node, size: int) -> Communication:
+    def _message(self, node: Node, size: int) -> RankCommunication:
         """Return a send, which a receive stands for too; its group says from which rank to which."""
         if self.rank is None:
             raise InputError(f"{self.path}: sends or receives; expected its rank in its name, as in job.0.et")
@@ -245,7 +245,7 @@ class ChakraFile:
         if peer == self.rank:
             raise self._bad(node, "comm_dst" if node.kind == _SEND else "comm_src", peer, "another rank")
         tag = self._whole(node, "comm_tag") if "comm_tag" in node.attributes else 0
-        return Communication("send", size, f"{ends[0]} to {ends[1]}" + (f" (tag {tag})" if tag else ""))
+        return RankCommunication("send", size, f"{ends[0]} to {ends[1]}" + (f" (tag {tag})" if tag else ""))
 
     def _whole(self, node: Node, name: str) -> int:
         value: Any = node.attributes.get(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddlsched.training.recorded.agreement import JobGroups
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, MarkKind
+from ddlsched.training.recorded.rank_steps import EVERYBODY, MarkKind, RankCommunication
 from ddlsched.workload.dag import AllReduceTask, CollectiveTask, ComputeTask, IterationDag, Task
 
 __all__ = ["Line", "iteration_of"]
@@ -30,7 +30,7 @@ class Line:
     """
 
     ranks: tuple[int, ...]
-    communications: tuple[Communication, ...]
+    communications: tuple[RankCommunication, ...]
     marks: tuple[tuple[MarkKind, int | str], ...]
     at_ns: tuple[int, ...]
 
@@ -56,7 +56,7 @@ class _Collective:
     """A collective, and what it comes after on all ranks whose lines have been taken."""
 
     name: str
-    communication: Communication
+    communication: RankCommunication
     after: dict[str, None] = field(default_factory=dict)
     is_placed: bool = False
 

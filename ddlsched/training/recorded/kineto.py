@@ -13,9 +13,9 @@ from typing import Protocol
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.kineto_calls import Call, calls_of
-from ddlsched.training.recorded.kineto_clocks import GpuClock, HostClock
-from ddlsched.training.recorded.kineto_events import Event, KinetoEvents, read_events
-from ddlsched.training.recorded.rank_steps import Communication, RankStep, RankTrace
+from ddlsched.training.recorded.kineto_clocks import GpuTraceClock, HostTraceClock
+from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, read_events
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep, RankTrace
 from ddlsched.training.recorded.wall_time import WallTime
 
 __all__ = ["read_kineto"]
@@ -24,7 +24,7 @@ __all__ = ["read_kineto"]
 class Clock(Protocol):
     """When what the host asked for takes place, on the device that computes."""
 
-    def window(self, step: Event) -> tuple[int, int]:
+    def window(self, step: TraceEvent) -> tuple[int, int]:
         """Return when a step begins and ends there."""
         ...
 
@@ -32,7 +32,7 @@ class Clock(Protocol):
         """Return when that which the host has asked for until ``at_ns`` is done."""
         ...
 
-    def wait(self, call: Call, step: Event, buckets_end_ns: int) -> tuple[int, int] | None:
+    def wait(self, call: Call, step: TraceEvent, buckets_end_ns: int) -> tuple[int, int] | None:
         """Return from when until when computation stands still for a collective; None if nothing waits for it.
 
         Both are the same if it has ended by the time that it is needed. What backward calls is waited for together,
@@ -57,7 +57,7 @@ def read_kineto(path: Path) -> RankTrace:
         notes["no ProfilerStep in the trace: all of it is one step"] += 1
         steps = [_whole(events)]
     calls = calls_of(events)
-    clock: Clock = GpuClock(events) if events.is_on_gpu else HostClock(events)
+    clock: Clock = GpuTraceClock(events) if events.is_on_gpu else HostTraceClock(events)
     begins = [call.begin_ns for call in calls]
     found = {}
     for number, step in enumerate(steps):
@@ -69,15 +69,15 @@ def read_kineto(path: Path) -> RankTrace:
     return trace
 
 
-def _whole(events: KinetoEvents) -> Event:
+def _whole(events: KinetoEvents) -> TraceEvent:
     intervals = [each for operators in events.operators.values() for each in operators]
     intervals += [(kernel.begin_ns, kernel.end_ns) for kernel in events.kernels]
     if not intervals:
         raise InputError(f"{events.source}: holds no operators or kernels; expected a trace of training")
-    return Event(min(begin for begin, _ in intervals), max(end for _, end in intervals), None, "all")
+    return TraceEvent(min(begin for begin, _ in intervals), max(end for _, end in intervals), None, "all")
 
 
-def _step(events: KinetoEvents, clock: Clock, step: Event, calls: Sequence[Call]) -> RankStep:
+def _step(events: KinetoEvents, clock: Clock, step: TraceEvent, calls: Sequence[Call]) -> RankStep:
     begin_ns, end_ns = clock.window(step)
     stretch = WallTime(begin_ns, end_ns)
     for name, at_ns in _phases(events, clock, step):
@@ -85,12 +85,12 @@ def _step(events: KinetoEvents, clock: Clock, step: Event, calls: Sequence[Call]
     buckets_end_ns = max((call.work[1] for call in calls if call.in_backward and call.work), default=begin_ns)
     for call in calls:
         waited = clock.wait(call, step, buckets_end_ns)
-        communication = Communication(call.kind, call.input_bytes, call.group)
+        communication = RankCommunication(call.kind, call.input_bytes, call.group)
         stretch.communicate(communication, clock.reached_ns(call.begin_ns), waited, call.work)
     return stretch.step()
 
 
-def _phases(events: KinetoEvents, clock: Clock, step: Event) -> list[tuple[str, int]]:
+def _phases(events: KinetoEvents, clock: Clock, step: TraceEvent) -> list[tuple[str, int]]:
     """Return the phases of a step and when they begin."""
     phases = [("forward", step.begin_ns)]
     for name, parts in (("backward", events.backward), ("optimizer", events.optimizer)):

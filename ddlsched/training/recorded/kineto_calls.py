@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import BYTES_OF, GLOO, NCCL, NO_COLLECTIVES, tensor_bytes
-from ddlsched.training.recorded.kineto_events import Event, KinetoEvents, ranks_in_text
+from ddlsched.training.recorded.kineto_events import KinetoEvents, TraceEvent, ranks_in_text
 from ddlsched.training.recorded.rank_steps import EVERYBODY
 from ddlsched.units import is_whole
 
@@ -30,7 +30,7 @@ class Call:
     begin_ns, end_ns, thread
         Of the call itself.
     kind, input_bytes, group
-        As in :class:`~.rank_steps.Communication`.
+        As in :class:`~.rank_steps.RankCommunication`.
     in_backward
         Whether the backward pass makes it, as DistributedDataParallel does for a bucket.
     at_once
@@ -73,19 +73,19 @@ def calls_of(events: KinetoEvents) -> list[Call]:
     return _gloo_calls(events, by_thread)
 
 
-def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: Event) -> bool:
+def _is_within(by_thread: Mapping[object, Sequence[tuple[int, int]]], event: TraceEvent) -> bool:
     """Return whether a call is made by a part of the backward pass."""
     parts = by_thread.get(event.thread, ())
     place = bisect_right(parts, (event.begin_ns, event.end_ns)) - 1
     return place >= 0 and parts[place][0] <= event.begin_ns < parts[place][1]
 
 
-def _refuse(events: KinetoEvents, event: Event, why: str) -> NoReturn:
+def _refuse(events: KinetoEvents, event: TraceEvent, why: str) -> NoReturn:
     raise InputError(f"{events.source}, event {event.name!r} at {event.begin_ns / 1000:.3f} us: {why}")
 
 
 def _gloo_calls(events: KinetoEvents, by_thread: Mapping[object, Sequence[tuple[int, int]]]) -> list[Call]:
-    works: dict[str, deque[Event]] = defaultdict(deque)
+    works: dict[str, deque[TraceEvent]] = defaultdict(deque)
     for work in events.works:
         works[work.name].append(work)
     groups = [name for name, ranks in events.groups.items() if len(ranks) != 1]
@@ -101,7 +101,9 @@ def _gloo_calls(events: KinetoEvents, by_thread: Mapping[object, Sequence[tuple[
     return calls
 
 
-def _gloo_call(events: KinetoEvents, event: Event, works: Mapping[str, deque[Event]], in_backward: bool) -> Call:
+def _gloo_call(
+    events: KinetoEvents, event: TraceEvent, works: Mapping[str, deque[TraceEvent]], in_backward: bool
+) -> Call:
     """Return a call with its works, which gloo takes in the order of the calls."""
     arguments = event.arguments or {}
     kind, work_name, place = GLOO.get(event.name, ("reduce-scatter", "gloo:all_reduce", None))
@@ -125,7 +127,7 @@ def _gloo_call(events: KinetoEvents, event: Event, works: Mapping[str, deque[Eve
     )
 
 
-def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence[Event]) -> int | None:
+def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence[TraceEvent]) -> int | None:
     """Return what a rank brings, by the call's own argument or, where that tells no type, by its works."""
     shapes, types = arguments.get("Input Dims", ()), arguments.get("Input type", ())
     if place is not None and len(shapes) > place < len(types):
@@ -139,7 +141,7 @@ def _gloo_bytes(arguments: Mapping[str, Any], place: int | None, works: Sequence
     return sum(size or 0 for size in sizes) if sizes and None not in sizes else None
 
 
-def _peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
+def _peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str, str]:
     """Return kind and group; of a message, from which rank to which."""
     if kind not in ("send", "receive"):
         return kind, EVERYBODY
@@ -152,9 +154,9 @@ def _peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
 
 
 def _nccl_calls(
-    events: KinetoEvents, recorded: Sequence[Event], by_thread: Mapping[object, Sequence[tuple[int, int]]]
+    events: KinetoEvents, recorded: Sequence[TraceEvent], by_thread: Mapping[object, Sequence[tuple[int, int]]]
 ) -> list[Call]:
-    kernels: dict[object, list[Event]] = defaultdict(list)
+    kernels: dict[object, list[TraceEvent]] = defaultdict(list)
     for kernel in events.collective_kernels:
         kernels[(kernel.arguments or {}).get("External id")].append(kernel)
     waits: dict[object, list[int]] = defaultdict(list)
@@ -182,7 +184,7 @@ def _nccl_calls(
     return calls
 
 
-def _described(event: Event, kernels: Sequence[Event]) -> Event:
+def _described(event: TraceEvent, kernels: Sequence[TraceEvent]) -> TraceEvent:
     """Return a call with what older versions of PyTorch tell of it elsewhere: by its kernel, or as a plain operator."""
     arguments: dict[str, Any] = {}
     for kernel in kernels:
@@ -204,7 +206,7 @@ _OF_KERNEL = {"reducescatter": "reduce_scatter", "sendrecv": "alltoall"}
 
 
 def _nccl_call(
-    events: KinetoEvents, event: Event, kernels: Sequence[Event], in_backward: bool, waits: Sequence[int]
+    events: KinetoEvents, event: TraceEvent, kernels: Sequence[TraceEvent], in_backward: bool, waits: Sequence[int]
 ) -> Call:
     arguments = event.arguments or {}
     kind = NCCL[str(arguments["Collective name"])]
@@ -231,7 +233,7 @@ def _nccl_call(
     )
 
 
-def _nccl_group(events: KinetoEvents, event: Event) -> str:
+def _nccl_group(events: KinetoEvents, event: TraceEvent) -> str:
     """Return the group of a call, whose ranks are kept if the call alone tells them."""
     arguments = event.arguments or {}
     name = arguments.get("Process Group Name")
@@ -248,7 +250,7 @@ def _nccl_group(events: KinetoEvents, event: Event) -> str:
     return EVERYBODY if name == "0" else name
 
 
-def _nccl_peers(events: KinetoEvents, event: Event, kind: str) -> tuple[str, str]:
+def _nccl_peers(events: KinetoEvents, event: TraceEvent, kind: str) -> tuple[str, str]:
     arguments = event.arguments or {}
     peer: Any = arguments.get("Dst Rank" if kind == "send" else "Src Rank")
     if events.rank is None or not is_whole(peer, 0):

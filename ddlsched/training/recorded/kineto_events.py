@@ -17,7 +17,7 @@ from ddlsched.training.recorded.process_groups import groups_of_configuration, r
 from ddlsched.units import is_whole
 from ddlsched.workload.traces.trace_files import sources
 
-__all__ = ["Event", "KinetoEvents", "read_events"]
+__all__ = ["KinetoEvents", "TraceEvent", "read_events"]
 
 _NS_PER_US: Final = 1000.0
 _EPOCH_US: Final = 1e14
@@ -28,7 +28,7 @@ _LAUNCHES: Final = {"cuda_runtime", "cuda_driver"}
 _BACKWARD: Final = "autograd::engine::evaluate_function"
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """Something that took time.
 
     ``arguments`` are the event's ``args``; None where nothing of them is needed.
@@ -75,14 +75,14 @@ class KinetoEvents:
     rank: int | None = None
     num_ranks: int | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    steps: list[Event] = field(default_factory=list)
-    calls: list[Event] = field(default_factory=list)
-    works: list[Event] = field(default_factory=list)
-    kernels: list[Event] = field(default_factory=list)
-    collective_kernels: list[Event] = field(default_factory=list)
+    steps: list[TraceEvent] = field(default_factory=list)
+    calls: list[TraceEvent] = field(default_factory=list)
+    works: list[TraceEvent] = field(default_factory=list)
+    kernels: list[TraceEvent] = field(default_factory=list)
+    collective_kernels: list[TraceEvent] = field(default_factory=list)
     launches: dict[int, int] = field(default_factory=dict)
-    backward: list[Event] = field(default_factory=list)
-    optimizer: list[Event] = field(default_factory=list)
+    backward: list[TraceEvent] = field(default_factory=list)
+    optimizer: list[TraceEvent] = field(default_factory=list)
     operators: dict[object, list[tuple[int, int]]] = field(default_factory=dict)
     count: int = 0
     notes: Counter[str] = field(default_factory=Counter)
@@ -166,7 +166,7 @@ def _take(events: KinetoEvents, line: int, raw: dict[str, Any]) -> None:
             f"{events.source}, line {line}, event {name!r}, field dur: is {raw['dur']}; expected microseconds from 0"
         )
     arguments = raw.get("args")
-    event = Event(begin_ns, begin_ns + duration_ns, raw.get("tid"), name, None)
+    event = TraceEvent(begin_ns, begin_ns + duration_ns, raw.get("tid"), name, None)
     whole = event._replace(arguments=arguments if isinstance(arguments, dict) else {})
     events.count += 1
     _TAKEN[str(category)](events, event, whole)
@@ -185,7 +185,7 @@ def _time_ns(events: KinetoEvents, line: int, raw: dict[str, Any], name: str) ->
     return whole_us * int(_NS_PER_US) + round((value - whole_us) * _NS_PER_US)
 
 
-def _take_operator(events: KinetoEvents, event: Event, whole: Event) -> None:
+def _take_operator(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> None:
     name = event.name
     events.operators.setdefault(event.thread, []).append((event.begin_ns, event.end_ns))
     if name.startswith(("c10d::", "record_param_comms")):
@@ -194,7 +194,7 @@ def _take_operator(events: KinetoEvents, event: Event, whole: Event) -> None:
         events.backward.append(event)
 
 
-def _take_annotation(events: KinetoEvents, event: Event, whole: Event) -> None:
+def _take_annotation(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> None:
     name = event.name
     if name.startswith("ProfilerStep#"):
         events.steps.append(event)
@@ -204,7 +204,7 @@ def _take_annotation(events: KinetoEvents, event: Event, whole: Event) -> None:
         events.optimizer.append(event)
 
 
-def _take_kernel(events: KinetoEvents, event: Event, whole: Event) -> None:
+def _take_kernel(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> None:
     if re.match(r"nccl(Dev)?Kernel", event.name):
         events.collective_kernels.append(whole)
     else:
@@ -212,7 +212,7 @@ def _take_kernel(events: KinetoEvents, event: Event, whole: Event) -> None:
         events.kernels.append(event._replace(arguments={"correlation": correlation}))
 
 
-def _take_launch(events: KinetoEvents, event: Event, whole: Event) -> None:
+def _take_launch(events: KinetoEvents, event: TraceEvent, whole: TraceEvent) -> None:
     correlation = (whole.arguments or {}).get("correlation")
     if is_whole(correlation, 0):
         events.launches[int(correlation)] = event.begin_ns  # type: ignore[arg-type]

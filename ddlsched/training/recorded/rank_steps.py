@@ -14,7 +14,7 @@ from enum import Enum
 
 from ddlsched.errors import InputError
 
-__all__ = ["EVERYBODY", "Communication", "Mark", "MarkKind", "RankStep", "RankTrace"]
+__all__ = ["EVERYBODY", "Mark", "MarkKind", "RankCommunication", "RankStep", "RankTrace"]
 
 EVERYBODY = ""
 """The name of the group of all ranks."""
@@ -48,7 +48,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Communication:
+class RankCommunication:
     """A collective, or a message from one rank to another, in which a rank takes part.
 
     Parameters
@@ -98,7 +98,7 @@ class RankStep:
     """
 
     compute_ns: int
-    communications: tuple[Communication, ...]
+    communications: tuple[RankCommunication, ...]
     marks: tuple[Mark, ...]
     wall_ns: int | None = None
     stalls_ns: tuple[tuple[int, int], ...] = ()

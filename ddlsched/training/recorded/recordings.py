@@ -16,7 +16,7 @@ from ddlsched.errors import InputError
 from ddlsched.io.reading import bounded, opened
 from ddlsched.io.tables import abbreviated, first_line
 from ddlsched.training.recorded.process_groups import ranks_of
-from ddlsched.training.recorded.rank_steps import Communication, Mark, MarkKind, RankStep, RankTrace
+from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep, RankTrace
 from ddlsched.units import MAX_NS, is_whole
 
 __all__ = ["SUFFIX", "read_recording", "recording_text"]
@@ -113,7 +113,7 @@ def _content(path: Path) -> bytes:
 
 
 def _step(where: str, step: _StepFile) -> RankStep:
-    calls = tuple(Communication(c.kind, c.input_bytes, c.group, (), c.measured_ns) for c in step.communications)
+    calls = tuple(RankCommunication(c.kind, c.input_bytes, c.group, (), c.measured_ns) for c in step.communications)
     marks = tuple(_mark(f"{where}, mark {n}", mark, len(calls)) for n, mark in enumerate(step.marks, start=1))
     times_ns = [*(mark.at_ns for mark in marks), step.compute_ns]
     if times_ns != sorted(times_ns):

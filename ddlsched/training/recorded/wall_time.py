@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddlsched.training.recorded.rank_steps import Communication, Mark, MarkKind, RankStep
+from ddlsched.training.recorded.rank_steps import Mark, MarkKind, RankCommunication, RankStep
 
 __all__ = ["WallTime"]
 
@@ -15,7 +15,7 @@ class WallTime:
     def __init__(self, begin_ns: int, end_ns: int) -> None:
         self._begin_ns, self._length_ns = begin_ns, end_ns - begin_ns
         self._places: list[tuple[int, int, MarkKind, str]] = []
-        self._communications: list[Communication] = []
+        self._communications: list[RankCommunication] = []
         self._stalls_ns: list[tuple[int, int]] = []
 
     def phase(self, name: str, at_ns: int) -> None:
@@ -24,7 +24,7 @@ class WallTime:
 
     def communicate(
         self,
-        communication: Communication,
+        communication: RankCommunication,
         at_ns: int,
         waited_ns: tuple[int, int] | None,
         work_ns: tuple[int, int] | None,

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 from torch.distributed import _functional_collectives as functional
 
-__all__ = ["NO_TASK", "Called", "Watcher", "watched"]
+__all__ = ["NO_TASK", "CallWatcher", "CollectiveCall", "watched"]
 
 _TENSORS: Final[dict[str, tuple[str, Sequence[str]]]] = {
     "all_reduce": ("all-reduce", ("tensor",)),
@@ -57,7 +57,7 @@ NO_TASK: Final = {"reduce", "gather", "scatter"}
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CollectiveCall:
     """A call: its kind, the bytes that this rank brings, its group (None for all ranks) and, of a message, the peer."""
 
     kind: str
@@ -66,10 +66,10 @@ class Called:
     peer: int | None = None
 
 
-class Watcher:
+class CallWatcher:
     """What is told of each call; the answer of ``calls`` is given back to the others."""
 
-    def calls(self, called: Called) -> Any:
+    def calls(self, called: CollectiveCall) -> Any:
         """Take a call, and return what tells it from others."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ class Watcher:
 
 
 @contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def watched(watcher: CallWatcher) -> Iterator[None]:
     """Tell a watcher of every collective that this process calls by a function of ``torch.distributed``."""
     wrapping = _Wrapping(watcher)
     made = [(name, getattr(distributed, name), wrapping.collective) for name in _TENSORS if hasattr(distributed, name)]
@@ -121,7 +121,7 @@ def _modules_with(name: str, function: Any) -> list[Any]:
 class _Wrapping:
     """Wraps functions; a collective that another one is made of is not told of."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: CallWatcher) -> None:
         self._watcher = watcher
         self._inside = threading.local()
         self._works: dict[int, tuple[Any, Any]] = {}
@@ -162,7 +162,7 @@ class _Wrapping:
             group_name = functional._resolve_group_name(given["group"], given.get("tag", ""))
             group = distributed.distributed_c10d._resolve_process_group(group_name)
             sent = given["self"]
-            token = self._watcher.calls(Called(_FUNCTIONAL[name], sent.numel() * sent.element_size(), group))
+            token = self._watcher.calls(CollectiveCall(_FUNCTIONAL[name], sent.numel() * sent.element_size(), group))
             self._inside.now = True
             try:
                 result = functional.wait_tensor(original(*args, **kwargs))
@@ -203,7 +203,7 @@ def _given(name: str, original: Callable[..., Any], args: Sequence[Any], kwargs:
     return dict(inspect.signature(original).bind(*args, **kwargs).arguments)
 
 
-def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> Called:
+def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> CollectiveCall:
     tensors = next((given[name] for name in parameters if name in given), ())
     held = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     size = sum(tensor.numel() * tensor.element_size() for tensor in held)
@@ -213,4 +213,4 @@ def _called(kind: str, parameters: Sequence[str], given: dict[str, Any]) -> Call
         peer = given.get(role)
         if peer is None and f"group_{role}" in given:
             peer = distributed.get_global_rank(group or distributed.group.WORLD, given[f"group_{role}"])
-    return Called(kind, size, group, peer)
+    return CollectiveCall(kind, size, group, peer)

@@ -11,13 +11,13 @@ from torch.profiler import ProfilerActivity, profile
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.collective_names import GLOO
 
-__all__ = ["Profiled", "refuse_unseen"]
+__all__ = ["ProfiledStep", "refuse_unseen"]
 
 _PREFIX = "c10d::"
 _KINDS = {name: kind for name, (kind, _, _) in GLOO.items()} | {"c10d::reduce_scatter_": "reduce-scatter"}
 
 
-class Profiled:
+class ProfiledStep:
     """A step under PyTorch's profiler."""
 
     def __init__(self) -> None:

@@ -18,11 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
-from ddlsched.training.recorded.rank_steps import EVERYBODY, Communication, RankStep
+from ddlsched.training.recorded.rank_steps import EVERYBODY, RankCommunication, RankStep
 from ddlsched.training.recorded.recordings import SUFFIX, recording_text
 from ddlsched.training.recorded.wall_time import WallTime
-from ddlsched.training.recording.collective_calls import NO_TASK, Called, Watcher, watched
-from ddlsched.training.recording.completeness import Profiled, refuse_unseen
+from ddlsched.training.recording.collective_calls import NO_TASK, CallWatcher, CollectiveCall, watched
+from ddlsched.training.recording.completeness import ProfiledStep, refuse_unseen
 from ddlsched.training.recording.moments import RecordingClock, clock_of_this_process
 from ddlsched.units import is_whole
 
@@ -66,7 +66,7 @@ def record(folder: str | Path, *, skip: int = 3, most_steps: int = 1000) -> Reco
 class _Call:
     """A collective of a step, by moments of the clock."""
 
-    what: Communication
+    what: RankCommunication
     begin: Any
     is_of_bucket: bool
     waited: tuple[Any, Any] | None = None
@@ -85,7 +85,7 @@ class _Step:
     """When the hook of the last bucket returned: after that, backward waits for the buckets."""
 
 
-class Recorder(Watcher):
+class Recorder(CallWatcher):
     """The recording of a process; made by :func:`record`."""
 
     def __init__(self, folder: Path, skip: int, most_steps: int) -> None:
@@ -100,7 +100,7 @@ class Recorder(Watcher):
         self._seat: tuple[int, int] | None = None
         """Rank, and how many there are."""
         self._groups: dict[str, tuple[int, ...]] = {}
-        self._profiled: Profiled | None = None
+        self._profiled: ProfiledStep | None = None
         self.when_full: Callable[[], None] | None = None
         """Called once the last step to be kept has ended."""
         self._with_flags: set[int] = set()
@@ -194,11 +194,11 @@ class Recorder(Watcher):
             called, self._profiled = self._profiled.collectives(), None
             refuse_unseen(called, (call.what.kind for call in ended.calls), flags=len(self._with_flags))
         if self._count == self._skip - 1:
-            self._profiled = Profiled()
+            self._profiled = ProfiledStep()
 
     # What the collectives do.
 
-    def calls(self, called: Called) -> Any:
+    def calls(self, called: CollectiveCall) -> Any:
         """Keep a call."""
         if self._now is None:
             return None
@@ -209,18 +209,18 @@ class Recorder(Watcher):
         self._now.calls.append(call)
         return call
 
-    def _communication(self, called: Called) -> Communication:
+    def _communication(self, called: CollectiveCall) -> RankCommunication:
         """Return what a call is in a job; its group is known by its name from now on."""
         rank, _ = self._seat = self._seat or (distributed.get_rank(), distributed.get_world_size())
         if called.kind in ("send", "receive"):
             ends = (rank, called.peer) if called.kind == "send" else (called.peer, rank)
-            return Communication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
+            return RankCommunication("send", called.input_bytes, f"{ends[0]} to {ends[1]}")
         if called.group is None or called.group is distributed.group.WORLD:
-            return Communication(called.kind, called.input_bytes, EVERYBODY)
+            return RankCommunication(called.kind, called.input_bytes, EVERYBODY)
         name = str(called.group.group_name)
         if name not in self._groups:
             self._groups[name] = tuple(sorted(distributed.get_process_group_ranks(called.group)))
-        return Communication(called.kind, called.input_bytes, name)
+        return RankCommunication(called.kind, called.input_bytes, name)
 
     def returned(self, token: Any, *, at_once: bool) -> None:
         """Keep when a call without a handle was done."""

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from ddlsched.comparisons.charts.style import PALETTE
 from ddlsched.training.recorded.alone import Card, timed_alone
-from ddlsched.training.recorded.rank_steps import Communication
+from ddlsched.training.recorded.rank_steps import RankCommunication
 from ddlsched.training.recorded.recorded_chart import recorded_chart
 from ddlsched.training.recorded.wall_time import WallTime
 from ddlsched.workload.dag import AllReduceTask, ComputeTask, IterationDag
@@ -19,7 +19,7 @@ def test_the_measured_step_has_its_phases_and_its_waits() -> None:
     clock = WallTime(0, 10 * MS)
     for name, at_ms in (("forward", 0), ("backward", 2), ("optimizer", 9)):
         clock.phase(name, at_ms * MS)
-    clock.communicate(Communication("all-reduce", 1000), 4 * MS, (5 * MS, 9 * MS), (4 * MS, 9 * MS))
+    clock.communicate(RankCommunication("all-reduce", 1000), 4 * MS, (5 * MS, 9 * MS), (4 * MS, 9 * MS))
     dag = IterationDag((ComputeTask(name="forward-1", duration_ns=MS), AllReduceTask(name="r", message_bytes=1000.0)))
     figure = recorded_chart(timed_alone(dag, 2, Card(gbps=10, latency_us=0)), clock.step())
     bars = [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor())) for bar in figure.axes[0].patches]

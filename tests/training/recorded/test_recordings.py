@@ -12,7 +12,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.recorded.alone import variation
-from ddlsched.training.recorded.rank_steps import Communication, RankStep
+from ddlsched.training.recorded.rank_steps import RankCommunication, RankStep
 from ddlsched.training.recorded.reading import read_iteration
 from ddlsched.training.recorded.recordings import read_recording, recording_text
 from ddlsched.training.recorded.wall_time import WallTime
@@ -24,7 +24,7 @@ def step(length_ns: int, *, begin_ns: int = 5000) -> RankStep:
     stretch.phase("forward", begin_ns)
     stretch.phase("backward", begin_ns + 100)
     waited = begin_ns + length_ns - 300, begin_ns + length_ns - 100
-    stretch.communicate(Communication("all-reduce", 4000), begin_ns + 200, waited, (begin_ns + 200, waited[1]))
+    stretch.communicate(RankCommunication("all-reduce", 4000), begin_ns + 200, waited, (begin_ns + 200, waited[1]))
     stretch.phase("optimizer", begin_ns + length_ns - 50)
     return stretch.step()
 

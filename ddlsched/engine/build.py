@@ -18,6 +18,8 @@ from ddlsched.engine.records.layout import Records, State, make_records
 from ddlsched.errors import InputError, PluginError, guarded, label
 from ddlsched.network.rates import LEVELS
 from ddlsched.network.topology import Network
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.view_parts import write_fields
 from ddlsched.units import MAX_NS
 from ddlsched.workload.elastic_job import ElasticJob
 from ddlsched.workload.job import Job, Workload
@@ -247,26 +249,17 @@ def refuse_elastic_misfits(workload: Workload, cluster: Cluster) -> None:
 
 def _jobs(workload: Workload, moving: bool) -> Records:
     jobs = make_records("job", len(workload))
+    write_fields(JobView, jobs, workload.jobs)
     counts = [count_parts(job) for job in workload]
     columns: dict[str, list[int]] = {
-        "arrival_ns": [job.arrival_ns for job in workload],
-        "num_gpus": [job.num_gpus for job in workload],
-        "iterations": [job.iterations for job in workload],
-        "compute_ns": [job.compute_ns for job in workload],
-        "service_ns": [job.service_ns for job in workload],
-        "memory_bytes": [job.gpu_memory_bytes for job in workload],
         "num_tasks": [parts for parts, _ in counts],
         "num_transfers": [transfers for _, transfers in counts],
     }
     for name, values in columns.items():
         jobs[name] = values
     jobs.elastic = [isinstance(job, ElasticJob) for job in workload]
-    jobs.arrival_s = [job.arrival_s for job in workload]
-    jobs.gpu_memory_mb = [job.gpu_memory_mb for job in workload]
-    jobs.message_bytes = [job.dag.message_bytes for job in workload]
     jobs.samples_left = [job.samples if isinstance(job, ElasticJob) else 0 for job in workload]
-    jobs.start_iterations_left = jobs.iterations_left = jobs.iterations
-    jobs.remaining_service_ns = jobs.service_ns
+    jobs.start_iterations_left = jobs.iterations
     jobs.state = JobState.FUTURE
     jobs.start_ns = jobs.finish_ns = -1
     for first, count in (

@@ -154,7 +154,7 @@ class SharingModel(ContentionModel, Protocol):
         ...
 
     def level(self, transfer: Any) -> int:
-        """Return the transfer's level, from 0; lower ones are served first."""
+        """Return the transfer's level, from 0 to 7; lower ones are served first."""
         ...
 
 

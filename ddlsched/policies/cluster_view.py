@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,38 +11,28 @@ import numpy as np
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.network.topology import Network
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import Columns, GpuId
+from ddlsched.policies.view_parts import Columns, GpuId, View, view
 from ddlsched.units import MAX_NS, s_from_ns
 
 __all__ = ["ClusterView"]
 
 
-class ClusterView:
+@view
+class ClusterView(View):
     """The GPUs as a placement policy sees them: memory, load, residents."""
 
-    __slots__ = ("_all_reduce", "_cluster", "_eligible", "_gpus", "_loads", "_residents", "network", "now_ns")
+    _what = "the cluster"
 
-    def __init__(
-        self,
-        gpus: Columns,
-        cluster: Cluster,
-        loads: Callable[[np.ndarray], np.ndarray],
-        eligible: Callable[[int], np.ndarray],
-        now_ns: int,
-        network: Network,
-        residents: Callable[[GpuId], list[JobView]],
-        all_reduce: Callable[[float, int], float],
-    ) -> None:
-        self._gpus = gpus
-        self._cluster = cluster
-        self._loads = loads
-        self._eligible = eligible
-        self._residents = residents
-        self._all_reduce = all_reduce
-        self.now_ns = now_ns
-        """Simulated time, nanoseconds."""
-        self.network = network
-        """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
+    _gpus: Columns
+    _cluster: Cluster
+    _loads: Callable[[np.ndarray], np.ndarray]
+    _eligible: Callable[[int], np.ndarray]
+    now_ns: int
+    """Simulated time, nanoseconds."""
+    network: Network
+    """The links, and ``ring(servers)`` with those that an all-reduce between servers would cross."""
+    _residents: Callable[[GpuId], list[JobView]]
+    _all_reduce: Callable[[float, int], float]
 
     @property
     def now_s(self) -> float:
@@ -115,16 +106,7 @@ class ClusterView:
         def eligible(memory_bytes: int) -> np.ndarray:
             return np.intersect1d(self._eligible(memory_bytes), gpus)
 
-        return ClusterView(
-            self._gpus,
-            self._cluster,
-            self._loads,
-            eligible,
-            self.now_ns,
-            self.network,
-            self._residents,
-            self._all_reduce,
-        )
+        return replace(self, _eligible=eligible)
 
     def without(self, jobs: Iterable[JobView]) -> ClusterView:
         """Return the cluster as if some running jobs had left; loads and residents stay those of now."""
@@ -134,15 +116,10 @@ class ClusterView:
             taken_bytes = self._cluster.gpu_memory_bytes[gpus] + 1 if self.exclusive else job.memory_bytes
             free_bytes[gpus] += taken_bytes
             num_residents[gpus] -= 1
-        return ClusterView(
-            SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
-            self._cluster,
-            self._loads,
-            lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
-            self.now_ns,
-            self.network,
-            self._residents,
-            self._all_reduce,
+        return replace(
+            self,
+            _gpus=SimpleNamespace(free_bytes=free_bytes, num_residents=num_residents),
+            _eligible=lambda memory_bytes: np.flatnonzero(free_bytes >= memory_bytes),
         )
 
     def all_reduce_s(self, message_bytes: float, num_servers: int) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import ClassVar
 
 import numpy as np
 
-from ddlsched.policies.view_parts import Columns, GpuId, refuse_attribute
+from ddlsched.policies.view_parts import Columns, GpuId, StoredField, View, plus, put, stored, times
 from ddlsched.units import s_from_ns
 from ddlsched.workload.dag import IterationDag
 from ddlsched.workload.job import Job
@@ -15,25 +15,70 @@ from ddlsched.workload.job import Job
 __all__ = ["JobView", "JobsTogether"]
 
 
-class JobView:
-    """A job, and how far it has come."""
+class JobView(View):
+    """A job, and how far it has come.
+
+    This is where what policies see of a job is declared: a field that a record holds in one line (:func:`stored`), what
+    is made of such as a property. Compiled code has both from here.
+    """
 
     __slots__ = ("_columns", "_gpus", "_job", "_place", "_servers", "number")
+    _stored: ClassVar[dict[str, StoredField]]
+    _what = "a job"
+
+    _job: Job
+    _columns: Columns
+    _place: int
+    _gpus: tuple[GpuId, ...]
+    _servers: tuple[int, ...]
+    number: int
+    """Row in the workload file, from 0; every tie is broken by it."""
+
+    model: str | None = stored("The model it trains, if the workload says.", "model")
+    user: str | None = stored("Who submitted it, if the workload says.", "user")
+    time_limit_s: float | None = stored(
+        "How long its user said that it runs at most, seconds, if the workload says.", "time_limit_s"
+    )
+    num_gpus: int = stored(
+        "Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most.",
+        "num_gpus",
+    )
+    gpu_memory_mb: float = stored("Memory taken on each of its GPUs, MB.", "gpu_memory_mb")
+    memory_bytes: int = stored("Memory taken on each of its GPUs, bytes.", "gpu_memory_bytes")
+    arrival_s: float = stored("Time of submission, seconds.", "arrival_s")
+    arrival_ns: int = stored("Time of submission, nanoseconds.", "arrival_ns")
+    compute_ns: int = stored(
+        "Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds.", "compute_ns"
+    )
+    message_bytes: float = stored(
+        "Bytes of all collectives of one iteration, those of a group counted for each of its tuples.",
+        "dag.message_bytes",
+    )
+    communication_ns: int = stored(
+        "Time of an iteration's all-reduces without contention; 0 while queued and on one server."
+    )
+    _iterations: int = stored("Iterations in all.", "iterations", record="iterations")
+    _left: int = stored("Iterations not ended yet.", "iterations", record="iterations_left", changes=True)
+    _service_ns: int = stored("Compute time x iterations x GPUs, nanoseconds.", "service_ns", record="service_ns")
+    _remaining_ns: int = stored("What is left of it.", "service_ns", record="remaining_service_ns", changes=True)
+    _misjudged: int = stored("By how many iterations it is taken for longer than it is.", record="misjudged_iterations")
 
     def __init__(self, job: Job, number: int, columns: Columns, place: int) -> None:
-        self._job = job
-        self._columns = columns
-        self._place = place
-        self._gpus: tuple[GpuId, ...] = ()
-        self._servers: tuple[int, ...] = ()
-        self.number = number
-        """Row in the workload file, from 0; every tie is broken by it."""
+        put(self, "_job", job)
+        put(self, "number", number)
+        put(self, "_columns", columns)
+        put(self, "_place", place)
+        put(self, "_gpus", ())
+        put(self, "_servers", ())
 
     def __repr__(self) -> str:
         return f"<job {self._job.job_id} of {self.num_gpus} GPUs>"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("a job", self, name)
+    def _placed(self, gpus: tuple[GpuId, ...], servers: tuple[int, ...]) -> None:
+        put(self, "_gpus", gpus)
+        put(self, "_servers", servers)
+
+    # --- what only Python has, and what compiled code finds in its own way
 
     @property
     def job_id(self) -> str:
@@ -41,77 +86,14 @@ class JobView:
         return self._job.job_id
 
     @property
-    def model(self) -> str | None:
-        """The model it trains, if the workload says."""
-        return self._job.model
-
-    @property
-    def user(self) -> str | None:
-        """Who submitted it, if the workload says."""
-        return self._job.user
-
-    @property
-    def time_limit_s(self) -> float | None:
-        """How long its user said that it runs at most, seconds, if the workload says."""
-        return self._job.time_limit_s
-
-    @property
-    def num_gpus(self) -> int:
-        """Workers, one a GPU; of an elastic job as many as it has or had last, before its first start its most."""
-        return int(self._columns.num_gpus.item(self._place))
-
-    @property
-    def gpu_memory_mb(self) -> float:
-        """Memory taken on each of its GPUs, MB."""
-        return float(self._job.gpu_memory_mb)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory taken on each of its GPUs, bytes."""
-        return int(self._columns.memory_bytes.item(self._place))
-
-    @property
-    def _misjudged(self) -> int:
-        """By how many iterations it is taken for longer than it is."""
-        return int(self._columns.misjudged_iterations.item(self._place))
-
-    @property
-    def _misjudged_left(self) -> int:
-        """By how many iterations more it is taken to have left; one that has not ended has one at least."""
-        misjudged, left = self._misjudged, int(self._columns.iterations_left.item(self._place))
-        return max(misjudged, 1 - left) if misjudged and left else 0
-
-    def _service_of(self, iterations: int) -> int:
-        """Return the compute time x GPUs of iterations, nanoseconds."""
-        return iterations * (self._job.service_ns // self._job.iterations) if iterations else 0
-
-    @property
-    def iterations(self) -> int:
-        """Iterations in all, as far as policies know."""
-        return self._job.iterations + self._misjudged
-
-    @property
-    def iterations_left(self) -> int:
-        """Iterations not ended yet, as far as policies know."""
-        return int(self._columns.iterations_left.item(self._place)) + self._misjudged_left
-
-    @property
-    def arrival_s(self) -> float:
-        """Time of submission, seconds."""
-        return float(self._job.arrival_s)
-
-    @property
-    def arrival_ns(self) -> int:
-        """Time of submission, nanoseconds."""
-        return int(self._columns.arrival_ns.item(self._place))
+    def dag(self) -> IterationDag:
+        """The tasks of its iteration."""
+        return self._job.dag
 
     @property
     def start_s(self) -> float | None:
         """Time of placement, seconds; None while it is queued."""
         return s_from_ns(int(self._columns.start_ns.item(self._place))) if self._servers else None
-
-    def _placed(self, gpus: tuple[GpuId, ...], servers: tuple[int, ...]) -> None:
-        self._gpus, self._servers = gpus, servers
 
     @property
     def gpus(self) -> tuple[GpuId, ...]:
@@ -123,58 +105,57 @@ class JobView:
         """Servers it runs on, in placement order; empty while it is queued. Those of a job that has ended stay."""
         return self._servers
 
-    @property
-    def dag(self) -> IterationDag:
-        """The tasks of its iteration."""
-        return self._job.dag
+    # --- what is made of fields, in Python and in compiled code by the same lines
 
     @property
-    def compute_ns(self) -> int:
-        """Compute time of one iteration on a worker, of those that compute for the longest, nanoseconds."""
-        return int(self._columns.compute_ns.item(self._place))
+    def _misjudged_left(self) -> int:
+        """By how many iterations more it is taken to have left; one that has not ended has one at least."""
+        misjudged, left = self._misjudged, self._left
+        return max(misjudged, 1 - left) if misjudged != 0 and left != 0 else 0
 
     @property
-    def message_bytes(self) -> float:
-        """Bytes of all collectives of one iteration, those of a group counted for each of its tuples."""
-        return float(self._job.dag.message_bytes)
+    def iterations(self) -> int:
+        """Iterations in all, as far as policies know."""
+        return self._iterations + self._misjudged
+
+    @property
+    def iterations_left(self) -> int:
+        """Iterations not ended yet, as far as policies know."""
+        return self._left + self._misjudged_left
 
     @property
     def service_ns(self) -> int:
         """Compute time x iterations x GPUs of the whole job, nanoseconds."""
-        return int(self._columns.service_ns.item(self._place)) + self._service_of(self._misjudged)
+        misjudged = self._misjudged
+        return self._service_ns + (misjudged * (self._service_ns // self._iterations) if misjudged != 0 else 0)
 
     @property
     def remaining_service_ns(self) -> int:
         """What is left of the service; falls by a task's time as each worker ends it, nanoseconds."""
-        return int(self._columns.remaining_service_ns.item(self._place)) + self._service_of(self._misjudged_left)
+        misjudged = self._misjudged_left
+        return self._remaining_ns + (misjudged * (self._service_ns // self._iterations) if misjudged != 0 else 0)
 
     @property
     def attained_service_ns(self) -> int:
         """What has been done of the service, nanoseconds."""
-        return int(self._columns.service_ns.item(self._place) - self._columns.remaining_service_ns.item(self._place))
+        return self._service_ns - self._remaining_ns
 
     @property
     def remaining_service_per_gpu_ns(self) -> tuple[int, float]:
         """Remaining service / GPUs: whole nanoseconds, and the rest as a fraction of one; as exact as a fraction."""
-        num_gpus = self.num_gpus
-        whole_ns, rest = divmod(self.remaining_service_ns, num_gpus)
-        return whole_ns, rest / num_gpus
+        num_gpus, remaining_ns = self.num_gpus, self.remaining_service_ns
+        return remaining_ns // num_gpus, (remaining_ns % num_gpus) / (num_gpus * 1.0)
 
     @property
     def remaining_time_ns(self) -> tuple[int, float]:
         """:attr:`remaining_service_per_gpu_ns` plus the remaining all-reduces without contention."""
         whole_ns, rest = self.remaining_service_per_gpu_ns
-        return whole_ns + self.iterations_left * self.communication_ns, rest
-
-    @property
-    def communication_ns(self) -> int:
-        """Time of an iteration's all-reduces without contention; 0 while queued and on one server."""
-        return int(self._columns.communication_ns.item(self._place))
+        return plus(whole_ns, times(self.iterations_left, self.communication_ns)), rest
 
     @property
     def remaining_communication_ns(self) -> int:
         """Iterations left x :attr:`communication_ns` x GPUs, nanoseconds."""
-        return self.iterations_left * self.communication_ns * self.num_gpus
+        return times(times(self.iterations_left, self.communication_ns), self.num_gpus)
 
 
 class JobsTogether:

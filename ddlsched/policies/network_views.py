@@ -3,54 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import cached_property
-from typing import NoReturn
 
 import numpy as np
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
 from ddlsched.policies.transfer_states import TransferState
-from ddlsched.policies.view_parts import Columns, refuse_attribute
+from ddlsched.policies.view_parts import Columns, View, put, view
 from ddlsched.units import s_from_ns
 
 __all__ = ["NetworkView", "TransferView"]
 
 
-class TransferView:
+@view
+class TransferView(View):
     """A collective that runs or waits, and crosses links."""
 
-    __slots__ = ("_columns", "_now", "_place", "job", "links", "message_bytes", "number", "shares")
+    _what = "a transfer"
 
-    def __init__(
-        self,
-        number: int,
-        job: JobView,
-        links: tuple[int, ...],
-        columns: Columns,
-        place: int,
-        now: Columns,
-        shares: tuple[float, ...] = (),
-    ) -> None:
-        self.number = number
-        """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
-        self.job = job
-        """The job it belongs to."""
-        self.links = links
-        """Numbers of the links that it crosses, one entry a crossing."""
-        self.shares = shares or (1.0,) * len(links)
-        """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
-        self.message_bytes: float = columns.bytes.item(place)
-        """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
-        self._columns = columns
-        self._place = place
-        self._now = now
+    number: int
+    """Unique; ascending by job number, then by task number, then by the tuple's place in its group."""
+    job: JobView
+    """The job it belongs to."""
+    links: tuple[int, ...]
+    """Numbers of the links that it crosses, one entry a crossing."""
+    _columns: Columns
+    _place: int
+    _now: Columns
+    shares: tuple[float, ...] = ()
+    """Of each of these links, the bytes that it moves over it / ``message_bytes``."""
+    message_bytes: float = field(init=False)
+    """Bytes it moves over each link, by the contention model's account, unless ``shares`` says otherwise."""
+
+    def __post_init__(self) -> None:
+        put(self, "message_bytes", self._columns.bytes.item(self._place))
+        if not self.shares:
+            put(self, "shares", (1.0,) * len(self.links))
 
     def __repr__(self) -> str:
         return f"<transfer {self.number} of job {self.job.job_id}, {self.bytes_left:.0f} bytes left>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("a transfer", self, name)
 
     @property
     def servers(self) -> tuple[int, ...]:
@@ -79,8 +72,22 @@ class TransferView:
         return self.message_bytes - self.bytes_left
 
 
-class NetworkView:
+class NetworkView(View):
     """The links, who runs on them and who waits; an admitted transfer counts at once."""
+
+    _what = "the network"
+
+    links: Sequence[Link]
+    """All links of the network, by number."""
+    per_byte_s: float
+    """b: time of a byte of a transfer that shares nothing, seconds."""
+    penalty_per_byte_s: float
+    """η: extra time of a byte for each further transfer, seconds."""
+    now_ns: int
+    """Simulated time, nanoseconds."""
+    _count: np.ndarray
+    _active: Callable[[], list[TransferView]]
+    _waiting: Callable[[], list[TransferView]]
 
     def __init__(
         self,
@@ -92,20 +99,9 @@ class NetworkView:
         penalty_per_byte_s: float,
         now_ns: int,
     ) -> None:
-        self.links = links
-        """All links of the network, by number."""
-        self.per_byte_s = per_byte_s
-        """b: time of a byte of a transfer that shares nothing, seconds."""
-        self.penalty_per_byte_s = penalty_per_byte_s
-        """η: extra time of a byte for each further transfer, seconds."""
-        self.now_ns = now_ns
-        """Simulated time, nanoseconds."""
-        self._count = count
-        self._active = active
-        self._waiting = waiting
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("the network", self, name)
+        own = self.__dict__  # one is made at each decision: quicker than an attribute after the other
+        own["links"], own["per_byte_s"], own["penalty_per_byte_s"] = links, per_byte_s, penalty_per_byte_s
+        own["now_ns"], own["_count"], own["_active"], own["_waiting"] = now_ns, count, active, waiting
 
     @property
     def now_s(self) -> float:

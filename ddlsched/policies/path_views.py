@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from ddlsched.network.topology import Link
 from ddlsched.policies.job_view import JobView
-from ddlsched.policies.view_parts import refuse_attribute
+from ddlsched.policies.view_parts import View, view
 from ddlsched.units import s_from_ns
 
 __all__ = ["FlowView", "LinkLoads", "hash_of_flow"]
@@ -32,63 +31,47 @@ def hash_of_flow(seed: int, job: int, source: int, target: int, *cards: int) -> 
     return bits
 
 
-class FlowView:
+@view
+class FlowView(View):
     """What one server of a job sends to the next, and the paths that it may take."""
 
-    __slots__ = ("cards", "job", "number", "paths", "route", "source", "target")
+    _what = "a flow"
 
-    def __init__(
-        self,
-        number: int,
-        job: JobView,
-        source: int,
-        target: int,
-        paths: Sequence[tuple[int, ...]],
-        route: int,
-        cards: tuple[int, ...] = (),
-    ) -> None:
-        self.number = number
-        """Its place among the flows of the job, from 0; in a ring over servers its place there."""
-        self.job = job
-        """The job that sends."""
-        self.source = source
-        """The server that sends."""
-        self.target = target
-        """The server that receives."""
-        self.paths = paths
-        """The paths: of each the numbers of its links between switches, in order."""
-        self.route = route
-        """Which of them is the topology's own route."""
-        self.cards = cards
-        """The network cards at both ends, where servers have several; otherwise nothing."""
+    number: int
+    """Its place among the flows of the job, from 0; in a ring over servers its place there."""
+    job: JobView
+    """The job that sends."""
+    source: int
+    """The server that sends."""
+    target: int
+    """The server that receives."""
+    paths: Sequence[tuple[int, ...]]
+    """The paths: of each the numbers of its links between switches, in order."""
+    route: int
+    """Which of them is the topology's own route."""
+    cards: tuple[int, ...] = ()
+    """The network cards at both ends, where servers have several; otherwise nothing."""
 
     def __repr__(self) -> str:
         return f"<flow of job {self.job.job_id} from server {self.source} to {self.target}>"
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("a flow", self, name)
 
     def hash(self, seed: int) -> int:
         """Return a whole number below 2**32 of seed, job, servers and cards: always the same of the same."""
         return hash_of_flow(seed, self.job.number, self.source, self.target, *self.cards)
 
 
-class LinkLoads:
+@view
+class LinkLoads(View):
     """What is on the links when a flow gets its path."""
 
-    __slots__ = ("_flows", "_jobs", "links", "now_ns")
+    _what = "the network of a path policy"
 
-    def __init__(
-        self, links: Sequence[Link], jobs: Callable[[int], int], flows: Callable[[int], int], now_ns: int
-    ) -> None:
-        self.links = links
-        """All links of the network, by number."""
-        self.now_ns = now_ns
-        """Simulated time, nanoseconds."""
-        self._jobs, self._flows = jobs, flows
-
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse_attribute("the network of a path policy", self, name)
+    links: Sequence[Link]
+    """All links of the network, by number."""
+    _jobs: Callable[[int], int]
+    _flows: Callable[[int], int]
+    now_ns: int
+    """Simulated time, nanoseconds."""
 
     @property
     def now_s(self) -> float:

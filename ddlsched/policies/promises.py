@@ -25,20 +25,14 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.view_parts import changing_fields
+
 __all__ = ["BYTES", "CLOCK", "FULLEST", "PROGRESS", "PROMISES", "WIDE", "promises"]
 
 PROMISES = ("refusal_lasts", "key_falls_while_sending", "key_is_linear")
 
-PROGRESS = frozenset(
-    {
-        "iterations_left",
-        "remaining_service_ns",
-        "attained_service_ns",
-        "remaining_service_per_gpu_ns",
-        "remaining_time_ns",
-        "remaining_communication_ns",
-    }
-)
+PROGRESS = frozenset(name for name in changing_fields(JobView) if not name.startswith("_"))
 """Attributes of a job that change as it trains; the others stay the same from its placement on."""
 
 BYTES = frozenset({"bytes_left", "bytes_sent", "is_active"})

@@ -17,20 +17,20 @@ JOB_FEATURES: Final = ("gpus", "eligible", "one_server", "time_left", "message",
 """Of a job: GPUs that it needs and GPUs with room for it, both as shares of the cluster's; whether one server has room
 for all of it; compute time left a GPU, s, bytes of an iteration, MB, time waited, s, by :func:`log_share`; and 1."""
 
-_LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
+LARGEST_LOG = 25.0  # log1p of the clock's end in seconds, and of the largest message in MB, is below.
 
 
 def log_share(value: float) -> float:
     """Return log(1 + value) / 25: from 0 to 1 for any time in seconds."""
     if value <= 0.0:
         return 0.0
-    share = math.log1p(value) / _LARGEST_LOG
+    share = math.log1p(value) / LARGEST_LOG
     return 1.0 if share > 1.0 else share
 
 
 def log_shares(values: np.ndarray) -> np.ndarray:
     """Return :func:`log_share` of each of some values from 0."""
-    shares: np.ndarray = np.minimum(np.log1p(values) / _LARGEST_LOG, 1.0)
+    shares: np.ndarray = np.minimum(np.log1p(values) / LARGEST_LOG, 1.0)
     return shares
 
 

@@ -24,7 +24,7 @@ from ddlsched.workload.job import Workload
 __all__ = [
     "CLUSTER",
     "SEEDS",
-    "assert_frozen_dataclass",
+    "Conformance",
     "assert_linear",
     "assert_promises_change_nothing",
     "assert_runs_alike",
@@ -52,13 +52,25 @@ def finishes_of(result: Result) -> list[int]:
     return finishes
 
 
-def assert_frozen_dataclass(plugin: object) -> None:
+def _assert_frozen_dataclass(plugin: object) -> None:
     """Assert: a plug-in is a frozen dataclass with keyword-only parameters."""
     assert dataclasses.is_dataclass(plugin), "a plug-in is a dataclass: its parameters are its fields"
     parameters = getattr(type(plugin), "__dataclass_params__")  # noqa: B009
     assert parameters.frozen, "a plug-in is frozen: nothing may change between runs"
     assert all(field.kw_only for field in dataclasses.fields(plugin)), "parameters are keyword-only"
     hash(plugin)
+
+
+class Conformance:
+    """What all conformance classes check."""
+
+    def make(self) -> Any:
+        """Return what is tested."""
+        raise NotImplementedError("give the conformance class a make() that returns what is tested")
+
+    def test_is_a_frozen_dataclass(self) -> None:
+        """Parameters are fields, and nothing changes between runs."""
+        _assert_frozen_dataclass(self.make())
 
 
 def begun(policy: Any, cluster: Cluster = CLUSTER) -> Any:

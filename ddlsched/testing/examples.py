@@ -154,7 +154,7 @@ def _with_attributes(plugin: Plugin, attributes: dict[str, Any]) -> Plugin:
         made_by = kind.begin
         attributes["begin"] = lambda self, cluster, rng: _given(made_by(self, cluster, rng), attributes)
     plain = type(kind.__name__, (kind,), attributes)
-    values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind)}
+    values = {field.name: getattr(plugin, field.name) for field in dataclasses.fields(kind) if field.init}
     made: Plugin = plain(**values)
     return made
 

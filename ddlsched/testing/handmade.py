@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ddlsched.network.topology import Link, Network, Topology
 from ddlsched.plugins.names import resolve
 from ddlsched.policies.elastic_views import CapacityView, ElasticJobView
 from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import ClusterView, FlowView, JobQueue, JobView, LinkLoads, NetworkView, TransferView
 from ddlsched.units import bytes_from_mb, ns_from_s
 from ddlsched.workload.dag import DataParallelIteration
@@ -46,11 +48,12 @@ def job_view(
     iterations_left: int | None = None,
     servers: Sequence[int] = (),
     gpus: Sequence[int] = (),
-    model: str | None = None,
-    user: str | None = None,
-    time_limit_s: float | None = None,
+    **others: Any,
 ) -> JobView:
-    """Return the view of a job of which whole iterations are done; placed if ``servers`` are given."""
+    """Return the view of a job of which whole iterations are done; placed if ``servers`` are given.
+
+    ``others`` are what else a :class:`~ddlsched.Job` has: ``model``, ``user``, ``time_limit_s``.
+    """
     iteration = DataParallelIteration(forward_s=compute_s, backward_s=0.0, message_bytes=message_bytes)
     job = Job(
         job_id=f"job-{number}",
@@ -59,14 +62,11 @@ def job_view(
         iterations=iterations,
         iteration=iteration,
         gpu_memory_mb=gpu_memory_mb,
-        model=model,
-        user=user,
-        time_limit_s=time_limit_s,
+        **others,
     )
     records = make_records("job", 1)
+    write_fields(JobView, records, [job])
     record = records[0]
-    record.arrival_ns, record.num_gpus, record.iterations = job.arrival_ns, num_gpus, iterations
-    record.memory_bytes, record.service_ns, record.compute_ns = job.gpu_memory_bytes, job.service_ns, job.compute_ns
     record.iterations_left = iterations if iterations_left is None else iterations_left
     record.remaining_service_ns = job.compute_ns * record.iterations_left * num_gpus
     view = JobView(job, number, Columns(records), 0)

@@ -10,7 +10,7 @@ import numpy as np
 from ddlsched.engine.records.field_values import SliceKind
 from ddlsched.network.contention import ContentionModel, Linear
 from ddlsched.network.rates import rates_of
-from ddlsched.network.topology import Network, Topology
+from ddlsched.network.topology import Network
 from ddlsched.policies.promises import promises
 from ddlsched.policies.views import TransferView
 from ddlsched.results.result import Result
@@ -18,7 +18,7 @@ from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import (
     CLUSTER,
     SEEDS,
-    assert_frozen_dataclass,
+    Conformance,
     assert_linear,
     assert_promises_change_nothing,
     assert_runs_alike,
@@ -38,16 +38,8 @@ from ddlsched.testing.handmade import (
 __all__ = ["CommunicationConformance", "ContentionConformance", "TopologyConformance"]
 
 
-class CommunicationConformance:
+class CommunicationConformance(Conformance):
     """Checks of a communication policy, preemptive or not."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_is_preemptive_or_not(self) -> None:
         """A policy has one of ``admit``, ``transfer_key`` and ``select``."""
@@ -149,7 +141,7 @@ def _assert_bytes_conserved(result: Result) -> None:
         assert abs(bytes_sent - expected) <= 2.0 * iterations + 1e-9 * expected
 
 
-class ContentionConformance:
+class ContentionConformance(Conformance):
     """Checks of a contention model on a star of equal servers."""
 
     def make(self) -> ContentionModel:
@@ -160,10 +152,6 @@ class ContentionConformance:
         from ddlsched.plugins.names import resolve
 
         return self.make().bound_to(Network(resolve("topology", "star"), 6))
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_a_lone_transfer_has_its_stated_rate(self) -> None:
         """Alone, a byte takes ``alone_per_byte_s``."""
@@ -198,18 +186,10 @@ class ContentionConformance:
         assert_runs_alike("contention", self.make())
 
 
-class TopologyConformance:
+class TopologyConformance(Conformance):
     """Checks of a topology."""
 
     num_servers = (1, 2, 5, 16)
-
-    def make(self) -> Topology:
-        """Return the topology to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the topology")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_routes_follow_cables(self) -> None:
         """Every route runs from source to target over edges of the graph, without a detour through a server."""

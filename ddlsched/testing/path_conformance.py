@@ -7,7 +7,7 @@ from typing import Any
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.engine.records.field_values import TransferState
 from ddlsched.simulation import simulate
-from ddlsched.testing.conformance_runs import SEEDS, assert_frozen_dataclass, begun, finishes_of
+from ddlsched.testing.conformance_runs import SEEDS, Conformance, begun, finishes_of
 from ddlsched.testing.examples import example_workload, python_form
 from ddlsched.testing.handmade import flow_view, job_view, link_loads
 
@@ -16,16 +16,8 @@ __all__ = ["PathConformance"]
 _CLUSTER = Cluster(num_servers=8, gpus_per_server=2, topology="leaf-spine:servers_per_leaf=2,spines=3")
 
 
-class PathConformance:
+class PathConformance(Conformance):
     """Checks of a path policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_takes_the_only_path(self) -> None:
         """Inside a leaf there is one, without a link between switches."""

@@ -22,7 +22,7 @@ from ddlsched.simulation import simulate
 from ddlsched.testing.conformance_runs import (
     CLUSTER,
     SEEDS,
-    assert_frozen_dataclass,
+    Conformance,
     assert_linear,
     assert_promises_change_nothing,
     assert_runs_alike,
@@ -46,16 +46,8 @@ from ddlsched.workload.rescale import ConstantRescaleCost
 __all__ = ["AllocationConformance", "InterferenceConformance", "OrderingConformance", "PlacementConformance"]
 
 
-class PlacementConformance:
+class PlacementConformance(Conformance):
     """Checks of a placement policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_answers_none_or_that_many_fitting_gpus(self) -> None:
         """GPUs are different, as many as asked for, and have the memory."""
@@ -119,16 +111,8 @@ def _placed(policy: Any, job: JobView, cluster: ClusterView) -> Any:
     return next((gpus for _, gpus in policy.place_round(job_queue(job), cluster)), None)
 
 
-class OrderingConformance:
+class OrderingConformance(Conformance):
     """Checks of an ordering policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_keys_are_totally_ordered(self) -> None:
         """Any two keys compare one way only, and a key equals itself."""
@@ -178,16 +162,12 @@ class OrderingConformance:
             assert_stops_and_moves_alike("order", self.make())
 
 
-class InterferenceConformance:
+class InterferenceConformance(Conformance):
     """Checks of a model of interference."""
 
     def make(self) -> InterferenceModel:
         """Return the model to test; it must know the models ``a``, ``b`` and jobs without one."""
         raise NotImplementedError("give the conformance class a make() that returns the model")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_penalties_are_shares(self) -> None:
         """From 0 to 1000, and the same when asked again."""
@@ -202,16 +182,8 @@ class InterferenceConformance:
         assert_runs_alike("interference", self.make())
 
 
-class AllocationConformance:
+class AllocationConformance(Conformance):
     """Checks of an allocation policy."""
-
-    def make(self) -> Any:
-        """Return the policy to test."""
-        raise NotImplementedError("give the conformance class a make() that returns the policy")
-
-    def test_is_a_frozen_dataclass(self) -> None:
-        """Parameters are fields, and nothing changes between runs."""
-        assert_frozen_dataclass(self.make())
 
     def test_answers_what_can_be_carried_out(self) -> None:
         """Numbers of GPUs and batches are allowed, and there are as many GPUs; with any jobs, also none."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from numba.extending import overload, overload_attribute, overload_method, register_jitable
 
 from ddlsched.engine.loop.transfers import bytes_left_now, most_sharing
 from ddlsched.engine.native.number_kinds import typed
-from ddlsched.engine.native.operators import divide_wholes
+from ddlsched.engine.native.operators import add, divide_wholes, multiply
+from ddlsched.engine.native.texts import text_of
 from ddlsched.engine.native.view_lists import (
     make_crossed,
     make_links,
@@ -29,7 +31,9 @@ from ddlsched.engine.native.view_types import (
     number_of,
     state_of,
 )
+from ddlsched.policies.job_view import JobView
 from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.view_parts import StoredField, fields_of, plus, times
 
 __all__ = ["attribute", "method", "names_of", "refuse_link"]
 
@@ -41,8 +45,9 @@ _methods: dict[str, set[str]] = {}
 
 
 def names_of(view: ViewType) -> set[str]:
-    """Return the names that a view has in compiled code."""
+    """Return the names that a view has in compiled code, but for those from which others are made."""
     names = {name for name, functions in _attributes.items() if view.what in functions}
+    names = {name for name in names if not name.startswith("_")}
     return names | _methods.get(view.what, set())
 
 
@@ -59,41 +64,32 @@ def attribute(view: ViewType, name: str, function: Callable[..., Any]) -> None:
     _attributes[name][view.what] = register_jitable(function)
 
 
-def _record_of_job(name: str) -> Callable[..., Any]:
+def _reader(field: StoredField) -> Callable[..., Any]:
     """Return the function that reads a field of a job's record, written out for the compiler."""
     space: dict[str, Any] = {"state_of": state_of, "number_of": number_of}
-    exec(f"def read(job):\n    return state_of(job).jobs[number_of(job)].{name}", space)
-    function: Callable[..., Any] = space["read"]
-    return function
+    exec(f"def read(job):\n    return state_of(job).jobs[number_of(job)].{field.record}", space)
+    read = register_jitable(space["read"])
+    if field.kind == "str | None":
+        return lambda job: None if read(job) == 0 else text_of(read(job))
+    if field.kind == "float | None":
+        return lambda job: None if math.isnan(read(job)) else read(job)
+    return read
 
 
-for _name, _field in (
-    ("num_gpus", "num_gpus"),
-    ("gpu_memory_mb", "gpu_memory_mb"),
-    ("memory_bytes", "memory_bytes"),
-    ("arrival_s", "arrival_s"),
-    ("arrival_ns", "arrival_ns"),
-    ("compute_ns", "compute_ns"),
-    ("message_bytes", "message_bytes"),
-    ("communication_ns", "communication_ns"),
-):
-    attribute(JOB, _name, _record_of_job(_field))
+for _field in fields_of(JobView).values():
+    attribute(JOB, _field.name, _reader(_field))
 
 
-@register_jitable
-def _times(a: int, b: int) -> int:
-    """Return a product that Python would not have cut to 64 bits, or raise."""
-    if a != 0 and (a * b) // a != b:
-        raise OverflowError("more than 64 bits")
-    return a * b
+@overload(times)
+@typed
+def _times(a: Any, b: Any) -> Any:  # noqa: ARG001
+    return lambda a, b: multiply(a, b)
 
 
-@register_jitable
-def _plus(a: int, b: int) -> int:
-    total = a + b
-    if (a >= 0) == (b >= 0) and (total >= 0) != (a >= 0):
-        raise OverflowError("more than 64 bits")
-    return total
+@overload(plus)
+@typed
+def _plus(a: Any, b: Any) -> Any:  # noqa: ARG001
+    return lambda a, b: add(a, b)
 
 
 @register_jitable
@@ -110,50 +106,6 @@ def _misjudged(job: Any) -> int:
 @typed
 def _misjudged_by_flavour(job: Any) -> Any:
     return (lambda job: _record(job).misjudged_iterations) if job.predicted else (lambda job: 0)  # noqa: ARG005
-
-
-@register_jitable
-def _misjudged_left(job: Any) -> int:
-    """Return by how many iterations more a job is taken to have left; one that has not ended has one at least."""
-    if _misjudged(job) == 0 or _record(job).iterations_left == 0:
-        return 0
-    return max(_misjudged(job), 1 - _record(job).iterations_left)
-
-
-@register_jitable
-def _service_of(job: Any, iterations: int) -> int:
-    return 0 if iterations == 0 else iterations * (_record(job).service_ns // _record(job).iterations)
-
-
-@register_jitable
-def _remaining_ns(job: Any) -> int:
-    return _record(job).remaining_service_ns + _service_of(job, _misjudged_left(job))
-
-
-@register_jitable
-def _left(job: Any) -> int:
-    return _record(job).iterations_left + _misjudged_left(job)
-
-
-def _attained(job: Any) -> Any:
-    record = _record(job)
-    return record.service_ns - record.remaining_service_ns
-
-
-def _per_gpu(job: Any) -> Any:
-    remaining_ns, num_gpus = _remaining_ns(job), _record(job).num_gpus
-    return remaining_ns // num_gpus, (remaining_ns % num_gpus) / (num_gpus * 1.0)
-
-
-def _remaining_time(job: Any) -> Any:
-    remaining_ns, record = _remaining_ns(job), _record(job)
-    whole_ns = _plus(remaining_ns // record.num_gpus, _times(_left(job), record.communication_ns))
-    return whole_ns, (remaining_ns % record.num_gpus) / (record.num_gpus * 1.0)
-
-
-def _remaining_communication(job: Any) -> Any:
-    record = _record(job)
-    return _times(_times(_left(job), record.communication_ns), record.num_gpus)
 
 
 def _start(job: Any) -> Any:
@@ -197,14 +149,13 @@ def _servers(job: Any) -> Any:
     return make_numbers(job, _list_servers(state_of(job), record), record.num_servers)
 
 
-attribute(JOB, "iterations", lambda job: _record(job).iterations + _misjudged(job))
-attribute(JOB, "iterations_left", lambda job: _left(job))
-attribute(JOB, "service_ns", lambda job: _record(job).service_ns + _service_of(job, _misjudged(job)))
-attribute(JOB, "remaining_service_ns", lambda job: _remaining_ns(job))
-attribute(JOB, "attained_service_ns", _attained)
-attribute(JOB, "remaining_service_per_gpu_ns", _per_gpu)
-attribute(JOB, "remaining_time_ns", _remaining_time)
-attribute(JOB, "remaining_communication_ns", _remaining_communication)
+_OTHERWISE = "dag", "gpus", "job_id", "servers", "start_s"
+"""What compiled code does not have, or finds in another way than Python."""
+
+attribute(JOB, "_misjudged", lambda job: _misjudged(job))
+for _name, _property in vars(JobView).items():
+    if isinstance(_property, property) and _name not in {*fields_of(JobView), *_OTHERWISE}:
+        attribute(JOB, _name, cast(Callable[..., Any], _property.fget))
 attribute(JOB, "start_s", _start)
 attribute(JOB, "gpus", _gpus)
 attribute(JOB, "servers", _servers)

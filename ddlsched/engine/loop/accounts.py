@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.failures import cut_compute
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.placement import book, expand
@@ -10,10 +12,11 @@ from ddlsched.engine.loop.time_accounts import computed_ns, count_time, simulate
 from ddlsched.engine.loop.transfers import leave_waiting, stop_transfer
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import JobState, TransferState
+from ddlsched.engine.records.layout import State
 
 
 @called_from_python
-def add_busy_ns(s, busy_ns):
+def add_busy_ns(s: State, busy_ns: np.ndarray) -> None:
     """Add to ``busy_ns`` what each GPU has computed so far."""
     wake_all(s)
     for gpu in range(len(s.gpus)):
@@ -29,7 +32,7 @@ def add_busy_ns(s, busy_ns):
 
 
 @called_from_python
-def close_books(s):
+def close_books(s: State) -> None:
     """At the end of a run that was cut off: count what unfinished jobs have done and waited so far."""
     run = s.run[0]
     wake_all(s)
@@ -54,7 +57,7 @@ def close_books(s):
 
 
 @njit
-def close_transfer(s, number):
+def close_transfer(s: State, number: int) -> None:
     if s.transfers[number].state == TransferState.ACTIVE:
         stop_transfer(s, number)
     elif s.transfers[number].state == TransferState.WAITING:

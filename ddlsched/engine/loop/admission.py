@@ -7,10 +7,11 @@ from ddlsched.engine.loop.policy_calls import call_policy, refuses
 from ddlsched.engine.loop.transfers import pause_transfer, start_transfer, wait_on_fullest
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO, Communication, Door, TransferState
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def add_candidate(s, count, number):
+def add_candidate(s: State, count: int, number: int) -> int:
     """List a transfer in ``items``, but for one that has jumped ahead: nothing changes for it before that time."""
     if s.jobs[s.transfers[number].job].ahead_ns > s.run[0].now_ns:
         return count
@@ -19,7 +20,7 @@ def add_candidate(s, count, number):
 
 
 @njit
-def gather_transfers(s):
+def gather_transfers(s: State) -> int:
     """Sort the waiting transfers (for a preemptive policy: the active too) into ``items``; return how many."""
     run = s.run[0]
     preemptive = run.communication == Communication.KEYS or run.communication == Communication.ASKED_TO_SELECT
@@ -34,7 +35,7 @@ def gather_transfers(s):
 
 
 @njit
-def gather_candidates(s):
+def gather_candidates(s: State) -> int:
     """Sort into ``items`` the waiting transfers that a policy whose refusals last may start now; return how many.
 
     Of those that have just become ready and those on a link that a transfer has left, they are the ones that it does
@@ -66,7 +67,7 @@ def gather_candidates(s):
 
 
 @njit
-def keep_admissible(s, count):
+def keep_admissible(s: State, count: int) -> int:
     """Drop from ``items`` what is refused as it is; return how many are left.
 
     What a policy fails at stays: it may never be asked about it once others have started.
@@ -84,7 +85,7 @@ def keep_admissible(s, count):
 
 
 @njit
-def sort_transfers(s, count):
+def sort_transfers(s: State, count: int) -> None:
     """Bring the transfers in ``items`` into the order in which the communication policy takes them."""
     run = s.run[0]
     if count < 2:
@@ -102,7 +103,7 @@ def sort_transfers(s, count):
 
 
 @njit
-def admit_transfers(s):
+def admit_transfers(s: State) -> None:
     """Ask a compiled ``admit``."""
     run = s.run[0]
     count = gather_candidates(s) if run.refusal_lasts == 1 else gather_transfers(s)
@@ -119,7 +120,7 @@ def admit_transfers(s):
 
 
 @njit
-def blocked(s, transfer):
+def blocked(s: State, transfer: Records) -> bool:
     stamp = s.run[0].stamp
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         if s.links[s.entries[e].link].stamp == stamp:
@@ -128,7 +129,7 @@ def blocked(s, transfer):
 
 
 @njit
-def select_transfers(s):
+def select_transfers(s: State) -> None:
     """Take transfers in the order of their keys, each that shares no link with one already taken."""
     run = s.run[0]
     count = gather_transfers(s)

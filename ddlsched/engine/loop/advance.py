@@ -29,16 +29,17 @@ from ddlsched.engine.records.field_values import (
     Question,
     Stage,
 )
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def most_slices(run):
+def most_slices(run: Records) -> int:
     """The most that an instant can record: tasks and transfers end, change, start, and a failure cuts all."""
     return 2 * run.heap_size + 4 * run.num_active + 2 * run.num_waiting + 2 * run.num_gpus + 16
 
 
 @njit
-def next_instant_ns(s):
+def next_instant_ns(s: State) -> int:
     run = s.run[0]
     if run.again == 1:
         return run.now_ns
@@ -55,7 +56,7 @@ def next_instant_ns(s):
 
 
 @njit
-def take_events(s):
+def take_events(s: State) -> None:
     """Steps 1 and 2 of the instant ``now_ns``."""
     run = s.run[0]
     run.again = 0
@@ -89,7 +90,7 @@ def take_events(s):
 
 
 @called_from_python
-def advance(s):
+def advance(s: State) -> int:
     """Run until Python is needed, and return what for."""
     run = s.run[0]
     while True:

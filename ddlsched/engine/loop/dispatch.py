@@ -8,10 +8,11 @@ from ddlsched.engine.loop.tasks import take_ready, uneven_ns
 from ddlsched.engine.loop.time_accounts import start_computing
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import KEY_WORDS
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def resident_to_run(s, gpu):
+def resident_to_run(s: State, gpu: int) -> int:
     """The worker whose ready task the GPU takes next, or -1."""
     run = s.run[0]
     best = s.gpus[gpu].first_ready
@@ -32,7 +33,7 @@ def resident_to_run(s, gpu):
 
 
 @njit
-def dispatch(s):
+def dispatch(s: State) -> None:
     """Step 5: every idle GPU takes a ready task."""
     run = s.run[0]
     for place in range(run.num_touched_gpus):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.gpu_groups import part_groups_of
 from ddlsched.engine.loop.heap import unschedule
 from ddlsched.engine.loop.placement import expand, remove_job
@@ -12,10 +14,11 @@ from ddlsched.engine.loop.time_accounts import count_time, record_slice, stop_co
 from ddlsched.engine.loop.transfers import leave_waiting, pause_transfer
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import OFFLINE_BYTES, ONE, ZERO, JobState, SliceKind, TransferState
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def cut_compute(s, job, number):
+def cut_compute(s: State, job: Records, number: int) -> None:
     """The task that a worker's GPU is running for it ends undone."""
     run = s.run[0]
     worker = s.workers[number]
@@ -29,7 +32,7 @@ def cut_compute(s, job, number):
 
 
 @njit
-def cut_transfer(s, number):
+def cut_transfer(s: State, number: int) -> None:
     """A transfer vanishes, running or waiting."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -41,7 +44,7 @@ def cut_transfer(s, number):
 
 
 @njit
-def cut_state(s, job):
+def cut_state(s: State, job: Records) -> None:
     """What is on its way of a job's state vanishes."""
     for transfer in range(job.first_flow, job.first_flow + job.num_flows):
         cut_transfer(s, transfer)
@@ -52,7 +55,7 @@ def cut_state(s, job):
 
 
 @njit
-def forget_iteration(s, job):
+def forget_iteration(s: State, job: Records) -> None:
     """Withdraw all that is ready and all that has ended of the current iteration."""
     for task in range(job.first_task, job.first_task + job.num_tasks):
         record = s.tasks[task]
@@ -68,7 +71,7 @@ def forget_iteration(s, job):
 
 
 @njit
-def stop_job(s, number, checkpoint_iterations):
+def stop_job(s: State, number: int, checkpoint_iterations: int) -> None:
     """A job loses its GPUs and its work since its last checkpoint, and goes back to the queue."""
     run = s.run[0]
     job = s.jobs[number]
@@ -107,7 +110,7 @@ def stop_job(s, number, checkpoint_iterations):
 
 
 @njit
-def join_queue(s, number):
+def join_queue(s: State, number: int) -> None:
     """A job waits: for the placement policy, or if it is elastic for the allocation policy."""
     run = s.run[0]
     if s.jobs[number].elastic == 1:
@@ -118,7 +121,7 @@ def join_queue(s, number):
 
 
 @called_from_python
-def fail_gpus(s, gpus, checkpoint_iterations):
+def fail_gpus(s: State, gpus: np.ndarray, checkpoint_iterations: int) -> None:
     """After step 2: every job with one of these GPUs stops, but for those that have just finished."""
     for gpu in gpus:
         place = 0
@@ -133,7 +136,7 @@ def fail_gpus(s, gpus, checkpoint_iterations):
 
 
 @called_from_python
-def restore_gpus(s, gpus):
+def restore_gpus(s: State, gpus: np.ndarray) -> None:
     for gpu in gpus:
         change_free_bytes(s, gpu, OFFLINE_BYTES)
     s.run[0].must_place = 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ddlsched.engine.loop.heap import schedule, unschedule
 from ddlsched.engine.loop.tasks import join_ready, leave_ready, touch_gpu
 from ddlsched.engine.native.jit import called_by_address, njit
+from ddlsched.engine.records.layout import Records, State
 
 MOST_COMPARED = 16
 """A GPU is compared with so many others of its job at most."""
@@ -22,7 +23,7 @@ NO_NEED = 1 << 60
 
 
 @njit
-def worker_on(s, gpu, job_number):
+def worker_on(s: State, gpu: int, job_number: int) -> int:
     """A job's worker on a GPU, or -1."""
     for place in range(s.gpus[gpu].num_residents):
         number = s.residents[gpu, place]
@@ -32,7 +33,7 @@ def worker_on(s, gpu, job_number):
 
 
 @njit
-def same_progress(s, number, other):
+def same_progress(s: State, number: int, other: int) -> bool:
     """Whether two workers of a job have done the same and have the same ready."""
     worker, mate = s.workers[number], s.workers[other]
     if worker.done_ns != mate.done_ns or worker.num_ready != mate.num_ready or worker.penalty_ppm != mate.penalty_ppm:
@@ -45,7 +46,7 @@ def same_progress(s, number, other):
 
 
 @njit
-def same_running(s, gpu, other):
+def same_running(s: State, gpu: int, other: int) -> bool:
     """Whether two GPUs run the same task of a job since the same instant, or nothing."""
     g, o = s.gpus[gpu], s.gpus[other]
     if g.worker < 0 or o.worker < 0:
@@ -59,7 +60,7 @@ def same_running(s, gpu, other):
 
 
 @njit
-def alike(s, gpu, other):
+def alike(s: State, gpu: int, other: int) -> bool:
     if s.gpus[gpu].num_residents != s.gpus[other].num_residents or not same_running(s, gpu, other):
         return False
     for place in range(s.gpus[gpu].num_residents):
@@ -72,7 +73,7 @@ def alike(s, gpu, other):
 
 
 @njit
-def follow(s, gpu, leader):
+def follow(s: State, gpu: int, leader: int) -> None:
     """A GPU that is like another one, and leads none, is no longer simulated."""
     run = s.run[0]
     g, first = s.gpus[gpu], s.gpus[leader]
@@ -96,7 +97,7 @@ def follow(s, gpu, leader):
 
 
 @njit
-def stand_alone(s, gpu, leader):
+def stand_alone(s: State, gpu: int, leader: int) -> None:
     """Simulate a GPU again, from the state that its leader has."""
     run = s.run[0]
     g, first = s.gpus[gpu], s.gpus[leader]
@@ -123,7 +124,7 @@ def stand_alone(s, gpu, leader):
 
 
 @njit
-def part_group(s, gpu):
+def part_group(s: State, gpu: int) -> None:
     """Simulate each GPU of a GPU's group by itself."""
     leader = s.gpus[gpu].leader
     first = s.gpus[leader]
@@ -135,13 +136,13 @@ def part_group(s, gpu):
 
 
 @njit
-def part_groups_of(s, job):
+def part_groups_of(s: State, job: Records) -> None:
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         part_group(s, s.workers[number].gpu)
 
 
 @njit
-def compare_again(s, gpu):
+def compare_again(s: State, gpu: int) -> None:
     """A job has joined or left a GPU: let its jobs see which of their GPUs are alike when they begin an iteration."""
     for place in range(s.gpus[gpu].num_residents):
         job = s.jobs[s.workers[s.residents[gpu, place]].job]
@@ -149,7 +150,7 @@ def compare_again(s, gpu):
 
 
 @called_by_address("group_address")
-def group_gpus(s, number):
+def group_gpus(s: State, number: int) -> None:
     """At the start of an iteration: let GPUs of a job that are alike be one group."""
     job = s.jobs[number]
     newest, undecided = -1, 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO
+from ddlsched.engine.records.layout import Records
 
 
 @njit
-def sift_up(heap, position, end_ns, place):
+def sift_up(heap: np.ndarray, position: np.ndarray, end_ns: np.ndarray, place: int) -> None:
     item, end = heap[place], end_ns[place]
     while place > 0:
         parent = (place - 1) >> 2
@@ -21,7 +24,7 @@ def sift_up(heap, position, end_ns, place):
 
 
 @njit
-def earliest_child(end_ns, size, first):
+def earliest_child(end_ns: np.ndarray, size: int, first: int) -> int:
     """The earliest of up to four, compared in pairs so that nothing has to be guessed."""
     if first + 3 < size:
         left = first + 1 if end_ns[first + 1] < end_ns[first] else first
@@ -36,7 +39,7 @@ def earliest_child(end_ns, size, first):
 
 
 @njit
-def sift_down(heap, position, end_ns, size, place):
+def sift_down(heap: np.ndarray, position: np.ndarray, end_ns: np.ndarray, size: int, place: int) -> None:
     item, end = heap[place], end_ns[place]
     while True:
         child = 4 * place + 1
@@ -53,7 +56,7 @@ def sift_down(heap, position, end_ns, size, place):
 
 
 @njit
-def schedule(run, heap, position, end_ns, item, end):
+def schedule(run: Records, heap: np.ndarray, position: np.ndarray, end_ns: np.ndarray, item: int, end: int) -> None:
     """Insert an item, or move it to a new end."""
     place = position[item]
     if place < 0:
@@ -71,7 +74,7 @@ def schedule(run, heap, position, end_ns, item, end):
 
 
 @njit
-def unschedule(run, heap, position, end_ns, item):
+def unschedule(run: Records, heap: np.ndarray, position: np.ndarray, end_ns: np.ndarray, item: int) -> None:
     place = position[item]
     position[item] = -1
     run.heap_size -= 1
@@ -84,7 +87,7 @@ def unschedule(run, heap, position, end_ns, item):
 
 
 @njit
-def take_first(run, heap, position, end_ns):
+def take_first(run: Records, heap: np.ndarray, position: np.ndarray, end_ns: np.ndarray) -> int:
     item = heap[0]
     position[item] = -1
     run.heap_size -= 1

@@ -11,10 +11,11 @@ from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def start_iteration(s, job):
+def start_iteration(s: State, job: Records) -> None:
     job.iteration_ns = s.run[0].now_ns
     job.steps_left = compute_steps(job) + job.num_transfers
     lockstep = should_be_lockstep(job)
@@ -42,7 +43,7 @@ def start_iteration(s, job):
 
 
 @njit
-def hold_gpus(s, number, hold_ns):
+def hold_gpus(s: State, number: int, hold_ns: int) -> None:
     """A job that starts again, or with another size, holds its GPUs before its first task.
 
     ``hold_ns`` below 0: until its state has come, and then as long as the job's record says.
@@ -59,7 +60,7 @@ def hold_gpus(s, number, hold_ns):
 
 
 @njit
-def end_restart(s, number):
+def end_restart(s: State, number: int) -> None:
     job = s.jobs[number]
     count_time(job, s.run[0].now_ns)
     job.restarting = 0
@@ -68,7 +69,7 @@ def end_restart(s, number):
 
 
 @njit
-def settle_in(s, number):
+def settle_in(s: State, number: int) -> None:
     """All of a job's state has come to its GPUs: it starts again."""
     run = s.run[0]
     run.num_unsettled -= 1
@@ -80,7 +81,7 @@ def settle_in(s, number):
 
 
 @called_from_python
-def go_on(s, number):
+def go_on(s: State, number: int) -> None:
     """A job whose iteration has ended stays where it is after all."""
     run = s.run[0]
     s.jobs[number].leaving = 0
@@ -92,7 +93,7 @@ def go_on(s, number):
 
 
 @njit
-def do_work(s):
+def do_work(s: State) -> None:
     """Step 2: collectives become ready (without a link: end), and iterations end."""
     run = s.run[0]
     while run.num_work > 0:

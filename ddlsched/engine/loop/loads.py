@@ -7,10 +7,11 @@ import numpy as np
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_done_ns, dormant_sent_ns
 from ddlsched.engine.loop.time_accounts import simulated_for
 from ddlsched.engine.native.jit import called_from_python, njit
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def load_of(s, gpu):
+def load_of(s: State, gpu: int) -> int:
     """The load of a GPU: its residents' remaining compute and communication, nanoseconds."""
     compute_ns = load_ns = np.int64(0)
     for place in range(s.gpus[gpu].num_residents):
@@ -32,7 +33,7 @@ def load_of(s, gpu):
 
 
 @called_from_python
-def fill_loads(s, gpus, load_ns):
+def fill_loads(s: State, gpus: np.ndarray, load_ns: np.ndarray) -> None:
     """Fill ``load_ns`` with the load of each GPU of ``gpus``."""
     for i in range(len(gpus)):
         load_ns[i] = load_of(s, gpus[i])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import KEY_WORDS, Door
+from ddlsched.engine.records.layout import State
 
 FEW = 12
 """So many are sorted by insertion."""
 
 
 @njit
-def write_key(s, number, place):
+def write_key(s: State, number: int, place: int) -> None:
     """Write a job's key to a place of ``keys``: what the order says, or its rank if the order ranks jobs beforehand."""
     run = s.run[0]
     if run.order_ranked == 1:
@@ -21,13 +24,13 @@ def write_key(s, number, place):
 
 
 @njit
-def copy_key(s, words, place, to_place):
+def copy_key(s: State, words: int, place: int, to_place: int) -> None:
     for word in range(words):
         s.keys[to_place * KEY_WORDS + word] = s.keys[place * KEY_WORDS + word]
 
 
 @njit
-def key_before(s, words, place, number, other_place, other):
+def key_before(s: State, words: int, place: int, number: int, other_place: int, other: int) -> bool:
     """Whether what has the key at one place goes before what has that at another."""
     for word in range(words):
         mine, others = s.keys[place * KEY_WORDS + word], s.keys[other_place * KEY_WORDS + word]
@@ -37,7 +40,7 @@ def key_before(s, words, place, number, other_place, other):
 
 
 @njit
-def goes_before(s, number, other):
+def goes_before(s: State, number: int, other: int) -> bool:
     """Whether a job goes before another."""
     run = s.run[0]
     place = len(s.keys) // KEY_WORDS - 2
@@ -47,7 +50,7 @@ def goes_before(s, number, other):
 
 
 @njit
-def sort_items(s, items, words, count):
+def sort_items(s: State, items: np.ndarray, words: int, count: int) -> None:
     """Sort by (key, item), keys at the places of the items: short lists by insertion, others by a heap."""
     if count <= FEW:
         insert_all(s, items, words, count)
@@ -60,7 +63,7 @@ def sort_items(s, items, words, count):
 
 
 @njit
-def insert_all(s, items, words, count):
+def insert_all(s: State, items: np.ndarray, words: int, count: int) -> None:
     spare = len(s.keys) // KEY_WORDS - 1
     for place in range(1, count):
         item, hole = items[place], place
@@ -75,7 +78,7 @@ def insert_all(s, items, words, count):
 
 
 @njit
-def swap(s, items, words, place, other):
+def swap(s: State, items: np.ndarray, words: int, place: int, other: int) -> None:
     items[place], items[other] = items[other], items[place]
     for word in range(words):
         a, b = place * KEY_WORDS + word, other * KEY_WORDS + word
@@ -83,7 +86,7 @@ def swap(s, items, words, place, other):
 
 
 @njit
-def sink(s, items, words, place, count):
+def sink(s: State, items: np.ndarray, words: int, place: int, count: int) -> None:
     """Restore a heap whose last goes first, below a place."""
     while True:
         child = 2 * place + 1
@@ -98,7 +101,7 @@ def sink(s, items, words, place, count):
 
 
 @njit
-def sort_queue(s):
+def sort_queue(s: State) -> None:
     """Bring the queue into the order's order; a stable key does not change while a job is queued."""
     run = s.run[0]
     if run.key_is_stable == 0:

@@ -8,10 +8,11 @@ from ddlsched.engine.loop.placement import begin_rerouting, cross, end_rerouting
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records.field_values import ZERO, Door
+from ddlsched.engine.records.layout import Records, State
 
 
 @called_by_address("choosing_address")
-def choose_paths(s, number):  # noqa: ARG001 (all have one signature)
+def choose_paths(s: State, number: int) -> None:  # noqa: ARG001 (all have one signature)
     """Give all transfers that are ready their paths, by number; where that is Python's, leave all of them to it."""
     run = s.run[0]
     count = ZERO
@@ -29,7 +30,7 @@ def choose_paths(s, number):  # noqa: ARG001 (all have one signature)
 
 
 @njit
-def insert(items, count, number):
+def insert(items: np.ndarray, count: int, number: int) -> None:
     """Put a number into an ascending list of so many."""
     hole = count
     while hole > 0 and items[hole - 1] > number:
@@ -39,7 +40,7 @@ def insert(items, count, number):
 
 
 @njit
-def route(s, number):
+def route(s: State, number: int) -> bool:
     """Give a transfer the links of the paths that its hops take now; return whether the policy answered for all."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -65,7 +66,7 @@ def route(s, number):
 
 
 @njit
-def count_links(s, path):
+def count_links(s: State, path: Records) -> None:
     """Count a path that a hop has got for the hops of its transfer that are asked about next."""
     stamp = s.run[0].path_stamp
     for place in range(path.first_link, path.first_link + path.num_links):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.gpu_groups import compare_again, part_group
 from ddlsched.engine.loop.heap import schedule
 from ddlsched.engine.loop.iterations import do_work, hold_gpus, start_iteration
@@ -14,10 +16,11 @@ from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import bytes_left_now, leave_waiting_lists, link_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import JobState, TransferState
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def expand(s, job):
+def expand(s: State, job: Records) -> None:
     """End a job's lockstep: give every worker the state of the first."""
     run = s.run[0]
     count_time(job, run.now_ns)
@@ -45,8 +48,20 @@ def expand(s, job):
 
 @called_from_python
 def place_job(
-    s, number, stay, chosen, num_servers, job_links, num_links, links, shares, wire_bytes, latency_ns, load_ns, hold_ns
-):
+    s: State,
+    number: int,
+    stay: int,
+    chosen: np.ndarray,
+    num_servers: int,
+    job_links: np.ndarray,
+    num_links: np.ndarray,
+    links: np.ndarray,
+    shares: np.ndarray,
+    wire_bytes: np.ndarray,
+    latency_ns: np.ndarray,
+    load_ns: np.ndarray,
+    hold_ns: int,
+) -> None:
     """Step 3: put a job on the GPUs ``chosen``, its stay number ``stay`` of the run.
 
     It holds them for ``hold_ns`` before its first task, if that is below 0 until its state has come. ``num_links``,
@@ -113,7 +128,7 @@ def place_job(
 
 
 @njit
-def join_gpu(s, job, number, gpu):
+def join_gpu(s: State, job: Records, number: int, gpu: int) -> None:
     s.workers[number].gpu = gpu
     s.workers[number].done_ns = s.workers[number].busy_ns = s.workers[number].load_left_ns = 0
     g = s.gpus[gpu]
@@ -142,7 +157,7 @@ def join_gpu(s, job, number, gpu):
 
 
 @njit
-def add_penalties(s, gpu):
+def add_penalties(s: State, gpu: int) -> None:
     """Say of each job on a GPU how much longer its tasks take because of the others there."""
     if len(s.penalties_ppm) == 0:
         return
@@ -160,7 +175,7 @@ def add_penalties(s, gpu):
 
 
 @njit
-def join_links(s, number, job_links):
+def join_links(s: State, number: int, job_links: np.ndarray) -> None:
     """Count a job once on each of its links; ``link_jobs`` adds up jobs' numbers: of one alone it is its number."""
     run = s.run[0]
     job = s.jobs[number]
@@ -183,7 +198,7 @@ def join_links(s, number, job_links):
 
 
 @njit
-def leave_links(s, job):
+def leave_links(s: State, job: Records) -> None:
     number = s.workers[job.first_worker].job
     for place in range(job.first_link, job.first_link + job.num_links):
         link = s.links[s.job_links[place]]
@@ -194,7 +209,7 @@ def leave_links(s, job):
 
 
 @njit
-def leave_gpu(s, number):
+def leave_gpu(s: State, number: int) -> None:
     gpu = s.workers[number].gpu
     g = s.gpus[gpu]
     change_free_bytes(s, gpu, s.workers[number].memory_bytes)
@@ -214,7 +229,7 @@ def leave_gpu(s, number):
 
 
 @njit
-def book(s, job):
+def book(s: State, job: Records) -> None:
     """Write down what a job has done on its GPUs and links since it was placed."""
     book_computing(s, job)
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
@@ -224,7 +239,7 @@ def book(s, job):
 
 
 @njit
-def leave_network(s, job):
+def leave_network(s: State, job: Records) -> None:
     """A job's transfers lose their links."""
     for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
         leave_placed(s, number)
@@ -233,7 +248,7 @@ def leave_network(s, job):
 
 
 @njit
-def book_bytes(s, transfer):
+def book_bytes(s: State, transfer: Records) -> None:
     """Write down on its links what a transfer has sent since that was done last."""
     sent_bytes = transfer.bytes * transfer.times_sent
     if transfer.state != TransferState.IDLE:
@@ -244,7 +259,7 @@ def book_bytes(s, transfer):
 
 
 @called_from_python
-def reroute_transfer(s, number, links, shares, latency_ns):
+def reroute_transfer(s: State, number: int, links: np.ndarray, shares: np.ndarray, latency_ns: int) -> None:
     """Give a transfer that waits, and has sent nothing, other links, as :func:`place_job` gave it its first."""
     begin_rerouting(s, number, len(links))
     for place in range(len(links)):
@@ -253,7 +268,7 @@ def reroute_transfer(s, number, links, shares, latency_ns):
 
 
 @njit
-def begin_rerouting(s, number, most_links):
+def begin_rerouting(s: State, number: int, most_links: int) -> None:
     """A transfer that waits loses its links, and may get so many."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -267,7 +282,7 @@ def begin_rerouting(s, number, most_links):
 
 
 @njit
-def cross(s, number, link, share):
+def cross(s: State, number: int, link: int, share: float) -> None:
     """Have a transfer that is rerouted cross a link with a part of its bytes."""
     transfer = s.transfers[number]
     e = transfer.first_entry + transfer.num_entries
@@ -279,7 +294,7 @@ def cross(s, number, link, share):
 
 
 @njit
-def end_rerouting(s, number, latency_ns):
+def end_rerouting(s: State, number: int, latency_ns: int) -> None:
     """A transfer has all its new links."""
     transfer = s.transfers[number]
     transfer.latency_ns = transfer.latency_left_ns = latency_ns
@@ -288,7 +303,7 @@ def end_rerouting(s, number, latency_ns):
 
 
 @njit
-def leave_running(s, job):
+def leave_running(s: State, job: Records) -> None:
     run = s.run[0]
     run.num_running -= 1
     last = s.running[run.num_running]
@@ -299,7 +314,7 @@ def leave_running(s, job):
 
 
 @njit
-def remove_job(s, job):
+def remove_job(s: State, job: Records) -> None:
     """A job leaves its GPUs."""
     book(s, job)
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
@@ -314,7 +329,7 @@ def remove_job(s, job):
 
 
 @njit
-def remove_finished(s):
+def remove_finished(s: State) -> None:
     run = s.run[0]
     for place in range(run.num_finished):
         remove_job(s, s.jobs[s.finished[place]])

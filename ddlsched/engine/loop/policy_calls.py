@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from ddlsched.engine.native.jit import call_address, njit
 from ddlsched.engine.records.field_values import FAILED, ZERO
+from ddlsched.engine.records.layout import State
 
 __all__ = ["call_policy", "refuses"]
 
 
 @njit
-def call_policy(s, door, address, number, place, fields):
+def call_policy(s: State, door: int, address: int, number: int, place: int, fields: int) -> int:
     """Return a compiled policy's answer; note the door and the number of the first that fails."""
     answer = call_address(address, s, number, place, fields)
     if answer == FAILED:
@@ -21,7 +22,7 @@ def call_policy(s, door, address, number, place, fields):
 
 
 @njit
-def refuses(s, number):
+def refuses(s: State, number: int) -> bool:
     """Whether the communication policy refuses a transfer; where it fails it does not, and nothing is noted."""
     run = s.run[0]
     return call_address(run.communication_address, s, number, ZERO, run.communication_fields) == 0

@@ -8,10 +8,11 @@ from ddlsched.engine.loop.rates import alone_rate
 from ddlsched.engine.loop.tasks import begin_sources, predecessor_ended, predecessors_ended, take_ready, uneven_ns
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def may_skip(s, job):
+def may_skip(s: State, job: Records) -> bool:
     """Whether the job's iterations are all alike and nothing that a policy decides depends on their instants."""
     run = s.run[0]
     if job.iterations_left < 2 or job.profiled < 0 or len(s.jitter) > 1:
@@ -21,7 +22,7 @@ def may_skip(s, job):
 
 
 @njit
-def task_ns(s, job, task):
+def task_ns(s: State, job: Records, task: int) -> int:
     """How long a task takes on the job's first worker."""
     if job.uneven == 1:
         return uneven_ns(s, job.first_worker, task)
@@ -29,7 +30,7 @@ def task_ns(s, job, task):
 
 
 @njit
-def alone_ns(s, number):
+def alone_ns(s: State, number: int) -> int:
     """How long a transfer takes that meets nobody."""
     transfer = s.transfers[number]
     after_ns = np.ceil(transfer.latency_ns + transfer.bytes * (1e9 / alone_rate(s, number)) - 0.001)
@@ -37,7 +38,7 @@ def alone_ns(s, number):
 
 
 @njit
-def succeed(s, job, task):
+def succeed(s: State, job: Records, task: int) -> None:
     """A task of a job in lockstep has ended: its successors may go."""
     record = s.tasks[job.first_task + task]
     weight = job.num_gpus if record.transfer < 0 else 1
@@ -50,7 +51,7 @@ def succeed(s, job, task):
 
 
 @njit
-def profile_iteration(s, job):
+def profile_iteration(s: State, job: Records) -> bool:
     """Note when each task of an undisturbed iteration begins and ends; return whether such may be skipped over.
 
     They may not if transfers of the job overlap, whose rates and order would have to be known, or if something takes no

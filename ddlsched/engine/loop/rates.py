@@ -14,10 +14,11 @@ from ddlsched.engine.loop.sharing.touched_links import forget_touched_links, tou
 from ddlsched.engine.loop.transfers import most_sharing, set_rate
 from ddlsched.engine.native.jit import called_by_address, called_from_python, njit
 from ddlsched.engine.records.field_values import ZERO, Contention, Door, TransferState
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def local_rate(s, number):
+def local_rate(s: State, number: int) -> float:
     """Rate of a transfer under a model that says how fast it goes on each link."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -32,7 +33,7 @@ def local_rate(s, number):
 
 
 @njit
-def alone_rate_now(s, number):
+def alone_rate_now(s: State, number: int) -> float:
     """Rate of a transfer that runs and meets nobody."""
     run = s.run[0]
     if run.contention == Contention.LINK_RATES:
@@ -48,7 +49,7 @@ def alone_rate_now(s, number):
 
 
 @njit
-def alone_rate(s, number):
+def alone_rate(s: State, number: int) -> float:
     """Rate that a transfer would have if it ran now and met nobody; a ring may cross one link more than once."""
     transfer = s.transfers[number]
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
@@ -60,7 +61,7 @@ def alone_rate(s, number):
 
 
 @njit
-def rerate_neighbours(s):
+def rerate_neighbours(s: State) -> None:
     """Rate every transfer on a link whose transfers have changed."""
     run = s.run[0]
     run.stamp += 1
@@ -79,7 +80,7 @@ def rerate_neighbours(s):
 
 
 @njit
-def weigh(s, number):
+def weigh(s: State, number: int) -> None:
     """Ask the weight and the level of a transfer."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -94,7 +95,7 @@ def weigh(s, number):
 
 
 @njit
-def change_share(s, number, weight, level):
+def change_share(s: State, number: int, weight: float, level: int) -> None:
     """Give a transfer its weight and level; if these are others than before, it is filled anew."""
     transfer = s.transfers[number]
     s.filling[0].num_levels = max(s.filling[0].num_levels, level + 1)
@@ -109,7 +110,7 @@ def change_share(s, number, weight, level):
 
 
 @njit
-def list_component(s):
+def list_component(s: State) -> int:
     """List in ``items`` the transfers that links connect to a touched link; return how many."""
     run = s.run[0]
     run.stamp += 1
@@ -127,7 +128,7 @@ def list_component(s):
 
 
 @njit
-def list_transfers(s, number, count):
+def list_transfers(s: State, number: int, count: int) -> int:
     """Add those of a link that are not listed yet."""
     run, link = s.run[0], s.links[number]
     if link.stamp == run.stamp:
@@ -145,7 +146,7 @@ def list_transfers(s, number, count):
 
 
 @njit
-def weigh_new(s):
+def weigh_new(s: State) -> None:
     """Ask the weights of the transfers that have just started: the others have theirs until they stop."""
     run = s.run[0]
     for place in range(run.num_touched_links):
@@ -157,14 +158,14 @@ def weigh_new(s):
 
 
 @njit
-def weigh_component(s):
+def weigh_component(s: State) -> None:
     """Ask the weights of all that a change can reach."""
     for place in range(list_component(s)):
         weigh(s, s.items[place])
 
 
 @called_by_address("shares_address")
-def rerate_shares(s, number):  # noqa: ARG001
+def rerate_shares(s: State, number: int) -> None:  # noqa: ARG001
     """Ask the weights that are not known, and share; ``number`` means nothing."""
     run = s.run[0]
     if run.weights_are_fixed == 0:
@@ -176,7 +177,7 @@ def rerate_shares(s, number):  # noqa: ARG001
 
 
 @njit
-def rerate_max_min(s):
+def rerate_max_min(s: State) -> None:
     """Fill the links anew that a change reaches, and rate the transfers on them."""
     run = s.run[0]
     if len(s.links) <= MOST_LINKS:
@@ -193,7 +194,7 @@ def rerate_max_min(s):
 
 
 @njit
-def count_sharing(s):
+def count_sharing(s: State) -> None:
     """Record with how many others the transfers on touched links share one now."""
     run = s.run[0]
     run.stamp += 1
@@ -209,7 +210,7 @@ def count_sharing(s):
 
 
 @called_from_python
-def apply_rates(s, numbers, rates):
+def apply_rates(s: State, numbers: np.ndarray, rates: np.ndarray) -> None:
     """Give active transfers the rates that a Python model answered."""
     for place in range(len(numbers)):
         number = numbers[place]

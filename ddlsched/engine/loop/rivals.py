@@ -6,10 +6,11 @@ from ddlsched.engine.loop.order import sort_items
 from ddlsched.engine.loop.policy_calls import call_policy
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ONE, ZERO, Door
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def add_rival(s, count, number):
+def add_rival(s: State, count: int, number: int) -> int:
     job = s.jobs[number]
     if job.stamp == s.run[0].stamp:
         return count
@@ -19,7 +20,7 @@ def add_rival(s, count, number):
 
 
 @njit
-def gather_rivals(s):
+def gather_rivals(s: State) -> int:
     """List in ``items`` the jobs that this instant may have to choose between, for a Python order; return how many."""
     run = s.run[0]
     run.stamp += 1
@@ -47,7 +48,7 @@ def gather_rivals(s):
 
 
 @njit
-def rank_rivals(s):
+def rank_rivals(s: State) -> None:
     """Rank the rivals by a compiled order with a memory, which is asked as one in Python is."""
     run = s.run[0]
     count = gather_rivals(s)

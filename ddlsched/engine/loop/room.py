@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.native.jit import called_from_python, njit
 from ddlsched.engine.records.field_values import ONE, ZERO
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def classes_with_room(s, free_bytes):
+def classes_with_room(s: State, free_bytes: int) -> int:
     """How many classes of memory a GPU with so much free memory has room for."""
     low, high = 0, len(s.memory_classes)
     while low < high:
@@ -20,7 +23,7 @@ def classes_with_room(s, free_bytes):
 
 
 @njit
-def add_room(s, fits, count):
+def add_room(s: State, fits: int, count: int) -> None:
     place = fits + 1
     while place < len(s.room):
         s.room[place] += count
@@ -28,7 +31,7 @@ def add_room(s, fits, count):
 
 
 @called_from_python
-def count_room(s):
+def count_room(s: State) -> None:
     """Before the first event: count all GPUs."""
     for gpu in range(len(s.gpus)):
         add_room(s, ZERO, ONE)
@@ -36,7 +39,7 @@ def count_room(s):
 
 
 @njit
-def change_free_bytes(s, gpu, by_bytes):
+def change_free_bytes(s: State, gpu: int, by_bytes: int) -> None:
     run = s.run[0]
     g = s.gpus[gpu]
     g.free_bytes += by_bytes
@@ -58,7 +61,7 @@ def change_free_bytes(s, gpu, by_bytes):
 
 
 @njit
-def find_fitting(s, queue, place, end):
+def find_fitting(s: State, queue: np.ndarray, place: int, end: int) -> int:
     """The first place in ``queue``, from ``place`` on, of a job for which enough GPUs have the memory, or -1."""
     if s.run[0].num_open_gpus == 0:
         return -1
@@ -76,12 +79,12 @@ def find_fitting(s, queue, place, end):
 
 
 @called_from_python
-def next_fitting(s, queue, place):
+def next_fitting(s: State, queue: np.ndarray, place: int) -> int:
     """As :func:`find_fitting`, to the end of the queue."""
     return find_fitting(s, queue, place, len(queue))
 
 
 @called_from_python
-def reserve_bytes(s, gpu, by_bytes):
+def reserve_bytes(s: State, gpu: int, by_bytes: int) -> None:
     """Keep memory of a GPU free for a job that is to move there, or, below 0, no longer."""
     change_free_bytes(s, gpu, -by_bytes)

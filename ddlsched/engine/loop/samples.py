@@ -7,10 +7,11 @@ import numpy as np
 from ddlsched.engine.loop.skipping.dormant_progress import dormant_busy_ns, dormant_sending
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import NEVER
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def take_samples(s, until_ns):
+def take_samples(s: State, until_ns: int) -> None:
     """Record the state, which stays as it is until ``until_ns``, at each sampling time before that."""
     run = s.run[0]
     while run.next_sample_ns < until_ns:
@@ -26,7 +27,7 @@ def take_samples(s, until_ns):
 
 
 @njit
-def take_sample(s, time_ns):
+def take_sample(s: State, time_ns: int) -> None:
     run = s.run[0]
     record = s.samples[run.num_samples]
     run.num_samples += 1
@@ -43,7 +44,7 @@ def take_sample(s, time_ns):
 
 
 @njit
-def merge_samples(s):
+def merge_samples(s: State) -> None:
     """Make one of every two samples, and take half as many from now on."""
     run = s.run[0]
     for place in range(run.num_samples // 2):

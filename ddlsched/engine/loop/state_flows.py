@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ddlsched.engine.loop.sharing.covers import join_placed
 from ddlsched.engine.loop.skipping.dormancy import wake_all
 from ddlsched.engine.loop.transfers import join_waiting
 from ddlsched.engine.native.jit import called_from_python
+from ddlsched.engine.records.layout import State
 
 
 @called_from_python
-def send_state(s, number, hold_ns, links, ends, sizes_bytes, latency_ns):
+def send_state(
+    s: State,
+    number: int,
+    hold_ns: int,
+    links: np.ndarray,
+    ends: np.ndarray,
+    sizes_bytes: np.ndarray,
+    latency_ns: np.ndarray,
+) -> None:
     """Have the state of a job that has just been placed come to it, before it holds its GPUs for ``hold_ns``.
 
     Transfer i crosses the ``links`` up to ``ends[i]``, from the end of the one before. While state is on its way nobody
@@ -41,7 +52,7 @@ def send_state(s, number, hold_ns, links, ends, sizes_bytes, latency_ns):
 
 
 @called_from_python
-def plan_move(s, number):
+def plan_move(s: State, number: int) -> None:
     """Have a running job stop at the end of its iteration."""
     run = s.run[0]
     s.jobs[number].leaving = 1
@@ -50,6 +61,6 @@ def plan_move(s, number):
 
 
 @called_from_python
-def wake_running(s):
+def wake_running(s: State) -> None:
     """Give every job that skips iterations the state that it has now, for policies in Python to read."""
     wake_all(s)

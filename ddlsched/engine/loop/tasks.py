@@ -7,28 +7,29 @@ import numpy as np
 from ddlsched.engine.loop.time_accounts import record_slice, stop_computing
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ONE, ZERO, SliceKind
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def should_be_lockstep(job):
+def should_be_lockstep(job: Records) -> int:
     """Whether all workers of a job do the same from the start of its next iteration on: then the first is simulated."""
     return 1 if job.shared_gpus == 0 and (job.uneven == 0 or job.num_gpus == 1) else 0
 
 
 @njit
-def compute_steps(job):
+def compute_steps(job: Records) -> int:
     """The compute tasks of an iteration, counted for each worker that runs them."""
     return job.group_steps if job.grouped == 1 else (job.num_tasks - job.num_transfers) * job.num_gpus
 
 
 @njit
-def needs(s, job, number, task):
+def needs(s: State, job: Records, number: int, task: int) -> int:
     """How many predecessors a task of a job of groups has on a worker, or -1 if it is none of the worker's."""
     return s.needs[job.first_need + (number - job.first_worker) * job.num_tasks + task]
 
 
 @njit
-def predecessors_on(s, job, number, task):
+def predecessors_on(s: State, job: Records, number: int, task: int) -> int:
     """How many predecessors a compute task has on a worker that runs it."""
     record = s.tasks[job.first_task + task]
     if record.compute_predecessors < 0:
@@ -37,7 +38,7 @@ def predecessors_on(s, job, number, task):
 
 
 @njit
-def touch_gpu(run, gpus, touched_gpus, gpu):
+def touch_gpu(run: Records, gpus: np.ndarray, touched_gpus: np.ndarray, gpu: int) -> None:
     """Note that an idle GPU may have something to take in step 5."""
     if gpus[gpu].touched == 0:
         gpus[gpu].touched = 1
@@ -46,7 +47,7 @@ def touch_gpu(run, gpus, touched_gpus, gpu):
 
 
 @njit
-def join_ready(s, number):
+def join_ready(s: State, number: int) -> None:
     """List a worker with those on its GPU that have something ready."""
     worker = s.workers[number]
     g = s.gpus[worker.gpu]
@@ -57,7 +58,7 @@ def join_ready(s, number):
 
 
 @njit
-def leave_ready(s, number):
+def leave_ready(s: State, number: int) -> None:
     worker = s.workers[number]
     if worker.previous_ready >= 0:
         s.workers[worker.previous_ready].next_ready = worker.next_ready
@@ -68,7 +69,7 @@ def leave_ready(s, number):
 
 
 @njit
-def make_ready(s, number, task):
+def make_ready(s: State, number: int, task: int) -> None:
     worker = s.workers[number]
     s.ready[worker.first_flag + task] = 1
     if worker.num_ready == 0:
@@ -80,7 +81,7 @@ def make_ready(s, number, task):
 
 
 @njit
-def take_ready(s, number):
+def take_ready(s: State, number: int) -> int:
     """Take the worker's ready task of the smallest number."""
     worker = s.workers[number]
     task = worker.first_ready
@@ -97,7 +98,7 @@ def take_ready(s, number):
 
 
 @njit
-def push_work(s, code):
+def push_work(s: State, code: int) -> None:
     """Put off to step 2: a transfer's number, or minus one minus the number of a job whose iteration ended."""
     run = s.run[0]
     s.work[run.num_work] = code
@@ -105,7 +106,7 @@ def push_work(s, code):
 
 
 @njit
-def predecessor_ended(s, number, task):
+def predecessor_ended(s: State, number: int, task: int) -> None:
     """One predecessor of a compute task has ended for this worker."""
     worker = s.workers[number]
     flag = worker.first_flag + task
@@ -116,7 +117,7 @@ def predecessor_ended(s, number, task):
 
 
 @njit
-def predecessors_ended(s, job, task, weight):
+def predecessors_ended(s: State, job: Records, task: int, weight: int) -> None:
     """``weight`` predecessors (counting workers) of an all-reduce have ended."""
     record = s.tasks[job.first_task + task]
     record.pending -= weight
@@ -126,7 +127,7 @@ def predecessors_ended(s, job, task, weight):
 
 
 @njit
-def mix(h):
+def mix(h: int) -> int:
     """Scatter 32 bits; every product is below 2^63."""
     h ^= h >> 16
     h = (h * 0x7FEB352D) & 0xFFFFFFFF
@@ -136,7 +137,7 @@ def mix(h):
 
 
 @njit
-def slowness(s, job, gpu):
+def slowness(s: State, job: Records, gpu: int) -> float:
     """How many times as long a job computes on a GPU as its times say."""
     if len(s.speeds) == 0:
         return s.gpus[gpu].slowness
@@ -144,7 +145,7 @@ def slowness(s, job, gpu):
 
 
 @njit
-def uneven_ns(s, number, task):
+def uneven_ns(s: State, number: int, task: int) -> int:
     """How long a task takes on a worker's GPU: its speed, who else is there, and jitter, a hash of which task it is."""
     run = s.run[0]
     worker = s.workers[number]
@@ -169,7 +170,7 @@ def uneven_ns(s, number, task):
 
 
 @njit
-def end_compute(s, gpu):
+def end_compute(s: State, gpu: int) -> None:
     """Step 1: a GPU's task ends."""
     run = s.run[0]
     g = s.gpus[gpu]
@@ -201,7 +202,7 @@ def end_compute(s, gpu):
 
 
 @njit
-def end_all_reduce(s, number):
+def end_all_reduce(s: State, number: int) -> None:
     """An all-reduce is done: its successors may go."""
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
@@ -227,7 +228,7 @@ def end_all_reduce(s, number):
 
 
 @njit
-def end_in_group(s, job, task):
+def end_in_group(s: State, job: Records, task: Records) -> None:
     """A collective of some workers is done: what waits for it there may go."""
     members = range(task.first_member, task.first_member + task.num_members)
     for member in members:
@@ -244,7 +245,7 @@ def end_in_group(s, job, task):
 
 
 @njit
-def begin_sources(s, job):
+def begin_sources(s: State, job: Records) -> None:
     """Make ready the tasks that an iteration starts with."""
     simulated = 1 if job.lockstep == 1 else job.num_gpus
     for place in range(job.first_source, job.first_source + job.num_sources):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def record_slice(s, kind, owner, job, task, start_ns, sharing, rate):
+def record_slice(
+    s: State, kind: int, owner: int, job: Records, task: int, start_ns: int, sharing: int, rate: float
+) -> None:
     run = s.run[0]
     if run.now_ns > run.record_from_ns and start_ns < run.record_to_ns:
         record = s.slices[run.num_slices]
@@ -19,7 +22,7 @@ def record_slice(s, kind, owner, job, task, start_ns, sharing, rate):
 
 
 @njit
-def count_time(job, now_ns):
+def count_time(job: Records, now_ns: int) -> None:
     """Add the time since the last change to the phase that a placed job was in."""
     passed_ns = now_ns - job.since_ns
     if passed_ns > 0:
@@ -37,7 +40,7 @@ def count_time(job, now_ns):
 
 
 @njit
-def start_computing(run, g, number, job, weight):
+def start_computing(run: Records, g: Records, number: int, job: Records, weight: int) -> None:
     """A GPU takes a task of a worker; ``busy_ns`` and ``computing_gpus`` are for the samples."""
     if job.lockstep == 0:
         if job.running_workers == 0:
@@ -50,7 +53,7 @@ def start_computing(run, g, number, job, weight):
 
 
 @njit
-def stop_computing(run, g, worker, job, weight):
+def stop_computing(run: Records, g: Records, worker: Records, job: Records, weight: int) -> None:
     if job.lockstep == 0:
         if job.running_workers == 1:
             count_time(job, run.now_ns)
@@ -62,13 +65,13 @@ def stop_computing(run, g, worker, job, weight):
 
 
 @njit
-def simulated_for(s, job, number):
+def simulated_for(s: State, job: Records, number: int) -> int:
     """The worker of the job whose tasks are simulated for this one."""
     return job.first_worker if job.lockstep == 1 else s.workers[number].leader
 
 
 @njit
-def computed_ns(s, job, number):
+def computed_ns(s: State, job: Records, number: int) -> int:
     """For how long a worker has computed, tasks that have ended."""
     source = simulated_for(s, job, number)
     busy_ns = s.workers[source].busy_ns
@@ -78,7 +81,7 @@ def computed_ns(s, job, number):
 
 
 @njit
-def book_computing(s, job):
+def book_computing(s: State, job: Records) -> None:
     for number in range(job.first_worker, job.first_worker + job.num_gpus):
         busy_ns = computed_ns(s, job, number)
         job.busy_ns += busy_ns

@@ -11,10 +11,11 @@ from ddlsched.engine.loop.tasks import end_all_reduce, push_work
 from ddlsched.engine.loop.time_accounts import count_time, record_slice
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO, SliceKind, TransferState
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def join_waiting(s, number):
+def join_waiting(s: State, number: int) -> None:
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
@@ -37,7 +38,7 @@ def join_waiting(s, number):
 
 
 @njit
-def link_waiting(s, e):
+def link_waiting(s: State, e: int) -> None:
     entry = s.entries[e]
     link = s.links[entry.link]
     entry.previous = -1
@@ -48,7 +49,7 @@ def link_waiting(s, e):
 
 
 @njit
-def unlink_waiting(s, e):
+def unlink_waiting(s: State, e: int) -> None:
     entry = s.entries[e]
     if entry.previous >= 0:
         s.entries[entry.previous].next = entry.next
@@ -59,7 +60,7 @@ def unlink_waiting(s, e):
 
 
 @njit
-def leave_waiting_lists(s, transfer):
+def leave_waiting_lists(s: State, transfer: Records) -> None:
     """Take a waiting transfer out of the lists of its links, or of the one whose list it is in."""
     if transfer.waits_on >= 0:
         unlink_waiting(s, transfer.waits_on)
@@ -70,7 +71,7 @@ def leave_waiting_lists(s, transfer):
 
 
 @njit
-def wait_on_fullest(s, transfer):
+def wait_on_fullest(s: State, transfer: Records) -> None:
     """Keep a refused transfer in the list of its fullest link only: until one leaves that link it stays refused."""
     fullest = transfer.first_entry if transfer.waits_on < 0 else transfer.waits_on
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
@@ -83,7 +84,7 @@ def wait_on_fullest(s, transfer):
 
 
 @njit
-def leave_list(transfers, members, count, position):
+def leave_list(transfers: np.ndarray, members: np.ndarray, count: int, position: int) -> int:
     """Take the member at a position out of a list of ``count`` and return its new length."""
     last = members[count - 1]
     members[position] = last
@@ -92,7 +93,7 @@ def leave_list(transfers, members, count, position):
 
 
 @njit
-def leave_waiting(s, number):
+def leave_waiting(s: State, number: int) -> None:
     run = s.run[0]
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
@@ -106,7 +107,7 @@ def leave_waiting(s, number):
 
 
 @njit
-def start_transfer(s, number):
+def start_transfer(s: State, number: int) -> None:
     """Step 4: a waiting transfer runs; its rate comes after the step."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -137,7 +138,7 @@ def start_transfer(s, number):
 
 
 @njit
-def stop_transfer(s, number):
+def stop_transfer(s: State, number: int) -> None:
     """An active transfer ends or pauses: it leaves its links."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -166,7 +167,7 @@ def stop_transfer(s, number):
 
 
 @njit
-def record_transfer(s, number):
+def record_transfer(s: State, number: int) -> None:
     """Record the time since the transfer's last change of rate."""
     transfer = s.transfers[number]
     job = s.jobs[transfer.job]
@@ -176,7 +177,7 @@ def record_transfer(s, number):
 
 
 @njit
-def pause_transfer(s, number):
+def pause_transfer(s: State, number: int) -> None:
     run = s.run[0]
     transfer = s.transfers[number]
     settle(transfer, run.now_ns)
@@ -187,7 +188,7 @@ def pause_transfer(s, number):
 
 
 @njit
-def end_transfer(s, number):
+def end_transfer(s: State, number: int) -> None:
     """Step 1: an active transfer has sent its last byte."""
     run = s.run[0]
     run.events += 1
@@ -202,7 +203,7 @@ def end_transfer(s, number):
 
 
 @njit
-def end_state_transfer(s, number):
+def end_state_transfer(s: State, number: int) -> None:
     """Part of a job's state has come; with the last the job goes on."""
     job = s.jobs[s.transfers[number].job]
     job.flows_left -= 1
@@ -211,7 +212,7 @@ def end_state_transfer(s, number):
 
 
 @njit
-def bytes_left_now(transfer, now_ns):
+def bytes_left_now(transfer: Records, now_ns: int) -> float:
     """Bytes left at ``now_ns``, without changing the transfer."""
     if transfer.state != TransferState.ACTIVE or transfer.rate == 0.0:
         return transfer.bytes_left
@@ -222,7 +223,7 @@ def bytes_left_now(transfer, now_ns):
 
 
 @njit
-def settle(transfer, now_ns):
+def settle(transfer: Records, now_ns: int) -> None:
     """Subtract what was sent since the last change of rate; a transfer with rate 0 still sits out its latency."""
     transfer.bytes_left = bytes_left_now(transfer, now_ns)
     transfer.latency_left_ns = max(transfer.latency_left_ns - (now_ns - transfer.since_ns), 0.0)
@@ -230,7 +231,7 @@ def settle(transfer, now_ns):
 
 
 @njit
-def set_rate(s, number, rate, sharing):
+def set_rate(s: State, number: int, rate: float, sharing: int) -> None:
     """Give an active transfer its rate; only if that is a change, settle it and predict its end anew.
 
     With rate 0, which a strict priority may leave it, it stands still and has no end until its rate rises.
@@ -255,7 +256,7 @@ def set_rate(s, number, rate, sharing):
 
 
 @njit
-def schedule_transfer(s, number):
+def schedule_transfer(s: State, number: int) -> None:
     """Predict when a transfer that was settled last at ``since_ns`` ends, or ends a part of its message."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -273,13 +274,13 @@ def schedule_transfer(s, number):
 
 
 @njit
-def left_after(run, transfer, parts):
+def left_after(run: Records, transfer: Records, parts: int) -> float:
     """Bytes that a transfer has left when it has sent so many parts of its message."""
     return transfer.bytes * ((run.message_parts - parts) / run.message_parts)
 
 
 @njit
-def end_part(s, number):
+def end_part(s: State, number: int) -> None:
     """Step 1: an active transfer has sent a part of its message, or several: rates are asked anew on its links."""
     run = s.run[0]
     transfer = s.transfers[number]
@@ -294,7 +295,7 @@ def end_part(s, number):
 
 
 @njit
-def most_sharing(s, transfer):
+def most_sharing(s: State, transfer: Records) -> int:
     """The most transfers on any one of the transfer's links."""
     most = 0
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):

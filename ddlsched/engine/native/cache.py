@@ -23,7 +23,7 @@ from ddlsched.engine.native.state import ENTRY_SIGNATURE
 __all__ = ["kept_entry"]
 
 
-class _Locator(caching._CacheLocator):  # type: ignore[misc]
+class _Locator(caching._CacheLocator):
     """Tells numba's cache where an entry is; its stamp is in its name."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -39,14 +39,14 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         return self._name
 
 
-class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+class _Impl(caching.CompileResultCacheImpl):
     def __init__(self, folder: Path, name: str) -> None:
         self._locator = _Locator(folder, name)
         self._filename_base = f"{name}.py{sys.version_info[0]}{sys.version_info[1]}"
         self._lineno = 0
 
 
-class _EntryCache(caching.Cache):  # type: ignore[misc]
+class _EntryCache(caching.Cache):
     """Numba's cache for one entry; a file that cannot be read is as good as none."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -12,6 +12,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload
 
 from ddlsched.engine.native.number_kinds import kind_of, refusal, typed
+from ddlsched.engine.native.texts import code_of, has_text
 
 __all__ = [
     "contains",
@@ -116,6 +117,8 @@ def not_equal(a: Any, b: Any) -> bool:
 def _equal(a: Any, b: Any) -> Any:
     if kind_of(a) is not None and kind_of(b) is not None:
         return lambda a, b: _equal_numbers(a, b)
+    if has_text(a, b):
+        return lambda a, b: code_of(a) == code_of(b)
     if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
         return None
     return lambda a, b: operator.eq(a, b)
@@ -126,6 +129,8 @@ def _equal(a: Any, b: Any) -> Any:
 def _not_equal(a: Any, b: Any) -> Any:
     if kind_of(a) is not None and kind_of(b) is not None:
         return lambda a, b: _unequal_numbers(a, b)
+    if has_text(a, b):
+        return lambda a, b: code_of(a) != code_of(b)
     if isinstance(a, types.Tuple | types.UniTuple) or isinstance(b, types.Tuple | types.UniTuple):
         return None
     return lambda a, b: not operator.eq(a, b)
@@ -147,13 +152,15 @@ def _same_object(a: Any, b: Any) -> Any:
 
 
 def equal_wholes(a: Any, b: Any) -> bool:
-    """``==`` of whole numbers, for ``in`` of a tuple."""
+    """``==`` of whole numbers or of texts, for ``in`` of a tuple."""
     raise NotImplementedError
 
 
 @overload(equal_wholes)
 @typed
 def _equal_wholes(a: Any, b: Any) -> Any:
+    if has_text(a, b):
+        return lambda a, b: code_of(a) == code_of(b)
     if (kind_of(a), kind_of(b)) != (types.int64, types.int64):
         raise refusal("in", a, b)
     return lambda a, b: _equal_numbers(a, b)

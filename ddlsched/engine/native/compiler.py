@@ -29,7 +29,7 @@ _compiler: Any = numba.njit
 _LITERAL = "is a whole number here and a float there; write it as a float"
 
 
-class _Checks(AnalysisPass):  # type: ignore[misc]
+class _Checks(AnalysisPass):
     """Refuses what numba compiles into something else than Python computes.
 
     A variable that is now a whole number and now a float would be a float, which cannot hold every whole number; one
@@ -160,7 +160,7 @@ def _any_part(source: Any, target: Any, loses: Callable[[Any, Any], bool]) -> bo
 
 
 def _pipeline(checks: type[_Checks]) -> type[Any]:
-    class PolicyCompiler(CompilerBase):  # type: ignore[misc]
+    class PolicyCompiler(CompilerBase):
         def define_pipelines(self) -> list[Any]:
             passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
             passes.add_pass_after(checks, NopythonTypeInference)

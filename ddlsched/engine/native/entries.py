@@ -90,14 +90,24 @@ def _key_types(key: Any) -> list[Any]:
     """Return the types of the numbers that a key holds, in their order."""
     if isinstance(key, types.BaseTuple):
         return [kind for part in key for kind in _key_types(part)]
-    return [key]
+    return [key.type if isinstance(key, types.Optional) else key]
 
 
 @register_jitable
-def _ordered(number: float) -> int:
+def _ordered(number: float) -> np.int64:
     """Return a whole number; they are ordered as the floats are. -0.0 is 0.0."""
     bits = np.float64(number + 0.0).view(np.int64)
     return bits if bits >= 0 else bits ^ np.int64(2**63 - 1)
+
+
+@intrinsic
+def _present(typing_context: Any, part: Any) -> Any:  # noqa: ARG001
+    """Return a number that may be None and is not."""
+
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+        return context.cast(builder, arguments[0], sig.args[0], sig.return_type)
+
+    return signature(part.type, part), generate
 
 
 def _store(s: Any, place: int, part: Any) -> int:
@@ -126,6 +136,8 @@ def _store_part(s: Any, place: Any, part: Any) -> Any:  # noqa: ARG001
             return place + 1
 
         return real
+    if isinstance(part, types.Optional):
+        return lambda s, place, part: -1 if part is None else _store(s, place, _present(part))
     if isinstance(part, types.BaseTuple) and len(part) > 0:
         if len(part) == 1:
             return lambda s, place, part: _store(s, place, part[0])
@@ -155,7 +167,7 @@ def _no_time(s: Any) -> float:  # noqa: ARG001
 
 
 def _order_key(function: Any, fields_at: Any, network_of: Any, clock: Any = _now_s) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+    def entry(state: int, number: int, place: int, fields: int) -> int:
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, key = _called(function, (fields_at(fields), job_at(network_of(s), number), clock(s)))
@@ -167,7 +179,7 @@ def _order_key(function: Any, fields_at: Any, network_of: Any, clock: Any = _now
 
 
 def _transfer_key(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+    def entry(state: int, number: int, place: int, fields: int) -> int:
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, key = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
@@ -179,7 +191,7 @@ def _transfer_key(function: Any, fields_at: Any, network_of: Any) -> Callable[..
 
 
 def _admit(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, admitted = _called(function, (fields_at(fields), transfer_at(network_of(s), number), network_of(s)))
@@ -191,7 +203,7 @@ def _admit(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]
 
 
 def _link_rate(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]
+    def entry(state: int, number: int, place: int, fields: int) -> int:
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, rate = _called(
@@ -206,7 +218,7 @@ def _link_rate(function: Any, fields_at: Any, network_of: Any) -> Callable[..., 
 
 
 def _weight(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, weight = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
@@ -219,7 +231,7 @@ def _weight(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any
 
 
 def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, level = _called(function, (fields_at(fields), transfer_at(network_of(s), number)))
@@ -232,7 +244,7 @@ def _level(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]
 
 
 def _path(function: Any, fields_at: Any, network_of: Any) -> Callable[..., Any]:
-    def entry(state, number, place, fields):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def entry(state: int, number: int, place: int, fields: int) -> int:  # noqa: ARG001
         s = state_at(state)
         s.run[0].scratch_used = 0
         returned, chosen = _called(

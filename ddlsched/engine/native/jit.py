@@ -43,23 +43,3 @@ else:
         state_at,
         width_of,
     )
-
-__all__ = [
-    "NUMBER",
-    "NUMBERS",
-    "REAL",
-    "REALS",
-    "STATE",
-    "address_of",
-    "call_address",
-    "called_by_address",
-    "called_from_python",
-    "caller_of",
-    "compiled_as_called",
-    "compiled_part",
-    "compiling",
-    "is_kept",
-    "njit",
-    "state_at",
-    "width_of",
-]

@@ -90,12 +90,12 @@ def _in_range(x: float) -> float:
 
 
 @register_jitable
-def _whole(x: float) -> int:
+def _whole(x: float) -> np.int64:
     return np.int64(_in_range(x))
 
 
 @register_jitable
-def _nearest(x: float) -> int:
+def _nearest(x: float) -> np.int64:
     return np.int64(np.rint(_in_range(x)))
 
 
@@ -209,12 +209,12 @@ def does_not_overflow(x: float) -> bool:
 
 
 @register_jitable
-def floor(x: float) -> int:
+def floor(x: float) -> np.int64:
     """Return the whole number at or below."""
     return np.int64(math.floor(_in_range(x)))
 
 
 @register_jitable
-def ceiling(x: float) -> int:
+def ceiling(x: float) -> np.int64:
     """Return the whole number at or above."""
     return np.int64(math.ceil(_in_range(x)))

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from contextlib import nullcontext as compiling
 from typing import Any, NoReturn
 
-__all__ = [
-    "NUMBER",
-    "NUMBERS",
-    "REAL",
-    "REALS",
-    "STATE",
-    "address_of",
-    "call_address",
-    "called_by_address",
-    "called_from_python",
-    "caller_of",
-    "compiled_as_called",
-    "compiled_part",
-    "compiling",
-    "is_kept",
-    "njit",
-    "state_at",
-    "width_of",
-]
-
+compiling = contextlib.nullcontext
 STATE = NUMBER = REAL = NUMBERS = REALS = None
 
 

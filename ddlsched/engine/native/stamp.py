@@ -14,7 +14,9 @@ _OF_THE_LOOP = (
     "engine/native",
     "engine/loop",
     "policies/transfer_states.py",
+    "policies/job_view.py",
     "policies/queue_features.py",
+    "policies/view_parts.py",
 )
 _OF_POLICIES = *_OF_THE_LOOP, "engine/compiled", "policies/compiling", "network/rates.py"
 

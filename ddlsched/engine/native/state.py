@@ -7,6 +7,7 @@ the compiler is told, and its indices are never negative.
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from llvmlite import ir
 from numba import typeof
@@ -36,27 +37,27 @@ _HEADER = ir.LiteralStructType([cgutils.voidptr_t, ir.IntType(64), ir.IntType(64
 class RowsType(types.Type):
     """One array of the state: records, or numbers in one or two dimensions."""
 
-    def __init__(self, item, dimensions):
+    def __init__(self, item: Any, dimensions: Any) -> None:
         self.item, self.dimensions = item, dimensions
         super().__init__(f"rows of {item} in {dimensions}")
 
 
 @register_model(RowsType)
 class _RowsModel(models.StructModel):
-    def __init__(self, manager, rows):
+    def __init__(self, manager: Any, rows: Any) -> None:
         super().__init__(manager, rows, [("data", types.voidptr), ("length", types.intp), ("width", types.intp)])
 
 
 class StateType(types.Type):
     """The type of :class:`~ddlsched.engine.records.layout.State` in compiled code."""
 
-    def __init__(self, arrays):
+    def __init__(self, arrays: Any) -> None:
         self.rows = [RowsType(array.dtype, array.ndim) for array in arrays]
         super().__init__("State")
 
 
 @typeof_impl.register(layout.State)
-def _type_of_state(state, context):
+def _type_of_state(state: Any, context: Any) -> Any:
     return StateType(tuple(typeof_impl(array, context) for array in state))
 
 
@@ -64,7 +65,7 @@ register_model(StateType)(models.OpaqueModel)
 
 
 @unbox(StateType)
-def _unbox_state(state_type, state, c):
+def _unbox_state(state_type: Any, state: Any, c: Any) -> Any:
     """Take the address, which stays that of the same arrays as long as the state is there."""
     held = c.pyapi.object_getattr_string(state, "address")
     address = c.pyapi.long_as_longlong(held)
@@ -77,12 +78,12 @@ def _unbox_state(state_type, state, c):
 class _RowsOfState(AttributeTemplate):
     key = StateType
 
-    def generic_resolve(self, state_type, name):  # type: ignore[override]
+    def generic_resolve(self, state_type: Any, name: Any) -> Any:
         return state_type.rows[layout.State._fields.index(name)]
 
 
 @lower_getattr_generic(StateType)
-def _rows_of_state(context, builder, state_type, address, name):
+def _rows_of_state(context: Any, builder: Any, state_type: Any, address: Any, name: Any) -> Any:
     place = layout.State._fields.index(name)
     kind = state_type.rows[place]
     rows = cgutils.create_struct_proxy(kind)(context, builder)
@@ -91,7 +92,7 @@ def _rows_of_state(context, builder, state_type, address, name):
     return rows._getvalue()
 
 
-def _unchanging(builder, headers, *path):
+def _unchanging(builder: Any, headers: Any, *path: Any) -> Any:
     """Read what stays the same while a call runs."""
     load = builder.load(cgutils.gep_inbounds(builder, headers, *path))
     load.set_metadata("invariant.load", builder.module.add_metadata([]))
@@ -101,7 +102,7 @@ def _unchanging(builder, headers, *path):
 # --- items of an array
 
 
-def _indices(kind, index):
+def _indices(kind: Any, index: Any) -> Any:
     """Return the types of the indices that an array takes, or None if it does not take this."""
     if not isinstance(kind, RowsType):
         return None
@@ -112,14 +113,14 @@ def _indices(kind, index):
 
 @infer_global(operator.getitem)
 class _GetItem(AbstractTemplate):
-    def generic(self, arguments, keywords):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
         indices = _indices(*arguments)
         return None if indices is None else signature(arguments[0].item, arguments[0], indices)
 
 
 @infer_global(operator.setitem)
 class _SetItem(AbstractTemplate):
-    def generic(self, arguments, keywords):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
         kind, index, _ = arguments
         indices = _indices(kind, index)
         return None if indices is None else signature(types.none, kind, indices, kind.item)
@@ -127,12 +128,12 @@ class _SetItem(AbstractTemplate):
 
 @infer_global(len)
 class _Length(AbstractTemplate):
-    def generic(self, arguments, keywords):
+    def generic(self, arguments: Any, keywords: Any) -> Any:
         (kind,) = arguments
         return signature(types.intp, kind) if isinstance(kind, RowsType) else None
 
 
-def _address(context, builder, kind, rows, index):
+def _address(context: Any, builder: Any, kind: Any, rows: Any, index: Any) -> Any:
     """Return the address of an item."""
     rows = cgutils.create_struct_proxy(kind)(context, builder, rows)
     if kind.dimensions == 2:
@@ -143,14 +144,15 @@ def _address(context, builder, kind, rows, index):
 
 
 @lower_builtin(operator.getitem, RowsType, types.Any)
-def _get_item(context, builder, sig, arguments):
+def _get_item(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
     kind = sig.args[0]
     return context.unpack_value(builder, kind.item, _address(context, builder, kind, *arguments))
 
 
 @lower_builtin(operator.setitem, RowsType, types.Any, types.Any)
-def _set_item(context, builder, sig, arguments):
-    kind, rows, index, value = sig.args[0], *arguments
+def _set_item(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
+    kind = sig.args[0]
+    rows, index, value = arguments
     address = _address(context, builder, kind, rows, index)
     if isinstance(kind.item, types.Record):
         size = ir.Constant(ir.IntType(64), kind.item.size)
@@ -161,15 +163,15 @@ def _set_item(context, builder, sig, arguments):
 
 
 @lower_builtin(len, RowsType)
-def _length(context, builder, sig, arguments):
+def _length(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
     return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).length
 
 
 @intrinsic
-def width_of(typing_context, rows):  # noqa: ARG001 (numba's signature)
+def width_of(typing_context: Any, rows: Any) -> Any:  # noqa: ARG001 (numba's signature)
     """Return the length of a row of a two-dimensional array."""
 
-    def generate(context, builder, sig, arguments):
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
         return cgutils.create_struct_proxy(sig.args[0])(context, builder, arguments[0]).width
 
     return signature(types.intp, rows), generate
@@ -179,20 +181,20 @@ STATE: StateType = typeof(layout.example_state())
 
 
 @intrinsic
-def state_at(typing_context, address):  # noqa: ARG001 (numba's signature)
+def state_at(typing_context: Any, address: Any) -> Any:  # noqa: ARG001 (numba's signature)
     """Return the state at an address."""
 
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
         return builder.inttoptr(arguments[0], context.get_value_type(STATE))
 
     return signature(STATE, types.int64), generate
 
 
 @intrinsic
-def call_address(typing_context, address, state, number, place, fields):  # noqa: ARG001 (numba's signature)
+def call_address(typing_context: Any, address: Any, state: Any, number: Any, place: Any, fields: Any) -> Any:  # noqa: ARG001 (numba's signature)
     """Call what is at an address: ``int64(state, number, place, fields)``, all of them 64-bit whole numbers."""
 
-    def generate(context, builder, sig, arguments):  # noqa: ARG001 (numba's signature)
+    def generate(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:  # noqa: ARG001 (numba's signature)
         i64 = ir.IntType(64)
         address, state, number, place, fields = arguments
         entry = builder.inttoptr(address, ir.FunctionType(i64, [i64] * 4).as_pointer())

@@ -54,7 +54,7 @@ class ViewType(types.Type):
 
 
 @register_model(ViewType)
-class _ViewModel(models.StructModel):  # type: ignore[misc]
+class _ViewModel(models.StructModel):
     def __init__(self, manager: Any, view: ViewType) -> None:
         super().__init__(manager, view, [("state", STATE), ("number", types.int64)])
 
@@ -65,7 +65,7 @@ CABLE = ViewType("link of the network")
 FLOW, LOADS = ViewType("flow"), ViewType("network of a path policy")
 
 
-class ListType(types.SimpleIterableType):  # type: ignore[misc]
+class ListType(types.SimpleIterableType):
     """Things in a row: ``count`` of them, from ``first`` on.
 
     ``item`` is the type of one, ``place`` says where their numbers are, and ``get`` is the function of a list and a
@@ -78,20 +78,20 @@ class ListType(types.SimpleIterableType):  # type: ignore[misc]
         super().__init__(f"list of {item} in {place}", _IteratorType(self))
 
 
-class _IteratorType(types.SimpleIteratorType):  # type: ignore[misc]
+class _IteratorType(types.SimpleIteratorType):
     def __init__(self, row: ListType) -> None:
         self.row = row
         super().__init__(f"iterator of {row.item} in {row.place}", row.item)
 
 
 @register_model(ListType)
-class _ListModel(models.StructModel):  # type: ignore[misc]
+class _ListModel(models.StructModel):
     def __init__(self, manager: Any, row: ListType) -> None:
         super().__init__(manager, row, [("state", STATE), ("first", types.int64), ("count", types.int64)])
 
 
 @register_model(_IteratorType)
-class _IteratorModel(models.StructModel):  # type: ignore[misc]
+class _IteratorModel(models.StructModel):
     def __init__(self, manager: Any, iterator: _IteratorType) -> None:
         members = [("row", iterator.row), ("place", types.EphemeralPointer(types.int64))]
         super().__init__(manager, iterator, members)
@@ -173,7 +173,7 @@ count_of = _member("count", types.int64)
 
 
 @infer
-class _GetIterator(AbstractTemplate):  # type: ignore[misc]
+class _GetIterator(AbstractTemplate):
     key = "getiter"
 
     def generic(self, arguments: Any, keywords: Any) -> Any:
@@ -181,7 +181,7 @@ class _GetIterator(AbstractTemplate):  # type: ignore[misc]
         return signature(row.iterator_type, row) if isinstance(row, ListType) else None
 
 
-@lower_builtin("getiter", ListType)  # type: ignore[untyped-decorator]
+@lower_builtin("getiter", ListType)
 def _getiter(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
     iterator = cgutils.create_struct_proxy(sig.return_type)(context, builder)
     iterator.row = arguments[0]
@@ -189,7 +189,7 @@ def _getiter(context: Any, builder: Any, sig: Any, arguments: Any) -> Any:
     return impl_ret_untracked(context, builder, sig.return_type, iterator._getvalue())
 
 
-@lower_builtin("iternext", _IteratorType)  # type: ignore[untyped-decorator]
+@lower_builtin("iternext", _IteratorType)
 @iternext_impl(RefType.UNTRACKED)
 def _iternext(context: Any, builder: Any, sig: Any, arguments: Any, result: Any) -> None:
     (kind,) = sig.args

@@ -6,6 +6,7 @@ Nothing here needs numba. Compiled code reads the members of these classes as pl
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,8 @@ class SliceKind(IntEnum):
 
 
 # As 64-bit numbers: numba would compile a function anew for each plain number that it is given.
-ZERO, ONE = np.int64(0), np.int64(1)
+ZERO: Any = np.int64(0)
+ONE: Any = np.int64(1)
 
 NEVER = np.int64(2**63 - 1)
 

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ddlsched.policies.job_view import JobView
+from ddlsched.policies.view_parts import fields_of
+
 __all__ = ["Columns", "Records", "State", "example_state", "make_records"]
 
 Records: TypeAlias = Any
@@ -145,7 +148,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
-    "job": "busy_per_gpu_ns arrival_s gpu_memory_mb message_bytes",
+    "job": "busy_per_gpu_ns",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",
@@ -166,9 +169,12 @@ def make_records(kind: str, count: int) -> Records:
 
 @cache
 def _dtype(kind: str) -> np.dtype[Any]:
-    fields: list[tuple[str, type]] = [(name, np.int64) for name in _INTEGERS[kind].split()]
-    fields += [(name, np.float64) for name in _FLOATS.get(kind, "").split()]
-    return np.dtype(fields)
+    fields: dict[str, type] = dict.fromkeys(_INTEGERS[kind].split(), np.int64)
+    fields |= dict.fromkeys(_FLOATS.get(kind, "").split(), np.float64)
+    if kind == "job":  # and what only policies see
+        for field in fields_of(JobView).values():
+            fields.setdefault(field.record, np.float64 if "float" in field.kind else np.int64)
+    return np.dtype([*fields.items()])
 
 
 class Columns:

@@ -10,6 +10,7 @@ from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer,
 from ddlsched.engine.records.layout import Columns, make_records
 from ddlsched.network.topology import Ring
 from ddlsched.policies.transfer_states import TransferState
+from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
 from ddlsched.workload.job import Job
 
@@ -130,21 +131,10 @@ class LiveJob:
     loads: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.columns = Columns(make_records("job", 1))
-        job = self.job
-        values = {
-            "arrival_ns": job.arrival_ns,
-            "num_gpus": job.num_gpus,
-            "memory_bytes": job.gpu_memory_bytes,
-            "service_ns": job.service_ns,
-            "remaining_service_ns": job.service_ns,
-            "compute_ns": job.compute_ns,
-            "iterations": job.iterations,
-            "iterations_left": job.iterations,
-        }
-        for name, value in values.items():
-            getattr(self.columns, name)[0] = value
-        self.view = JobView(job, self.number, self.columns, 0)
+        records = make_records("job", 1)
+        write_fields(JobView, records, [self.job])
+        self.columns = Columns(records)
+        self.view = JobView(self.job, self.number, self.columns, 0)
 
     def place(
         self,

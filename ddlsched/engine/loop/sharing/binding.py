@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def settle_binding(s):
+def settle_binding(s: State) -> None:
     """Bring up to date what binds the transfers on touched links."""
     num_touched = s.run[0].num_touched_links
     for place in range(num_touched):
@@ -32,7 +33,7 @@ def settle_binding(s):
 
 
 @njit
-def share_link(s, number):
+def share_link(s: State, number: int) -> None:
     """Let a link bind the transfer that had it for itself; those that have just started are bound later."""
     link = s.links[number]
     e = link.head
@@ -48,7 +49,7 @@ def share_link(s, number):
 
 
 @njit
-def bind(s, transfer):
+def bind(s: State, transfer: Records) -> None:
     """Find what binds a transfer that has just started."""
     least = transfer.own_link = -1
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
@@ -67,7 +68,7 @@ def bind(s, transfer):
 
 
 @njit
-def binds_before(s, entry, other):
+def binds_before(s: State, entry: Records, other: Records) -> bool:
     """Whether a link has a lower share for the one transfer on it than another link has."""
     free = 1.0 / s.run[0].per_byte_s * s.links[entry.link].relative_bandwidth
     free_on_other = 1.0 / s.run[0].per_byte_s * s.links[other.link].relative_bandwidth
@@ -76,7 +77,7 @@ def binds_before(s, entry, other):
 
 
 @njit
-def replace_own_link(s, transfer):
+def replace_own_link(s: State, transfer: Records) -> None:
     """Wake the link that binds a transfer instead of one that it no longer has for itself."""
     least = -1
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_open):
@@ -94,7 +95,7 @@ def replace_own_link(s, transfer):
 
 
 @njit
-def take_in(s, transfer, e):
+def take_in(s: State, transfer: Records, e: int) -> None:
     """Let a transfer that may have its rate already be bound by the entry at a link that was asleep."""
     append_binding(s, transfer, e)
     if transfer.step >= 0:
@@ -103,6 +104,6 @@ def take_in(s, transfer, e):
 
 
 @njit
-def append_binding(s, transfer, e):
+def append_binding(s: State, transfer: Records, e: int) -> None:
     s.entries[transfer.first_entry + transfer.num_binding].binding = e
     transfer.num_binding += 1

@@ -18,6 +18,7 @@ from ddlsched.engine.loop.sharing.solver import leave_filling
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import Contention, TransferState
+from ddlsched.engine.records.layout import Records, State
 
 MARGIN = 1e-9
 """By such a part, a link's bandwidth must be above that of the one that covers it if its number is not: then rounding
@@ -25,7 +26,7 @@ does not make their shares equal."""
 
 
 @njit
-def keeps_covers(s):
+def keeps_covers(s: State) -> bool:
     """Whether the run's transfers share by weights, on a large network."""
     contention = s.run[0].contention
     shares = contention == Contention.SHARES or contention == Contention.ASKED_FOR_SHARES
@@ -33,7 +34,7 @@ def keeps_covers(s):
 
 
 @njit
-def join_placed(s, number):
+def join_placed(s: State, number: int) -> None:
     """A transfer has got its links."""
     if not keeps_covers(s):
         return
@@ -49,7 +50,7 @@ def join_placed(s, number):
 
 
 @njit
-def leave_placed(s, number):
+def leave_placed(s: State, number: int) -> None:
     """A transfer loses its links."""
     if not keeps_covers(s):
         return
@@ -66,7 +67,7 @@ def leave_placed(s, number):
 
 
 @njit
-def doubt(s, number):
+def doubt(s: State, number: int) -> None:
     """Note that a link may be covered now where it was not, or the other way round."""
     if s.covers[number].doubted == 0:
         s.covers[number].doubted = 1
@@ -76,7 +77,7 @@ def doubt(s, number):
 
 
 @njit
-def settle_covers(s):
+def settle_covers(s: State) -> None:
     """Find which of the doubted links are covered now, and what that leaves to bind the transfers on them."""
     run = s.run[0]
     count = run.num_doubted_links
@@ -97,7 +98,7 @@ def settle_covers(s):
 
 
 @njit
-def list_open(s, transfer):
+def list_open(s: State, transfer: Records) -> None:
     """List a transfer's entries at links that are not covered; one that sends is filled anew."""
     if transfer.state == TransferState.ACTIVE:
         leave_filling(s, transfer)
@@ -111,7 +112,7 @@ def list_open(s, transfer):
 
 
 @njit
-def is_covered(s, number):
+def is_covered(s: State, number: int) -> bool:
     """Whether some link covers this one: of those that its first transfer crosses, one that all its others do, too."""
     run = s.run[0]
     run.seen += 1
@@ -131,7 +132,7 @@ def is_covered(s, number):
 
 
 @njit
-def count_crossings(s, transfer):
+def count_crossings(s: State, transfer: Records) -> None:
     """Count how often a transfer crosses each of its links, and the least and greatest part of its bytes there."""
     run = s.run[0]
     run.seen += 1
@@ -146,7 +147,7 @@ def count_crossings(s, transfer):
 
 
 @njit
-def pass_links(s, transfer, number, mark, passed):
+def pass_links(s: State, transfer: Records, number: int, mark: int, passed: int) -> int:
     """Of the links that may still cover this one, pass those that do for one more transfer; return how many."""
     stamp, count = s.run[0].seen, 0
     covered = s.covers[number]
@@ -166,7 +167,7 @@ def pass_links(s, transfer, number, mark, passed):
 
 
 @njit
-def binds_first(s, number, other):
+def binds_first(s: State, number: int, other: int) -> bool:
     """Whether a link's step comes before another's where the same transfers cross both."""
     mine, others = s.links[number].relative_bandwidth, s.links[other].relative_bandwidth
     return mine * (1.0 + MARGIN) < others or (mine == others and number < other)

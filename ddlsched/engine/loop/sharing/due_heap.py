@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def is_due_before(s, number, other):
+def is_due_before(s: State, number: int, other: int) -> bool:
     """By level; by batch, in the order of their first steps; the first step of a batch; the least share."""
     a, b = s.links[number], s.links[other]
     if a.due_level != b.due_level:
@@ -23,7 +24,7 @@ def is_due_before(s, number, other):
 
 
 @njit
-def sift_due_up(s, place):
+def sift_due_up(s: State, place: int) -> None:
     number = s.due_links[place]
     while place > 0:
         parent = (place - 1) >> 1
@@ -37,7 +38,7 @@ def sift_due_up(s, place):
 
 
 @njit
-def sift_due_down(s, place):
+def sift_due_down(s: State, place: int) -> None:
     size, number = s.filling[0].num_due, s.due_links[place]
     while True:
         child = 2 * place + 1
@@ -55,7 +56,7 @@ def sift_due_down(s, place):
 
 
 @njit
-def put_due(s, number):
+def put_due(s: State, number: int) -> None:
     """Insert a link, or move it to where it now belongs."""
     place = s.links[number].due_place
     if place < 0:
@@ -68,7 +69,7 @@ def put_due(s, number):
 
 
 @njit
-def drop_due(s, number):
+def drop_due(s: State, number: int) -> None:
     """Take a link out, if it is there."""
     place = s.links[number].due_place
     if place < 0:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ddlsched.engine.loop.sharing.due_heap import drop_due, put_due
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import Records, State
 
 NEGLIGIBLE = 1e-9
 """A link with less than this part of its bandwidth left has nothing left for lower levels: rounding leaves as much."""
@@ -16,7 +17,7 @@ WEIGHT_UNIT = 2.0**-20
 
 
 @njit
-def count_units(s, transfer):
+def count_units(s: State, transfer: Records) -> None:
     """Note the weight with which a transfer counts on each link: in proportion to what it sends there, rounded up."""
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]
@@ -24,13 +25,13 @@ def count_units(s, transfer):
 
 
 @njit
-def rate_on(transfer, entry):
+def rate_on(transfer: Records, entry: Records) -> float:
     """What a transfer that is filled takes of a link, bytes per second."""
     return transfer.new_rate * entry.share
 
 
 @njit
-def is_past(s, number):
+def is_past(s: State, number: int) -> bool:
     """Whether a step comes at or before where the filling stands."""
     now, step = s.filling[0], s.steps[number]
     if step.level != now.level:
@@ -43,13 +44,13 @@ def is_past(s, number):
 
 
 @njit
-def is_pending(s, number):
+def is_pending(s: State, number: int) -> bool:
     """Whether the last filling had a step that this one has not come to yet."""
     return s.steps[number].chosen == 1 and not is_past(s, number)
 
 
 @njit
-def join(s, number):
+def join(s: State, number: int) -> None:
     """Let a link take part in this filling, if it does not yet."""
     now, link = s.filling[0], s.links[number]
     if link.fill_stamp != now.stamp:
@@ -60,7 +61,7 @@ def join(s, number):
 
 
 @njit
-def wake(s, number):
+def wake(s: State, number: int) -> None:
     """Let a link take part in this filling, and note that its forecast is stale."""
     join(s, number)
     now, link = s.filling[0], s.links[number]
@@ -71,7 +72,7 @@ def wake(s, number):
 
 
 @njit
-def gather(s, number, count, mixed):
+def gather(s: State, number: int, count: int, mixed: bool) -> tuple[int, bool]:
     """List a transfer in ``scratch``; return how many there are, and whether they take unequal rates from links."""
     s.scratch[count] = number
     transfer = s.transfers[number]
@@ -79,7 +80,7 @@ def gather(s, number, count, mixed):
 
 
 @njit
-def sort_gathered(s, count):
+def sort_gathered(s: State, count: int) -> None:
     """Sort by number: what rounding does to unequal rates must not depend on who came first."""
     for place in range(1, count):
         number, hole = s.scratch[place], place
@@ -90,12 +91,12 @@ def sort_gathered(s, count):
 
 
 @njit
-def entry_after_cursor(s, link):
+def entry_after_cursor(s: State, link: Records) -> int:
     return s.entries[link.cursor].next_filled if link.cursor >= 0 else link.first_filled
 
 
 @njit
-def enter_level(s, link, level):
+def enter_level(s: State, link: Records, level: int) -> None:
     """Count what a link has to fill at a level."""
     link.fill_level, link.last_step = level, -1
     link.unfilled, link.num_unfilled = 0.0, 0
@@ -111,7 +112,7 @@ def enter_level(s, link, level):
 
 
 @njit
-def catch_up(s, link):
+def catch_up(s: State, link: Records) -> None:
     """Subtract from a link what has been filled up to where the filling stands."""
     e = entry_after_cursor(s, link)
     while e >= 0:
@@ -125,7 +126,7 @@ def catch_up(s, link):
 
 
 @njit
-def subtract(link, e, entry, transfer):
+def subtract(link: Records, e: int, entry: Records, transfer: Records) -> None:
     link.free = max(link.free - rate_on(transfer, entry), 0.0)
     link.unfilled -= entry.units
     link.num_unfilled -= 1
@@ -133,7 +134,7 @@ def subtract(link, e, entry, transfer):
 
 
 @njit
-def next_level(s, number, level):
+def next_level(s: State, number: int, level: int) -> int:
     """The next level at which a link has transfers or a step to be withdrawn, or -1."""
     num_levels = s.filling[0].num_levels
     if num_levels == 1:
@@ -152,25 +153,25 @@ def next_level(s, number, level):
 
 
 @njit
-def set_due(link, level, lead_share, lead, follower, own_share):
+def set_due(link: Records, level: int, lead_share: float, lead: int, follower: int, own_share: float) -> None:
     link.due_level, link.due_share, link.due_lead = level, lead_share, lead
     link.due_follower, link.own_share = follower, own_share
 
 
 @njit
-def set_due_pending(link, step):
+def set_due_pending(link: Records, step: Records) -> None:
     """Due is the step of the last filling, which no longer is one; -1 is no share that a link can have."""
     set_due(link, step.level, step.lead_share, step.lead, 0 if step.index == 0 else 1, -1.0)
 
 
 @njit
-def leads_before(share, number, step):
+def leads_before(share: float, number: int, step: Records) -> bool:
     """Whether a batch that a link would begin comes before that of a step."""
     return share < step.lead_share or (share == step.lead_share and number < step.lead)
 
 
 @njit
-def precedes(step, other):
+def precedes(step: Records, other: Records) -> bool:
     if step.lead_share != other.lead_share:
         return step.lead_share < other.lead_share
     if step.lead != other.lead:
@@ -179,7 +180,7 @@ def precedes(step, other):
 
 
 @njit
-def look_ahead(s, number):
+def look_ahead(s: State, number: int) -> bool:
     """Find when the link's next step is due if the steps of other links stay as they are; return whether it has one."""
     link = s.links[number]
     level, last = link.fill_level, link.last_step
@@ -223,7 +224,7 @@ def look_ahead(s, number):
 
 
 @njit
-def forecast(s, number):
+def forecast(s: State, number: int) -> None:
     link = s.links[number]
     catch_up(s, link)
     while link.fill_level < 0 or (
@@ -241,7 +242,7 @@ def forecast(s, number):
 
 
 @njit
-def forecast_stale(s):
+def forecast_stale(s: State) -> None:
     now = s.filling[0]
     for place in range(now.num_stale):
         number = s.stale_links[place]

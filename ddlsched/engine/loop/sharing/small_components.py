@@ -9,13 +9,14 @@ from ddlsched.engine.loop.sharing.forecast import enter_level, gather, rate_on, 
 from ddlsched.engine.loop.sharing.touched_links import touch_link
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import ZERO
+from ddlsched.engine.records.layout import Records, State
 
 MOST_LINKS = 40
 """Of a small network."""
 
 
 @njit
-def fill_component(s):
+def fill_component(s: State) -> int:
     """List in ``items`` the transfers joined by links to a touched link, with their ``new_rate``; return how many."""
     count = collect_component(s)
     left = count
@@ -32,7 +33,7 @@ def fill_component(s):
 
 
 @njit
-def collect_component(s):
+def collect_component(s: State) -> int:
     """List the transfers; let ``touched_links`` be all their links, of which each counts what it fills at level 0."""
     run = s.run[0]
     run.stamp += 1
@@ -62,7 +63,7 @@ def collect_component(s):
 
 
 @njit
-def fill_tightest_link(s, level):
+def fill_tightest_link(s: State, level: int) -> int:
     """Fill the level's transfers on the link with the least share (ties: lower number); return how many."""
     tightest, least = -1, 0.0
     for place in range(s.run[0].num_touched_links):
@@ -91,7 +92,7 @@ def fill_tightest_link(s, level):
 
 
 @njit
-def fill_one(s, transfer, share):
+def fill_one(s: State, transfer: Records, share: float) -> None:
     transfer.new_rate = transfer.weight * share
     for e in range(transfer.first_entry, transfer.first_entry + transfer.num_entries):
         entry = s.entries[e]

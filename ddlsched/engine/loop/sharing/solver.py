@@ -38,10 +38,11 @@ from ddlsched.engine.loop.sharing.forecast import (
     wake,
 )
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def fill(s):
+def fill(s: State) -> int:
     """List in ``items`` the transfers that are filled anew, with their ``new_rate``; return how many."""
     now = s.filling[0]
     now.stamp += 1
@@ -62,7 +63,7 @@ def fill(s):
 
 
 @njit
-def go_on(s, number):
+def go_on(s: State, number: int) -> None:
     """Do what is due at a link: its step, or that it has none any more where it had one, or another level."""
     now, link = s.filling[0], s.links[number]
     wake(s, number)
@@ -85,7 +86,7 @@ def go_on(s, number):
 
 
 @njit
-def take_step(s, number):
+def take_step(s: State, number: int) -> None:
     """Fill the transfers of this level that cross a link and are not filled yet."""
     now, link = s.filling[0], s.links[number]
     own = now.level * len(s.links) + number
@@ -115,12 +116,12 @@ def take_step(s, number):
 
 
 @njit
-def is_unfilled(s, transfer):
+def is_unfilled(s: State, transfer: Records) -> bool:
     return transfer.level == s.filling[0].level and (transfer.step < 0 or not is_past(s, transfer.step))
 
 
 @njit
-def is_unchanged(s, link):
+def is_unchanged(s: State, link: Records) -> bool:
     """Whether a step is where it was in the last filling: it then has filled all already."""
     e = link.head
     while e >= 0:
@@ -131,7 +132,7 @@ def is_unchanged(s, link):
 
 
 @njit
-def give_rate(s, number, step):
+def give_rate(s: State, number: int, step: int) -> None:
     now, transfer = s.filling[0], s.transfers[number]
     if transfer.step >= 0:
         unfill(s, number)
@@ -156,7 +157,7 @@ def give_rate(s, number, step):
 
 
 @njit
-def insert_filled(s, link, e):
+def insert_filled(s: State, link: Records, e: int) -> None:
     entry, following = s.entries[e], entry_after_cursor(s, link)
     entry.previous_filled, entry.next_filled = link.cursor, following
     if following >= 0:
@@ -168,7 +169,7 @@ def insert_filled(s, link, e):
 
 
 @njit
-def unfill(s, number):
+def unfill(s: State, number: int) -> None:
     """Take back a transfer's rate, which its links have not come to yet."""
     transfer = s.transfers[number]
     for place in range(transfer.first_entry, transfer.first_entry + transfer.num_binding):
@@ -177,14 +178,14 @@ def unfill(s, number):
 
 
 @njit
-def leave_filling(s, transfer):
+def leave_filling(s: State, transfer: Records) -> None:
     """Take a transfer out of the filling; its links count as touched."""
     leave_filled(s, transfer)
     transfer.num_binding = 0
 
 
 @njit
-def leave_filled(s, transfer):
+def leave_filled(s: State, transfer: Records) -> None:
     """Take a transfer off the lists of what is filled on links."""
     if transfer.step < 0:
         return
@@ -200,14 +201,14 @@ def leave_filled(s, transfer):
 
 
 @njit
-def withdraw(s, number):
+def withdraw(s: State, number: int) -> None:
     """Take back a step of the last filling, and those that it brought forth in its batch."""
     leave_batch(s, number)
     withdraw_one(s, number)
 
 
 @njit
-def leave_batch(s, number):
+def leave_batch(s: State, number: int) -> None:
     """Take a step out of its batch; without its first, the others are taken back."""
     step = s.steps[number]
     if step.index == 0:
@@ -220,7 +221,7 @@ def leave_batch(s, number):
 
 
 @njit
-def withdraw_all(s, link):
+def withdraw_all(s: State, link: int) -> None:
     """Take back the steps of a link that takes no part in the filling: all transfers have left it, or it is asleep."""
     for level in range(s.filling[0].num_levels):
         number = level * len(s.links) + link
@@ -230,7 +231,7 @@ def withdraw_all(s, link):
 
 
 @njit
-def withdraw_followers(s, first):
+def withdraw_followers(s: State, first: int) -> None:
     number = s.steps[first].next_follower
     s.steps[first].next_follower = -1
     while number >= 0:
@@ -239,7 +240,7 @@ def withdraw_followers(s, first):
 
 
 @njit
-def withdraw_one(s, number):
+def withdraw_one(s: State, number: int) -> None:
     step = s.steps[number]
     step.chosen = 0
     link = number - step.level * len(s.links)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import State
 
 
 @njit
-def touch_link(s, link):
+def touch_link(s: State, link: int) -> None:
     if s.links[link].touched == 0:
         s.links[link].touched = 1
         run = s.run[0]
@@ -15,7 +16,7 @@ def touch_link(s, link):
 
 
 @njit
-def forget_touched_links(s):
+def forget_touched_links(s: State) -> None:
     run = s.run[0]
     for place in range(run.num_touched_links):
         s.links[s.touched_links[place]].touched = 0

@@ -12,10 +12,11 @@ from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.loop.transfers import join_waiting, most_sharing, set_rate, start_transfer
 from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records.field_values import ONE
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def fall_dormant(s, job):
+def fall_dormant(s: State, job: Records) -> bool:
     """At the start of an iteration: skip to the last one, or to where slices are recorded; return whether."""
     run = s.run[0]
     number = s.workers[job.first_worker].job
@@ -36,7 +37,7 @@ def fall_dormant(s, job):
 
 
 @called_by_address("wake_address")
-def wake(s, number):
+def wake(s: State, number: int) -> None:
     """Give a dormant job the state that it would have now."""
     run = s.run[0]
     job = s.jobs[number]
@@ -56,14 +57,14 @@ def wake(s, number):
 
 
 @njit
-def wake_all(s):
+def wake_all(s: State) -> None:
     run = s.run[0]
     while run.num_dormant > 0:
         wake(s, s.dormant[0])
 
 
 @njit
-def book_iterations(s, job, iterations, end_ns):
+def book_iterations(s: State, job: Records, iterations: int, end_ns: int) -> None:
     """Write down whole iterations that were skipped over, the last of which ended at ``end_ns``."""
     run = s.run[0]
     run.events += iterations * job.period_events
@@ -89,7 +90,7 @@ def book_iterations(s, job, iterations, end_ns):
 
 
 @njit
-def book_transfers(s, transfer, times, busy_ns):
+def book_transfers(s: State, transfer: Records, times: int, busy_ns: int) -> None:
     """Write down transfers that were skipped over, and their time on the links, once each."""
     run = s.run[0]
     run.stamp += 1
@@ -102,7 +103,7 @@ def book_transfers(s, transfer, times, busy_ns):
 
 
 @njit
-def resume_iteration(s, job, begin_ns):
+def resume_iteration(s: State, job: Records, begin_ns: int) -> None:
     """Bring the iteration that began at ``begin_ns`` to where it is now."""
     run = s.run[0]
     passed_ns = run.now_ns - begin_ns
@@ -127,7 +128,7 @@ def resume_iteration(s, job, begin_ns):
 
 
 @njit
-def book_task(s, job, record):
+def book_task(s: State, job: Records, record: Records) -> None:
     """Write down one task that has ended since the iteration began."""
     run = s.run[0]
     duration_ns = record.ends_ns - record.begins_ns
@@ -147,7 +148,7 @@ def book_task(s, job, record):
 
 
 @njit
-def release(s, job, ended, task, begin_ns):
+def release(s: State, job: Records, ended: Records, task: int, begin_ns: int) -> None:
     """One predecessor of a task has ended, for all workers; after the last, the task is where it is now."""
     record = s.tasks[job.first_task + task]
     if record.transfer < 0:
@@ -165,7 +166,7 @@ def release(s, job, ended, task, begin_ns):
 
 
 @njit
-def resume_task(s, job, task, begin_ns):
+def resume_task(s: State, job: Records, task: int, begin_ns: int) -> None:
     """All predecessors of a task have ended: it has ended itself, or runs, or is ready."""
     run = s.run[0]
     record = s.tasks[job.first_task + task]
@@ -193,7 +194,7 @@ def resume_task(s, job, task, begin_ns):
 
 
 @njit
-def resume_compute(s, job, task, started_ns):
+def resume_compute(s: State, job: Records, task: int, started_ns: int) -> None:
     run = s.run[0]
     gpu = s.workers[job.first_worker].gpu
     g = s.gpus[gpu]
@@ -205,7 +206,7 @@ def resume_compute(s, job, task, started_ns):
 
 
 @njit
-def resume_transfer(s, number, started_ns):
+def resume_transfer(s: State, number: int, started_ns: int) -> None:
     """Start a transfer in the past."""
     run = s.run[0]
     now_ns = run.now_ns

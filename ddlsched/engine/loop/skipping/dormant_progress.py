@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.layout import Records, State
 
 
 @njit
-def dormant_busy_ns(s, job, from_ns, to_ns):
+def dormant_busy_ns(s: State, job: Records, from_ns: int, to_ns: int) -> int:
     """For how long each GPU of a dormant job computes between two times."""
     return dormant_busy_until_ns(s, job, to_ns) - dormant_busy_until_ns(s, job, max(from_ns, job.dormant_since_ns))
 
 
 @njit
-def dormant_busy_until_ns(s, job, time_ns):
+def dormant_busy_until_ns(s: State, job: Records, time_ns: int) -> int:
     passed_ns = time_ns - job.dormant_since_ns
     busy_ns = passed_ns // job.period_ns * job.period_busy_ns
     passed_ns %= job.period_ns
@@ -23,7 +24,7 @@ def dormant_busy_until_ns(s, job, time_ns):
 
 
 @njit
-def dormant_sending(s, job, time_ns):
+def dormant_sending(s: State, job: Records, time_ns: int) -> int:
     """How many transfers of a dormant job run at a time."""
     if job.num_linked == 0:
         return 0
@@ -36,7 +37,7 @@ def dormant_sending(s, job, time_ns):
 
 
 @njit
-def dormant_done_ns(s, job):
+def dormant_done_ns(s: State, job: Records) -> int:
     """Compute time of the tasks that a worker has ended while its job was dormant."""
     passed_ns = s.run[0].now_ns - job.dormant_since_ns
     done_ns = passed_ns // job.period_ns * job.compute_ns
@@ -48,7 +49,7 @@ def dormant_done_ns(s, job):
 
 
 @njit
-def dormant_sent_ns(s, job):
+def dormant_sent_ns(s: State, job: Records) -> int:
     """Load of the all-reduces that have ended while their job was dormant."""
     passed_ns = s.run[0].now_ns - job.dormant_since_ns
     sent_ns = passed_ns // job.period_ns * job.period_load_ns

@@ -9,12 +9,13 @@ from ddlsched.engine.loop.tasks import should_be_lockstep
 from ddlsched.engine.loop.time_accounts import count_time
 from ddlsched.engine.native.jit import njit
 from ddlsched.engine.records.field_values import TransferState
+from ddlsched.engine.records.layout import Records, State
 
 COMPARING, SAVING = np.int64(0), np.int64(1)
 
 
 @njit
-def snapshot_words(job):
+def snapshot_words(job: Records) -> int:
     """The most words that :func:`walk_job` uses."""
     simulated = 1 if should_be_lockstep(job) == 1 else job.num_gpus
     words = 13 + job.num_tasks + simulated * (8 + 2 * job.num_tasks)
@@ -24,39 +25,39 @@ def snapshot_words(job):
 
 
 @njit
-def kept(words, at, value, saving):
+def kept(words: np.ndarray, at: int, value: int, saving: bool) -> bool:
     if saving:
         words[at] = value
     return words[at] == value
 
 
 @njit
-def moved(words, at, value, saving, times):
+def moved(words: np.ndarray, at: int, value: int, saving: bool, times: int) -> int:
     if saving:
         words[at] = value
     return value + times * (value - words[at])
 
 
 @njit
-def shifted(time_ns, saved_ns, shift_ns):
+def shifted(time_ns: int, saved_ns: int, shift_ns: int) -> int:
     """What happened in the last period happens in each; what did not, never."""
     return time_ns + shift_ns if time_ns > saved_ns else time_ns
 
 
 @njit
-def bits(value):
+def bits(value: float) -> int:
     """The bits of a float: equal if and only if it is the same."""
     return np.float64(value).view(np.int64)
 
 
 @njit
-def ends_in_ns(s, item):
+def ends_in_ns(s: State, item: int) -> int:
     """In what time an item of the heap ends, or -1."""
     return s.end_ns[s.position[item]] - s.run[0].now_ns if s.position[item] >= 0 else np.int64(-1)
 
 
 @njit
-def walk(s, anchor, saving, times):
+def walk(s: State, anchor: int, saving: bool, times: int) -> bool:
     """Save a component's state, or move it on by so many periods if it is the saved one; return whether it is."""
     run = s.run[0]
     run.stamp += 1
@@ -71,7 +72,7 @@ def walk(s, anchor, saving, times):
 
 
 @njit
-def walk_job(s, number, saving, times, saved_ns, shift_ns):
+def walk_job(s: State, number: int, saving: bool, times: int, saved_ns: int, shift_ns: int) -> bool:
     job, words = s.jobs[number], s.snapshots
     if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
         return False
@@ -114,7 +115,7 @@ def walk_job(s, number, saving, times, saved_ns, shift_ns):
 
 
 @njit
-def walk_amounts(s, job, saving, times):
+def walk_amounts(s: State, job: Records, saving: bool, times: int) -> None:
     words, at = s.snapshots, job.snapshot
     job.iterations_left = moved(words, at, job.iterations_left, saving, times)
     job.remaining_service_ns = moved(words, at + 1, job.remaining_service_ns, saving, times)
@@ -126,7 +127,7 @@ def walk_amounts(s, job, saving, times):
 
 
 @njit
-def walk_transfer(s, number, at, saving, times, saved_ns, shift_ns):
+def walk_transfer(s: State, number: int, at: int, saving: bool, times: int, saved_ns: int, shift_ns: int) -> bool:
     run, words = s.run[0], s.snapshots
     transfer = s.transfers[number]
     item = run.num_gpus + number
@@ -152,7 +153,7 @@ def walk_transfer(s, number, at, saving, times, saved_ns, shift_ns):
 
 
 @njit
-def walk_worker(s, number, at, saving, times, shift_ns):
+def walk_worker(s: State, number: int, at: int, saving: bool, times: int, shift_ns: int) -> bool:
     run, words = s.run[0], s.snapshots
     worker = s.workers[number]
     job = s.jobs[worker.job]
@@ -186,7 +187,7 @@ def walk_worker(s, number, at, saving, times, shift_ns):
 
 
 @njit
-def walk_links(s, job, at, saving, times):
+def walk_links(s: State, job: Records, at: int, saving: bool, times: int) -> None:
     """Each link once, though several jobs use it."""
     run, words = s.run[0], s.snapshots
     for place in range(job.first_link, job.first_link + job.num_links):

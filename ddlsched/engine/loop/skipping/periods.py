@@ -10,6 +10,7 @@ from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, sn
 from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
 from ddlsched.engine.native.jit import called_by_address, njit
 from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door
+from ddlsched.engine.records.layout import Records, State
 
 MOST_JOBS = 16
 """Larger components are left alone: their state seldom recurs."""
@@ -18,7 +19,7 @@ MOST_TRIES = 1 << 12
 
 
 @njit
-def find_root(s, number):
+def find_root(s: State, number: int) -> int:
     root = number
     while s.jobs[root].root != root:
         root = s.jobs[root].root
@@ -27,13 +28,13 @@ def find_root(s, number):
 
 
 @njit
-def join_components(s, number, other):
+def join_components(s: State, number: int, other: int) -> None:
     root, other_root = find_root(s, number), find_root(s, other)
     s.jobs[max(root, other_root)].root = min(root, other_root)
 
 
 @njit
-def join_neighbours(s, number):
+def join_neighbours(s: State, number: int) -> None:
     """Join a job to those on its GPUs, and to those whose transfers use its links."""
     run = s.run[0]
     job = s.jobs[number]
@@ -54,7 +55,7 @@ def join_neighbours(s, number):
 
 
 @njit
-def find_components(s):
+def find_components(s: State) -> None:
     """Group the running jobs by shared GPUs and links; nothing is known of the groups' past."""
     run = s.run[0]
     run.components_changed, run.first_due, run.num_words = 0, -1, 0
@@ -78,7 +79,7 @@ def find_components(s):
 
 
 @njit
-def begin_component(s, root):
+def begin_component(s: State, root: int) -> None:
     """Give a component room for a snapshot, and its most urgent job, which never starves, the part of the anchor."""
     run = s.run[0]
     anchor, number, count = root, root, 0
@@ -99,7 +100,7 @@ def begin_component(s, root):
 
 
 @called_by_address("examine_address")
-def examine_components(s, number):
+def examine_components(s: State, number: int) -> None:
     """Between two instants: examine each component whose anchor has begun an iteration; ``number`` means nothing."""
     run = s.run[0]
     if run.record == 1 and run.now_ns >= run.record_from_ns:
@@ -115,7 +116,7 @@ def examine_components(s, number):
 
 
 @njit
-def examine(s, anchor):
+def examine(s: State, anchor: int) -> None:
     """Jump if the state is that of the snapshot; take another after 1, 2, 4, 8 ... examinations."""
     run = s.run[0]
     job = s.jobs[anchor]
@@ -138,7 +139,7 @@ def examine(s, anchor):
 
 
 @njit
-def save(s, anchor):
+def save(s: State, anchor: int) -> None:
     run = s.run[0]
     job = s.jobs[anchor]
     job.saved_ns, job.tries = run.now_ns, 0
@@ -150,7 +151,7 @@ def save(s, anchor):
 
 
 @njit
-def jump(s, anchor):
+def jump(s: State, anchor: int) -> None:
     """Let as many periods pass at once as nothing from outside breaks, and start from there."""
     run = s.run[0]
     job = s.jobs[anchor]
@@ -171,7 +172,7 @@ def jump(s, anchor):
 
 
 @njit
-def quiet_until_ns(s, root):
+def quiet_until_ns(s: State, root: int) -> int:
     """Until when nothing comes from outside of the component of ``root``, and nothing looks at it."""
     run = s.run[0]
     limit_ns = min(run.pause_ns, run.next_sample_ns, np.int64(4e18), run.next_capacity_ns - 1)
@@ -192,7 +193,7 @@ def quiet_until_ns(s, root):
 
 
 @njit
-def earliest_finish_ns(s, number):
+def earliest_finish_ns(s: State, number: int) -> int:
     """A time before which a job surely does not finish."""
     run = s.run[0]
     job = s.jobs[number]
@@ -211,7 +212,7 @@ def earliest_finish_ns(s, number):
 
 
 @njit
-def most_periods(s, root):
+def most_periods(s: State, root: int) -> int:
     """How often the last period may be repeated before a job of the component ends or the order of two changes."""
     run = s.run[0]
     number = root
@@ -236,7 +237,7 @@ def most_periods(s, root):
 
 
 @njit
-def periodic(run, place):
+def periodic(run: Records, place: int) -> int:
     """Whether a key (0: of the order; 1: of transfers) is the same in every period."""
     if place == 0:
         return run.key_is_periodic
@@ -244,7 +245,7 @@ def periodic(run, place):
 
 
 @njit
-def note_keys(s, number):
+def note_keys(s: State, number: int) -> None:
     """Write a job's key, and that of its transfers, beside those of the snapshot."""
     run = s.run[0]
     job = s.jobs[number]
@@ -261,13 +262,13 @@ def note_keys(s, number):
 
 
 @njit
-def first_note(number, place):
+def first_note(number: int, place: int) -> int:
     """Where a key of a job is noted: that of the snapshot, then that of now."""
     return (2 * number + place) * 2 * KEY_WORDS
 
 
 @njit
-def keep_keys(s, root):
+def keep_keys(s: State, root: int) -> None:
     """Let the keys of now be those of the snapshot."""
     number = root
     while number >= 0:
@@ -280,7 +281,7 @@ def keep_keys(s, root):
 
 
 @njit
-def periods_in_order(s, number, other, place):
+def periods_in_order(s: State, number: int, other: int, place: int) -> int:
     """How often the last period may be repeated, in which two jobs keep their order.
 
     Only for keys whose first number changes by the same amount in every period, and no other does. If both change
@@ -308,7 +309,7 @@ def periods_in_order(s, number, other, place):
 
 
 @njit
-def book_periods(s, root, periods, until_ns):
+def book_periods(s: State, root: int, periods: int, until_ns: int) -> None:
     """Count what the jobs of a component do in the periods that are jumped over."""
     run = s.run[0]
     number = root

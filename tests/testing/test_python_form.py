@@ -1,0 +1,17 @@
+"""Every contention model that has a name has a form that is asked in Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddlsched.plugins.names import names, resolve
+from ddlsched.testing import python_form
+
+
+@pytest.mark.parametrize("name", names("contention"))
+def test_the_python_form_of_a_contention_model_is_equal_but_not_compiled(name: str) -> None:
+    model = resolve("contention", name)
+    plain = python_form(model)
+    assert type(plain).__mro__[1] is type(model)
+    assert plain.compiled is False
+    assert repr(plain) == repr(model)

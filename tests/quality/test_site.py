@@ -140,11 +140,13 @@ def test_a_table_that_is_not_there_stops_the_build(from_tables, argument: str, o
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in (ROOT / "experiments").glob("*/README.md")))
 def test_every_experiment_has_an_answer_on_the_site(from_tables, folder: str) -> None:
     text = (DOCS / "results.md").read_text(encoding="utf-8")
-    (begins,) = re.findall(rf"\{{answer-of\}} {folder}\n(?::begins: (.*)\n)?", text)
-    question, answer = directive(from_tables, "AnswerOf", folder, **({"begins": begins} if begins else {}))
-    assert len(question.astext()) > 50
-    assert len(answer.astext()) > 50
-    assert answer.astext().startswith(begins)
+    told = re.findall(rf"\{{answer-of\}} {folder}\n(?::begins: (.*)\n)?", text)
+    assert told
+    for begins in told:
+        question, answer = directive(from_tables, "AnswerOf", folder, **({"begins": begins} if begins else {}))
+        assert len(question.astext()) > 50
+        assert len(answer.astext()) > 50
+        assert answer.astext().startswith(begins)
 
 
 def test_an_answer_that_is_no_longer_there_stops_the_build(from_tables) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ddlsched.checkpoints.plan import Distance, Plan
+from ddlsched.checkpoints.plan import Distance, ReshardPlan
 
 __all__ = ["least_busiest_bytes"]
 
@@ -13,7 +13,7 @@ _Demand = Mapping[tuple[int, frozenset[int]], int]
 """Bytes that a host fetches, by that host and the hosts that have them."""
 
 
-def least_busiest_bytes(plan: Plan, *, distance: Distance | None = None) -> tuple[int, float]:
+def least_busiest_bytes(plan: ReshardPlan, *, distance: Distance | None = None) -> tuple[int, float]:
     """Return the fewest bytes that the busiest sending host can have, and the least sum of bytes x distance with that.
 
     Cells may be split between sources here, which plans do not do, so that this is a lower bound. It is meant for
@@ -31,7 +31,7 @@ def least_busiest_bytes(plan: Plan, *, distance: Distance | None = None) -> tupl
     return high, _cost(demand, high, distance) or 0.0
 
 
-def _demand(plan: Plan) -> _Demand:
+def _demand(plan: ReshardPlan) -> _Demand:
     senders, receivers = plan.old.allocation.hosts, plan.new.allocation.hosts
     demand: Counter[tuple[int, frozenset[int]]] = Counter()
     for tensor in plan.tensors:

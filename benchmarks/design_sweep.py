@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate_checked
@@ -29,7 +29,7 @@ def swept(variants: int) -> tuple[int, float]:
     factors = tuple(np.linspace(0.5, 2.0, variants).tolist())
     axes = {"memory_bandwidth": factors, "network_bandwidth": factors, "sequence_parallel": (0, 1)}
     start = time.perf_counter()
-    table = design(MODEL, PLAN, num_gpus=GPUS, global_batch=1536, sweep=Sweep(axes=axes))
+    table = design(MODEL, PLAN, num_gpus=GPUS, global_batch=1536, sweep=DesignSweep(axes=axes))
     return len(table), time.perf_counter() - start
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.file_forms import RANK_FILES
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 
 _MEASURED = """
 import sys, threading, time
@@ -66,11 +66,13 @@ def written(folder: Path, gb: float) -> Path:
     """Write a checkpoint (tp=2, float32 with Adam's moments) of about this size: a random block over and over."""
     hidden, vocabulary = (2048, 128_256) if gb > 4 else (512, 32_000)
     each, rest = 12 * 12 * hidden**2, 12 * vocabulary * hidden
-    model = Transformer(
+    model = StoredTransformer(
         num_layers=max(round((gb * 1e9 - rest) / each), 1), hidden=hidden, heads=16, vocabulary=vocabulary
     )
     tensors = job_tensors(model, dtype="F32", optimiser=Optimiser(master=False))
-    checkpoint = Checkpoint(collection=TensorCollection(tensors=tensors, parallelism=Parallelism(tp=2)), iteration=1)
+    checkpoint = Checkpoint(
+        collection=TensorCollection(tensors=tensors, parallelism=StoredParallelism(tp=2)), iteration=1
+    )
     folder.mkdir()
     block = np.random.default_rng(0).bytes(1 << 24)
     for rank, file in enumerate(checkpoint.files):

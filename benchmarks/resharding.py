@@ -21,9 +21,9 @@ from resharding_processes import Measured, process_tables, summary
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.plan import plan
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 
-GPT_6_7B = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
+GPT_6_7B = StoredTransformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
 CHANGES = [
     ("tp=8,pp=2,dp=4", "tp=8,pp=4,dp=4"),
     ("tp=8,pp=2,dp=4", "tp=8,pp=2,dp=8"),

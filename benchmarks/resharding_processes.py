@@ -25,8 +25,8 @@ from benchmark_tables import Table, say
 from ddlsched.checkpoints.arrays import numpy_dtype, write_rank
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism, parse_parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.parallelism import StoredParallelism, parse_parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
 
 __all__ = ["Measured", "made", "process_tables", "strided_tensors", "summary", "transformer_tensors"]
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 def transformer_tensors(gb: float) -> tuple[Tensor, ...]:
     """Return the tensors of a GPT of about ``gb`` GB with Adam's state, which divides among 2, 3 and 4 ranks."""
     hidden = max(round((gb * 1e9 / 14 / 12 / 8) ** 0.5 / 96), 1) * 96
-    model = Transformer(
+    model = StoredTransformer(
         num_layers=8, hidden=hidden, heads=12, vocabulary=12288, positions=1024, pad_vocabulary=0, tied=True
     )
     return job_tensors(model, optimiser=Optimiser())
@@ -63,7 +63,7 @@ def strided_tensors(gb: float) -> tuple[Tensor, ...]:
     )
 
 
-def made(folder: Path, tensors: Sequence[Tensor], parallelism: Parallelism) -> TensorCollection:
+def made(folder: Path, tensors: Sequence[Tensor], parallelism: StoredParallelism) -> TensorCollection:
     """Write a checkpoint of random bits."""
     collection = TensorCollection(tensors=tuple(tensors), parallelism=parallelism)
     checkpoint = Checkpoint(collection=collection)
@@ -159,7 +159,7 @@ def resharded(source: Path, target: Path, to: str, *flags: str) -> Run:
 
 
 def through_torch(
-    python: str, source: Path, target: Path, to: Parallelism, tensors: Sequence[Tensor], *, keep: bool = False
+    python: str, source: Path, target: Path, to: StoredParallelism, tensors: Sequence[Tensor], *, keep: bool = False
 ) -> Run:
     """Load under another parallelism and save, with PyTorch's distributed checkpoint, a process a rank."""
     task = {
@@ -227,7 +227,7 @@ def process_tables(
         here = folder / str(number)
         here.mkdir()
         tensors = make(gb)
-        made(here / "source", tensors, Parallelism(tp=2))
+        made(here / "source", tensors, StoredParallelism(tp=2))
         rivals = plain_rivals(here, after)
         if number == 0 and torch_python is not None:
             rivals |= torch_rivals(here, tensors, after, torch_python)
@@ -261,7 +261,7 @@ def plain_rivals(here: Path, after: str) -> Rivals:
 def torch_rivals(here: Path, tensors: Sequence[Tensor], after: str, torch_python: str) -> Rivals:
     """Return what needs PyTorch; its own checkpoint is made of the same tensors."""
     source, own, target, to = here / "source", here / "torch", here / "target", parse_parallelism(after)
-    through_torch(torch_python, here / "none", own, Parallelism(tp=2), tensors, keep=True)
+    through_torch(torch_python, here / "none", own, StoredParallelism(tp=2), tensors, keep=True)
     return {
         TORCH_FORM: (source, lambda: resharded(source, target, after, "--format", "torch")),
         TORCH: (own, lambda: through_torch(torch_python, own, target, to, tensors)),

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from ddlsched.checkpoints.arrays import Array, numpy_dtype, whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 
 LAYERS = 4
-GPT = Transformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=301, positions=8)
-LLAMA = Transformer(
+GPT = StoredTransformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=301, positions=8)
+LLAMA = StoredTransformer(
     num_layers=LAYERS,
     hidden=16,
     heads=4,
@@ -32,8 +32,10 @@ LLAMA = Transformer(
     fused_qkv="parts",
     pad_vocabulary=8,
 )
-EXPERTS = Transformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=40, experts=4, gated=True, pad_vocabulary=8)
-BERT = Transformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=99, positions=8, token_types=2)
+EXPERTS = StoredTransformer(
+    num_layers=LAYERS, hidden=8, heads=4, vocabulary=40, experts=4, gated=True, pad_vocabulary=8
+)
+BERT = StoredTransformer(num_layers=LAYERS, hidden=8, heads=4, vocabulary=99, positions=8, token_types=2)
 MODELS = (GPT, LLAMA, EXPERTS, BERT)
 
 
@@ -68,11 +70,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def degrees() -> Iterator[Parallelism]:
+def degrees() -> Iterator[StoredParallelism]:
     """Yield parallelisms that divide every model here."""
     for tp, pp, dp, ep in itertools.product((1, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), (1, 2)):
         if dp % ep == 0 and tp * pp * dp <= 24:
-            yield Parallelism(tp=tp, pp=pp, dp=dp, ep=ep)
+            yield StoredParallelism(tp=tp, pp=pp, dp=dp, ep=ep)
 
 
 DEGREES = tuple(degrees())
@@ -84,7 +86,7 @@ def collections(draw: st.DrawFn) -> TensorCollection:
     model = draw(st.sampled_from(MODELS))
     sharding = draw(st.sampled_from(("none", "zero1", "fsdp")))
     tensors = job_tensors(model, dtype=draw(st.sampled_from(("BF16", "F32"))), optimiser=Optimiser(sharding=sharding))
-    return draw(under(TensorCollection(tensors=tensors, parallelism=Parallelism())))
+    return draw(under(TensorCollection(tensors=tensors, parallelism=StoredParallelism())))
 
 
 @st.composite
@@ -96,10 +98,10 @@ def under(draw: st.DrawFn, collection: TensorCollection) -> TensorCollection:
 
 
 @st.composite
-def allocations(draw: st.DrawFn, num_ranks: int) -> Allocation:
+def allocations(draw: st.DrawFn, num_ranks: int) -> StoredRegion:
     """Return ranks on some of 24 devices, which are on five hosts."""
     devices = draw(st.permutations(range(24)))[:num_ranks]
-    return Allocation(devices=tuple(devices), hosts=tuple(device % 5 for device in devices))
+    return StoredRegion(devices=tuple(devices), hosts=tuple(device % 5 for device in devices))
 
 
 @st.composite
@@ -107,7 +109,7 @@ def odd_collections(draw: st.DrawFn) -> TensorCollection:
     """Return tensors with any cuts, parts, padding, flat buffers, and sizes that do not divide."""
     count = draw(st.integers(1, 4))
     tensors = tuple(draw(odd_tensors(f"t{number}")) for number in range(count))
-    start = TensorCollection(tensors=tensors, parallelism=Parallelism())
+    start = TensorCollection(tensors=tensors, parallelism=StoredParallelism())
     return draw(under_odd(start))
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 
 if TYPE_CHECKING:
     from ddlsched.checkpoints.resharding import reshard
 
-__all__ = ["Parallelism", "reshard"]
+__all__ = ["StoredParallelism", "reshard"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,9 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import NoReplicaError, Plan, plan
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
 from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
@@ -86,7 +86,7 @@ class ReconfigurationTime:
         return self.transfer_s + self.restart_s
 
 
-def reconfiguration_s(change: Plan, site: Site) -> ReconfigurationTime:
+def reconfiguration_s(change: ReshardPlan, site: Site) -> ReconfigurationTime:
     """Return the time of a plan at a site.
 
     The network's part is bytes over bandwidth of its busiest cable. No schedule is faster, and one that keeps that
@@ -109,7 +109,7 @@ def reconfiguration_s(change: Plan, site: Site) -> ReconfigurationTime:
     )
 
 
-def link_bytes(change: Plan, topology: Topology) -> tuple[Mapping[tuple[Node, Node], int], nx.Graph[Any]]:
+def link_bytes(change: ReshardPlan, topology: Topology) -> tuple[Mapping[tuple[Node, Node], int], nx.Graph[Any]]:
     """Return the bytes over each directed cable of a plan, and the topology's graph.
 
     Returns
@@ -128,7 +128,7 @@ def link_bytes(change: Plan, topology: Topology) -> tuple[Mapping[tuple[Node, No
     return loads, graph
 
 
-def _copied_within_hosts(change: Plan) -> Counter[int]:
+def _copied_within_hosts(change: ReshardPlan) -> Counter[int]:
     """Return the bytes that devices of a host copy from each other."""
     hosts = change.new.allocation.hosts
     found: Counter[int] = Counter()
@@ -146,7 +146,7 @@ class ReplicaRule:
     tp: int = 1
     pp: int = 1
 
-    def __call__(self, gpus: int) -> Parallelism:
+    def __call__(self, gpus: int) -> StoredParallelism:
         """Return the parallelism of a number of GPUs.
 
         Raises
@@ -156,7 +156,7 @@ class ReplicaRule:
         """
         if gpus < 1 or gpus % (self.tp * self.pp):
             raise InputError(f"{gpus} GPUs: expected a multiple of tp x pp = {self.tp * self.pp}")
-        return Parallelism(tp=self.tp, pp=self.pp, dp=gpus // (self.tp * self.pp))
+        return StoredParallelism(tp=self.tp, pp=self.pp, dp=gpus // (self.tp * self.pp))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class PlannedRescaleCost:
     """
 
     tensors: Sequence[Tensor]
-    parallelism_of: Callable[[int], Parallelism]
+    parallelism_of: Callable[[int], StoredParallelism]
     site: Site
     gpus_per_host: int = 8
     start_s: float = 0.0
@@ -217,7 +217,7 @@ class PlannedRescaleCost:
 
     def _collection(self, gpus: int) -> TensorCollection:
         to = self.parallelism_of(gpus)
-        allocation = Allocation.packed(to.num_ranks, self.gpus_per_host)
+        allocation = StoredRegion.packed(to.num_ranks, self.gpus_per_host)
         return TensorCollection(tensors=tuple(self.tensors), parallelism=to, allocation=allocation)
 
     def _from_storage(self, new: TensorCollection) -> float:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
@@ -36,9 +36,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     format: Literal["ddlsched-checkpoint"] = "ddlsched-checkpoint"
     version: Literal[1] = 1
-    parallelism: Parallelism
+    parallelism: StoredParallelism
     stages: tuple[int, ...]
-    allocation: Allocation
+    allocation: StoredRegion
     flat_multiple: int = 1
     iteration: int = 0
     model: dict[str, Any] = {}

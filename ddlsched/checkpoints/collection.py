@@ -15,12 +15,12 @@ from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
-from ddlsched.checkpoints.parallelism import Parallelism, even_stages
+from ddlsched.checkpoints.parallelism import StoredParallelism, even_stages
 from ddlsched.checkpoints.shards import Layout, dense_layout, flat_layout
 from ddlsched.checkpoints.tensors import Place, Tensor
 from ddlsched.errors import InputError
 
-__all__ = ["Allocation", "Shard", "TensorCollection"]
+__all__ = ["Shard", "StoredRegion", "TensorCollection"]
 
 
 class Shard(NamedTuple):
@@ -31,7 +31,7 @@ class Shard(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocation:
+class StoredRegion:
     """The device and the host of each rank, in the order of ranks."""
 
     devices: tuple[int, ...]
@@ -48,7 +48,7 @@ class Allocation:
             raise InputError("a device or host has a negative number; expected numbers from 0")
 
     @classmethod
-    def packed(cls, num_ranks: int, gpus_per_host: int = 8, first_device: int = 0) -> Allocation:
+    def packed(cls, num_ranks: int, gpus_per_host: int = 8, first_device: int = 0) -> StoredRegion:
         """Return ranks on consecutive devices, ``gpus_per_host`` on each host."""
         if gpus_per_host < 1:
             raise InputError(f"gpus_per_host is {gpus_per_host}; expected a whole number from 1")
@@ -80,9 +80,9 @@ class TensorCollection:
     """
 
     tensors: tuple[Tensor, ...]
-    parallelism: Parallelism
+    parallelism: StoredParallelism
     stages: tuple[int, ...] = ()
-    allocation: Allocation = Allocation(devices=(), hosts=())
+    allocation: StoredRegion = StoredRegion(devices=(), hosts=())
     flat_multiple: int = 1
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class TensorCollection:
         if not self.stages:
             object.__setattr__(self, "stages", even_stages(self.num_layers, self.parallelism.pp))
         if not self.allocation.devices:
-            object.__setattr__(self, "allocation", Allocation.packed(self.num_ranks))
+            object.__setattr__(self, "allocation", StoredRegion.packed(self.num_ranks))
         object.__setattr__(self, "stages", tuple(self.stages))
         self._refuse_contradictions()
 
@@ -123,7 +123,7 @@ class TensorCollection:
         return self.parallelism.num_ranks
 
     def resized(
-        self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
+        self, to: StoredParallelism, *, stages: Sequence[int] = (), allocation: StoredRegion | None = None
     ) -> TensorCollection:
         """Return the same tensors under another parallelism.
 
@@ -131,7 +131,7 @@ class TensorCollection:
         is a new job's.
         """
         kept = self.stages if to.pp == self.parallelism.pp else ()
-        new = Allocation(devices=(), hosts=()) if allocation is None else allocation
+        new = StoredRegion(devices=(), hosts=()) if allocation is None else allocation
         return dataclasses.replace(self, parallelism=to, stages=tuple(stages) or kept, allocation=new)
 
     @cached_property

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TypeAlias
 
 from ddlsched.checkpoints.division import Box
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.shards import dense_layout
 from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 
@@ -81,7 +81,7 @@ def _cut(dim: int, shape: Sequence[int], parts: int) -> Cut:
 
 def found_division(
     tensors: Mapping[str, Chunked], *, halves: bool = False
-) -> tuple[Parallelism, dict[str, tuple[Cut, ...]]]:
+) -> tuple[StoredParallelism, dict[str, tuple[Cut, ...]]]:
     """Return degrees and cuts under which ranks hold the chunks that are there.
 
     Tried are all tp and dp whose product is the most chunks that a tensor has, each tensor being whole, or cut along a
@@ -101,8 +101,8 @@ def found_division(
     kinds = set(tensors.values())
     most = max((len(boxes) for _, boxes in kinds), default=1)
     if most <= 1:
-        return Parallelism(), {name: cuts_by_name(name, shape) for name, (shape, _) in tensors.items()}
-    best, explained = Parallelism(), dict[Chunked, tuple[Cut, ...]]()
+        return StoredParallelism(), {name: cuts_by_name(name, shape) for name, (shape, _) in tensors.items()}
+    best, explained = StoredParallelism(), dict[Chunked, tuple[Cut, ...]]()
     for degrees in _degrees(most, halves):
         found = {kind: cuts for kind in kinds if (cuts := _explanation(kind, degrees, halves)) is not None}
         if len(found) > len(explained):
@@ -112,16 +112,16 @@ def found_division(
     return best, {name: explained.get(kind, cuts_by_name(name, kind[0])) for name, kind in tensors.items()}
 
 
-def _degrees(most: int, halves: bool) -> Iterator[Parallelism]:
+def _degrees(most: int, halves: bool) -> Iterator[StoredParallelism]:
     if halves:
-        yield from (Parallelism(tp=tp) for tp in (most // 2, most) if tp > 1)
+        yield from (StoredParallelism(tp=tp) for tp in (most // 2, most) if tp > 1)
         return
     for tp in range(1, most + 1):
         if most % tp == 0:
-            yield Parallelism(tp=tp, dp=most // tp)
+            yield StoredParallelism(tp=tp, dp=most // tp)
 
 
-def _explanation(kind: Chunked, degrees: Parallelism, halves: bool) -> tuple[Cut, ...] | None:
+def _explanation(kind: Chunked, degrees: StoredParallelism, halves: bool) -> tuple[Cut, ...] | None:
     """Return the cuts that make these chunks, if any do."""
     shape, boxes = kind
     for cuts in _candidates(shape, boxes, halves):

@@ -20,7 +20,7 @@ from ddlsched.checkpoints.files_beside import (
     refuse_bad_file_name,
 )
 from ddlsched.checkpoints.locations import Location, location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.safetensors_files import Entry, read_header
 from ddlsched.checkpoints.shards import dense_layout
@@ -62,7 +62,7 @@ def read_hugging_face(directory: Path | str) -> PartsReading:
     parts |= {name: whole_parts("U8", (size,), place, name, 0) for name, size in beside.items()}
     tensors = [named_tensor(name, entry.shape, entry.dtype) for name, (_, entry) in entries.items()]
     tensors += [Tensor(name=name, shape=(size,), dtype="U8", kind="file") for name, size in beside.items()]
-    collection = TensorCollection(tensors=tuple(tensors), parallelism=Parallelism())
+    collection = TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
     return PartsReading(Checkpoint(collection=collection), parts, place)
 
 

@@ -22,9 +22,9 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import DIGESTS
 from ddlsched.checkpoints.dataset_state import DatasetState
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.safetensors_files import Entry, header_bytes
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.errors import InputError
 
@@ -42,8 +42,8 @@ DATASET = DatasetState(num_samples=1_000_000, global_batch=64)
 
 def make_checkpoint(
     directory: Path,
-    model: Transformer,
-    parallelism: Parallelism,
+    model: StoredTransformer,
+    parallelism: StoredParallelism,
     *,
     dtype: str = "BF16",
     optimiser: Optimiser | None = None,
@@ -94,8 +94,8 @@ def make_checkpoint(
 
 
 def made_checkpoint(
-    model: Transformer,
-    parallelism: Parallelism,
+    model: StoredTransformer,
+    parallelism: StoredParallelism,
     *,
     dtype: str = "BF16",
     optimiser: Optimiser | None = None,

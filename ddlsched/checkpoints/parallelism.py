@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ddlsched.errors import InputError, did_you_mean
 from ddlsched.units import is_whole
 
-__all__ = ["Coordinates", "Parallelism", "even_stages", "parse_parallelism"]
+__all__ = ["Coordinates", "StoredParallelism", "even_stages", "parse_parallelism"]
 
 _DEGREES = ("tp", "pp", "dp", "ep")
 _MOST = 10**5
@@ -25,7 +25,7 @@ class Coordinates(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallelism:
+class StoredParallelism:
     """Degrees of parallelism; ranks are numbered tensor-parallel neighbours first, then data, then pipeline.
 
     Parameters
@@ -76,7 +76,7 @@ class Parallelism:
         return ",".join(f"{name}={getattr(self, name)}" for name in names)
 
 
-def parse_parallelism(text: str) -> Parallelism:
+def parse_parallelism(text: str) -> StoredParallelism:
     """Return the parallelism of a text such as ``tp=4,pp=2,dp=2``; what it leaves out is 1.
 
     Raises
@@ -96,7 +96,7 @@ def parse_parallelism(text: str) -> Parallelism:
         if not value.isdecimal():
             raise InputError(f"{text!r}: {name} is {value!r}; expected a whole number from 1")
         degrees[name] = int(value)
-    return Parallelism(**degrees)
+    return StoredParallelism(**degrees)
 
 
 def even_stages(num_layers: int, num_stages: int) -> tuple[int, ...]:

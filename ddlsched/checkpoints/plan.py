@@ -17,7 +17,7 @@ from ddlsched.checkpoints.division import TensorCell, divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
-__all__ = ["Distance", "Move", "NoReplicaError", "Plan", "TensorPlan", "Way", "plan"]
+__all__ = ["Distance", "Move", "NoReplicaError", "ReshardPlan", "TensorPlan", "Way", "plan"]
 
 Way: TypeAlias = Literal["kept", "host", "network", "relayed"]
 """How a rank gets a cell: its device has it; another device of its host has it; another host sends it; another rank of
@@ -54,7 +54,7 @@ class TensorPlan(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ReshardPlan:
     """All moves from one collection to another.
 
     Parameters
@@ -115,7 +115,7 @@ class _Need(NamedTuple):
 
 def plan(
     old: TensorCollection, new: TensorCollection, *, lost: Collection[int] = (), distance: Distance | None = None
-) -> Plan:
+) -> ReshardPlan:
     """Return how a job's state gets from one collection to another.
 
     Parameters
@@ -143,7 +143,7 @@ def plan(
         moves[need.tensor].append(Move(need.cell, source, first, "network"))
         moves[need.tensor] += [Move(need.cell, source, target, "relayed") for target in others]
     tensors = tuple(draft._replace(moves=tuple(found)) for draft, found in zip(drafts, moves, strict=True))
-    return Plan(old=old, new=new, tensors=tensors, lower_bound_bytes=bound)
+    return ReshardPlan(old=old, new=new, tensors=tensors, lower_bound_bytes=bound)
 
 
 def _refuse_differences(old: TensorCollection, new: TensorCollection) -> None:

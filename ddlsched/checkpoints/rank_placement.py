@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError
@@ -59,7 +59,7 @@ def staying(old: TensorCollection, new: TensorCollection, lost: Collection[int] 
     for group, block in zip(groups.tolist(), chosen.tolist(), strict=True):
         for rank, place in zip(blocks[group], blocks[block], strict=True):
             places[rank] = place
-    allocation = Allocation(
+    allocation = StoredRegion(
         devices=tuple(new.allocation.devices[place] for place in places),
         hosts=tuple(new.allocation.hosts[place] for place in places),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ddlsched.checkpoints.checkpoint import DESCRIPTION, Checkpoint, described_in
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.copying import span
 from ddlsched.checkpoints.locations import Location, location_of
 from ddlsched.checkpoints.safetensors_files import Entry
@@ -119,7 +119,7 @@ class Reading:
         checkpoint = described_in(place, DESCRIPTION)
         if gpus_per_host:
             collection = checkpoint.collection
-            packed = Allocation.packed(collection.num_ranks, gpus_per_host)
+            packed = StoredRegion.packed(collection.num_ranks, gpus_per_host)
             checkpoint = dataclasses.replace(checkpoint, collection=dataclasses.replace(collection, allocation=packed))
         return cls(checkpoint, place, lost, peers)
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import Digest
 from ddlsched.checkpoints.execution import BATCHES_VERSION, chunk_bytes_of, copied, new_arrays, num_threads
 from ddlsched.checkpoints.file_forms import RANK_FILES, FileForm, FilePlan
 from ddlsched.checkpoints.files_in_parts import OpenFiles, Target, allow_open_files, refuse_full_disk
 from ddlsched.checkpoints.gathering import NewArray
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import PartialFolder, claimed, explained
-from ddlsched.checkpoints.plan import Plan, TensorPlan, plan
+from ddlsched.checkpoints.plan import ReshardPlan, TensorPlan, plan
 from ddlsched.checkpoints.reading import Reading, Watch, no_watch
 from ddlsched.checkpoints.tensors import Tensor, total_bytes
 from ddlsched.checkpoints.verification import Verification
@@ -48,7 +48,7 @@ class Outcome:
         once all is copied; most are checked before.
     """
 
-    plan: Plan
+    plan: ReshardPlan
     written_bytes: int
     resumed_bytes: int
     plan_s: float
@@ -60,7 +60,7 @@ def reshard(
     source: Path | str | Reading,
     destination: Path | str,
     *,
-    to: Parallelism | TensorCollection,
+    to: StoredParallelism | TensorCollection,
     form: FileForm = RANK_FILES,
     lost: Collection[int] = (),
     host: int | None = None,
@@ -157,13 +157,13 @@ def reshard(
 
 def planned(
     source: Path | str | Reading,
-    to: Parallelism | TensorCollection,
+    to: StoredParallelism | TensorCollection,
     *,
     lost: Collection[int] = (),
     peers: Mapping[int, str] | None = None,
     gpus_per_host: int = 0,
     stages: Sequence[int] = (),
-) -> Plan:
+) -> ReshardPlan:
     """Return what :func:`reshard` would do, after the same checks of the old checkpoint."""
     reading = _opened(source, lost, peers, gpus_per_host)
     old = reading.checkpoint.collection
@@ -220,12 +220,12 @@ class _Clock:
 
 
 def _collection(
-    old: TensorCollection, to: Parallelism | TensorCollection, gpus_per_host: int, stages: Sequence[int]
+    old: TensorCollection, to: StoredParallelism | TensorCollection, gpus_per_host: int, stages: Sequence[int]
 ) -> TensorCollection:
     if isinstance(to, TensorCollection):
         return to
     each = gpus_per_host or max(8, *Counter(old.allocation.hosts).values())
-    new = old.resized(to, stages=stages, allocation=Allocation.packed(to.num_ranks, each))
+    new = old.resized(to, stages=stages, allocation=StoredRegion.packed(to.num_ranks, each))
     if stages and len(stages) != new.num_layers:
         raise InputError(f"the stage map has {len(stages)} layers; expected all {new.num_layers} of the model")
     return new
@@ -249,7 +249,7 @@ class _Writing:
     """What is to be in the temporary folder."""
 
     def __init__(
-        self, reading: Reading, new: Checkpoint, form: FileForm, found: Plan, host: int | None, chunk_bytes: int
+        self, reading: Reading, new: Checkpoint, form: FileForm, found: ReshardPlan, host: int | None, chunk_bytes: int
     ) -> None:
         self.reading, self.new, self.form = reading, new, form
         self.plan, self.chunk_bytes = found, chunk_bytes

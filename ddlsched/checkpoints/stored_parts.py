@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Allocation, Shard, TensorCollection
+from ddlsched.checkpoints.collection import Shard, StoredRegion, TensorCollection
 from ddlsched.checkpoints.locations import Location
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading, Replicas, Source
 from ddlsched.checkpoints.safetensors_files import Entry
 from ddlsched.checkpoints.shards import Layout, dense_layout
@@ -52,8 +52,8 @@ class PartsCollection(TensorCollection):
         """Return a job's tensors in these parts; ``hosts`` is where each rank is."""
         return cls(
             tensors=job.tensors,
-            parallelism=Parallelism(dp=max(len(hosts), 1)),
-            allocation=Allocation(devices=tuple(range(len(hosts))), hosts=tuple(hosts)),
+            parallelism=StoredParallelism(dp=max(len(hosts), 1)),
+            allocation=StoredRegion(devices=tuple(range(len(hosts))), hosts=tuple(hosts)),
             flat_multiple=job.flat_multiple,
             parts=parts,
             job=job,
@@ -64,7 +64,7 @@ class PartsCollection(TensorCollection):
         return self.parts[tensor.name]
 
     def resized(
-        self, to: Parallelism, *, stages: Sequence[int] = (), allocation: Allocation | None = None
+        self, to: StoredParallelism, *, stages: Sequence[int] = (), allocation: StoredRegion | None = None
     ) -> TensorCollection:
         """Return the same tensors as a job of this parallelism divides them."""
         return self.job.resized(to, stages=stages, allocation=allocation)

@@ -11,14 +11,14 @@ from ddlsched.checkpoints.tensors import Cut, CutPart, Place, Tensor
 from ddlsched.errors import InputError
 from ddlsched.units import is_whole
 
-__all__ = ["Optimiser", "Sharding", "Transformer", "job_tensors"]
+__all__ = ["Optimiser", "Sharding", "StoredTransformer", "job_tensors"]
 
 Sharding: TypeAlias = Literal["none", "zero1", "fsdp"]
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer:
+class StoredTransformer:
     """A transformer whose matrices are divided as Megatron-LM does.
 
     Parameters
@@ -182,7 +182,9 @@ class Optimiser:
             raise InputError(f"sharding is {self.sharding!r}; expected one of {', '.join(get_args(Sharding))}")
 
 
-def job_tensors(model: Transformer, *, dtype: str = "BF16", optimiser: Optimiser | None = None) -> tuple[Tensor, ...]:
+def job_tensors(
+    model: StoredTransformer, *, dtype: str = "BF16", optimiser: Optimiser | None = None
+) -> tuple[Tensor, ...]:
     """Return the tensors of a training job: weights, and with an optimiser its step, master weights and moments."""
     weights = model.parameters(dtype)
     if optimiser is None:

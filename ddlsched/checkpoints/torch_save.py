@@ -10,7 +10,7 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.division_rules import named_tensor
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Replicas
 from ddlsched.checkpoints.shards import Layout, Piece
 from ddlsched.checkpoints.stored_parts import PartsReading, stored_part
@@ -55,7 +55,7 @@ def read_saved(file: Path) -> PartsReading:
             paths[name] = path
     if not tensors:
         raise InputError(f"{where}: holds no tensor; expected the state of a model or a training run")
-    collection = TensorCollection(tensors=tuple(tensors), parallelism=Parallelism())
+    collection = TensorCollection(tensors=tuple(tensors), parallelism=StoredParallelism())
     reading = PartsReading(Checkpoint(collection=collection, paths=paths), parts, place)
     reading.num_left_out, reading.only_read = left_out, where
     return reading

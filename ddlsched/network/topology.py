@@ -27,7 +27,7 @@ __all__ = [
     "Network",
     "Node",
     "Path",
-    "Ring",
+    "RingLinks",
     "Topology",
     "bytes_per_s_from_gbps",
     "flows_of_ring",
@@ -128,7 +128,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class RingLinks:
     """The ring over some servers: numbers of the links crossed, one entry a crossing, and its latency.
 
     ``latency_s`` is that of the 2 (n - 1) steps of a ring all-reduce over n servers, each as long as the
@@ -162,7 +162,7 @@ class Network:
         graph = getattr(topology, "cables", topology.graph)
         self._graph = guarded(f"topology {self._name}: graph", lambda: graph(num_servers))
         self._numbers: dict[tuple[Node, Node], int] = {}
-        self._rings: dict[tuple[int, ...], Ring] = {}
+        self._rings: dict[tuple[int, ...], RingLinks] = {}
         self._paths: dict[tuple[Node, Node], tuple[Path, ...]] = {}
         self._own_ways: dict[tuple[Card, Card], Path] = {}
         self._places_of_routes: dict[tuple[Node, Node], int] = {}
@@ -304,16 +304,16 @@ class Network:
             )
         return tuple(paths)
 
-    def ring(self, servers: Sequence[int]) -> Ring:
+    def ring(self, servers: Sequence[int]) -> RingLinks:
         """Return the ring over ``servers`` in ascending order; on one server it crosses nothing."""
         key = tuple(sorted(servers))
         if key not in self._rings:
             self._rings[key] = guarded(f"topology {self._name}: route", lambda: self._compute_ring(key))
         return self._rings[key]
 
-    def _compute_ring(self, servers: tuple[int, ...]) -> Ring:
+    def _compute_ring(self, servers: tuple[int, ...]) -> RingLinks:
         if len(servers) < 2:
-            return Ring((), 0.0)
+            return RingLinks((), 0.0)
         links = [server * self.cards + card for server in servers for card in range(self.cards)]
         flows = flows_of_ring(servers)
         paths = [self.route(self.node((a, card)), self.node((b, card))) for a, b in flows for card in range(self.cards)]
@@ -333,7 +333,7 @@ def flows_of_ring(servers: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(servers, [*servers[1:], servers[0]], strict=True))
 
 
-def ring_along(cards: Sequence[int], paths: Sequence[Path], num_servers: int) -> Ring:
+def ring_along(cards: Sequence[int], paths: Sequence[Path], num_servers: int) -> RingLinks:
     """Return the ring over servers, by these cards, whose flows take these paths."""
     links = [*cards, *(link for path in paths for link in path.links)]
-    return Ring(tuple(links), 2 * (num_servers - 1) * max(path.latency_s for path in paths))
+    return RingLinks(tuple(links), 2 * (num_servers - 1) * max(path.latency_s for path in paths))

@@ -14,12 +14,12 @@ from ddlsched.errors import InputError
 from ddlsched.io.files import replacing
 from ddlsched.io.reading import read_bytes
 
-__all__ = ["DenseNetwork", "Layer", "read_network", "write_network"]
+__all__ = ["DenseLayer", "DenseNetwork", "read_network", "write_network"]
 
 _MOST_BYTES = 64 << 20
 
 
-class Layer(NamedTuple):
+class DenseLayer(NamedTuple):
     """``weight`` (outputs, inputs) and ``bias`` (outputs,), float32."""
 
     weight: np.ndarray
@@ -29,7 +29,7 @@ class Layer(NamedTuple):
 class DenseNetwork(NamedTuple):
     """Dense layers with tanh between them."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[DenseLayer, ...]
 
     @property
     def num_inputs(self) -> int:
@@ -50,7 +50,7 @@ class DenseNetwork(NamedTuple):
         return last
 
 
-def write_network(path: Path, layers: Sequence[Layer]) -> None:
+def write_network(path: Path, layers: Sequence[DenseLayer]) -> None:
     """Write a network: ``weight_0``, ``bias_0``, ... as float32 in an ``.npz`` file, whole or not at all."""
     with replacing(path, "weights") as partial, zipfile.ZipFile(partial, "w") as archive:
         for number, layer in enumerate(layers):
@@ -86,11 +86,11 @@ def _arrays(content: bytes) -> dict[str, np.ndarray]:
         return {name: stored[name] for name in stored.files}
 
 
-def _layers(path: Path, arrays: Mapping[str, np.ndarray]) -> list[Layer]:
+def _layers(path: Path, arrays: Mapping[str, np.ndarray]) -> list[DenseLayer]:
     count = len(arrays) // 2
-    if not count or set(arrays) != {f"{kind}_{number}" for number in range(count) for kind in Layer._fields}:
+    if not count or set(arrays) != {f"{kind}_{number}" for number in range(count) for kind in DenseLayer._fields}:
         raise InputError(f"{path}: has the arrays {sorted(arrays)[:6]}; expected weight_0, bias_0, weight_1, ...")
-    layers = [Layer(arrays[f"weight_{number}"], arrays[f"bias_{number}"]) for number in range(count)]
+    layers = [DenseLayer(arrays[f"weight_{number}"], arrays[f"bias_{number}"]) for number in range(count)]
     inputs = None
     for number, (weight, bias) in enumerate(layers):
         shape = (len(bias) if bias.ndim == 1 else -1, inputs if inputs is not None else weight.shape[-1:][0])

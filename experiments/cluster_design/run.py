@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 
 from ddlsched.training.estimate.clusters import parse_cluster
 from ddlsched.training.estimate.collectives import collective_s
-from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
 from ddlsched.training.estimate.step_estimate import estimate
@@ -27,10 +27,10 @@ GPUS = 1024
 BATCH = 1024
 """Sequences of a step: the slice's 128 of 1024 tokens on each of its 8 replicas."""
 CLUSTERS = ("v100", "a6000", "a100-80", "h100")
-COMET = Sweep(axes={"pipeline": (1,), "zero": (2,), "overlap": (1,)}, recompute=("full",))
+COMET = DesignSweep(axes={"pipeline": (1,), "zero": (2,), "overlap": (1,)}, recompute=("full",))
 """What COMET chooses from: model x data parallelism, ZeRO 2, every layer recomputed, gradients reduced behind backward,
 no pipeline."""
-FREE = Sweep(axes={"zero": (0, 1), "sequence_parallel": (0, 1), "overlap": (1,)})
+FREE = DesignSweep(axes={"zero": (0, 1), "sequence_parallel": (0, 1), "overlap": (1,)})
 EXPANSION_GB = 10_000.0
 BANDWIDTHS = (50, 100, 200, 500, 1000, 2000)
 MODEL = MODELS["transformer-1t"]
@@ -57,7 +57,9 @@ def author_table() -> pd.DataFrame:
     return table.assign(difference=table["ours"] / table["author's run"] - 1)
 
 
-def best(name: str, sweep: Sweep, *, expansion_gb_per_s: float | None = None, gpus: int = GPUS) -> pd.Series | None:
+def best(
+    name: str, sweep: DesignSweep, *, expansion_gb_per_s: float | None = None, gpus: int = GPUS
+) -> pd.Series | None:
     """Return the fastest configuration that fits, None if none does."""
     plan = parse_cluster(name, efficiency="ideal")
     if expansion_gb_per_s is not None:
@@ -122,7 +124,7 @@ def crossing_gb_per_s(name: str, factor: float) -> float:
 
 def pipeline_table() -> pd.DataFrame:
     """Return what pipeline parallelism, and free choice of ZeRO, recomputation and overlap, change."""
-    alone = Sweep(axes={"zero": (2,), "overlap": (1,)}, recompute=("full",))
+    alone = DesignSweep(axes={"zero": (2,), "overlap": (1,)}, recompute=("full",))
     rows = []
     for name in ("a100-80", "h100"):
         for what, sweep in (

@@ -21,7 +21,7 @@ from sb3_contrib import MaskablePPO
 
 from ddlsched import Cluster
 from ddlsched.envs import OrderEnv
-from ddlsched.policies.dense_network import Layer, write_network
+from ddlsched.policies.dense_network import DenseLayer, write_network
 from ddlsched.policies.queue_features import JOB_FEATURES
 
 JOBS = "stream:load=1.2,num_jobs=100,scale=0.05"
@@ -89,11 +89,11 @@ def imitate(model: MaskablePPO) -> float:
     return float((chosen == actions).float().mean())
 
 
-def layers_of(model: MaskablePPO) -> list[Layer]:
+def layers_of(model: MaskablePPO) -> list[DenseLayer]:
     """Return the layers of the policy's network, the scales in the first."""
     dense = [part for part in model.policy.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
     dense.append(model.policy.action_net)
-    found = [Layer(part.weight.detach().numpy().copy(), part.bias.detach().numpy().copy()) for part in dense]
+    found = [DenseLayer(part.weight.detach().numpy().copy(), part.bias.detach().numpy().copy()) for part in dense]
     return [found[0]._replace(weight=found[0].weight * SCALES), *found[1:]]
 
 

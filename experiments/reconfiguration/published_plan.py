@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from ddlsched.checkpoints.collection import Shard, TensorCollection
 from ddlsched.checkpoints.division import Holding
-from ddlsched.checkpoints.plan import Move, Plan, TensorPlan, plan
+from ddlsched.checkpoints.plan import Move, ReshardPlan, TensorPlan, plan
 
 __all__ = ["first_replica_plan"]
 
 
-def first_replica_plan(old: TensorCollection, new: TensorCollection) -> Plan:
+def first_replica_plan(old: TensorCollection, new: TensorCollection) -> ReshardPlan:
     """Return the moves from one collection to another; raises InputError as :func:`~ddlsched.checkpoints.plan.plan`."""
     best = plan(old, new)
     tensors = (each._replace(moves=tuple(_from_first(each, old, new))) for each in best.tensors)

@@ -17,9 +17,9 @@ from published import FAILURES, FROM, GPUS_PER_HOST, HOSTS, MODELS, RESIZES, Cha
 from schemes import central_s, collection, lost_with, moved, stored_bytes
 
 from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import NoReplicaError, Plan, plan
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.plan import NoReplicaError, ReshardPlan, plan
 from ddlsched.checkpoints.rank_placement import staying
 from experiments.commands import new_parser, write_tables
 from topologies.star import Star
@@ -96,9 +96,9 @@ def growth_table(model: str = "6.7B") -> pd.DataFrame:
     rows = []
     tensors = tensors_of(model)
     for gpus, kind in itertools.product(GROWTH, ("DP", "TP", "PP")):
-        before = Parallelism(tp=4, pp=2, dp=gpus // 8)
+        before = StoredParallelism(tp=4, pp=2, dp=gpus // 8)
         degrees = {"tp": before.tp, "pp": before.pp, "dp": before.dp}
-        after = Parallelism(**{**degrees, kind.lower(): 2 * degrees[kind.lower()]})
+        after = StoredParallelism(**{**degrees, kind.lower(): 2 * degrees[kind.lower()]})
         old, new = (collection(tensors, to, 8) for to in (before, after))
         schemes = {found.scheme: found.transfer_s for found in moved(old, new, SITE)}
         central = central_s(old, new, NIC_GBPS * 1e9 / 8)
@@ -108,7 +108,7 @@ def growth_table(model: str = "6.7B") -> pd.DataFrame:
 
 def failure_table(model: str = "XL") -> pd.DataFrame:
     """Return, for every set of hosts of (4,2,2) that fails, what can be recovered, and how long the transfer takes."""
-    old = collection(tensors_of(model), Parallelism(tp=4, pp=2, dp=2), GPUS_PER_HOST)
+    old = collection(tensors_of(model), StoredParallelism(tp=4, pp=2, dp=2), GPUS_PER_HOST)
     sets = [failed for count in (1, 2, 3) for failed in itertools.combinations(range(HOSTS), count)]
     rows = [
         {"failed_gpus": len(failed) * GPUS_PER_HOST, "failed_hosts": _text(failed), **_recovery(old, failed)}
@@ -120,7 +120,7 @@ def failure_table(model: str = "XL") -> pd.DataFrame:
 def _recovery(old: TensorCollection, failed: tuple[int, ...]) -> dict[str, object]:
     """Return the change to (4,2,1), or (4,1,1) if one host is left, on those hosts that need least."""
     left = [host for host in range(HOSTS) if host not in failed]
-    to = Parallelism(tp=4, pp=min(2, len(left)))
+    to = StoredParallelism(tp=4, pp=min(2, len(left)))
     lost = lost_with(old, failed)
     try:
         changes = [_change(old, to, hosts, lost) for hosts in itertools.combinations(left, to.pp)]
@@ -132,13 +132,13 @@ def _recovery(old: TensorCollection, failed: tuple[int, ...]) -> dict[str, objec
     return {"to": _degrees(to), "transfer_s": seconds, "network_gb": network_gb, "no_replica_of": ""}
 
 
-def _change(old: TensorCollection, to: Parallelism, hosts: tuple[int, ...], lost: tuple[int, ...]) -> Plan:
+def _change(old: TensorCollection, to: StoredParallelism, hosts: tuple[int, ...], lost: tuple[int, ...]) -> ReshardPlan:
     devices = tuple(host * GPUS_PER_HOST + number for host in hosts for number in range(GPUS_PER_HOST))
-    allocation = Allocation(devices=devices, hosts=tuple(device // GPUS_PER_HOST for device in devices))
+    allocation = StoredRegion(devices=devices, hosts=tuple(device // GPUS_PER_HOST for device in devices))
     return plan(old, staying(old, old.resized(to, allocation=allocation), lost), lost=lost)
 
 
-def _degrees(parallelism: Parallelism) -> str:
+def _degrees(parallelism: StoredParallelism) -> str:
     return f"({parallelism.tp},{parallelism.pp},{parallelism.dp})"
 
 

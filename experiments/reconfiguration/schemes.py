@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from published_plan import first_replica_plan
 
 from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import Plan, plan
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.plan import ReshardPlan, plan
 from ddlsched.checkpoints.rank_placement import staying
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 
 __all__ = ["Moved", "central_s", "collection", "lost_with", "moved", "stored_bytes"]
 
 
-def collection(tensors: Sequence[Tensor], parallelism: Parallelism, gpus_per_host: int) -> TensorCollection:
+def collection(tensors: Sequence[Tensor], parallelism: StoredParallelism, gpus_per_host: int) -> TensorCollection:
     """Return a job on consecutive GPUs."""
-    allocation = Allocation.packed(parallelism.num_ranks, gpus_per_host)
+    allocation = StoredRegion.packed(parallelism.num_ranks, gpus_per_host)
     return TensorCollection(tensors=tuple(tensors), parallelism=parallelism, allocation=allocation)
 
 
@@ -52,7 +52,7 @@ def moved(old: TensorCollection, new: TensorCollection, site: Site) -> list[Move
     return [_moved(name, change, site) for name, change in found]
 
 
-def _moved(name: str, change: Plan, site: Site) -> Moved:
+def _moved(name: str, change: ReshardPlan, site: Site) -> Moved:
     ways = change.bytes_by_way
     return Moved(
         scheme=name,

@@ -19,14 +19,14 @@ from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.making import make_checkpoint
 from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 from experiments.commands import new_parser, write_tables
 
 sys.path.append(str(Path(__file__).parents[2] / "tests" / "torch_training"))
 
 from processes import train
 
-MODEL = Transformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
+MODEL = StoredTransformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
 CHAIN = ("tp=2,pp=1,dp=2", "tp=1,pp=2,dp=1", "tp=4,pp=1,dp=1", "tp=1,pp=1,dp=2", "tp=2,pp=1,dp=2")
 RATE = 5e-3
 

@@ -14,7 +14,7 @@ from algorithms.placement.learned_start import LearnedStart
 from ddlsched import Cluster, simulate
 from ddlsched.envs import OrderEnv
 from ddlsched.errors import InputError
-from ddlsched.policies.dense_network import Layer, read_network, write_network
+from ddlsched.policies.dense_network import DenseLayer, read_network, write_network
 from ddlsched.policies.queue_features import JOB_FEATURES
 
 SLOTS = 4
@@ -22,12 +22,12 @@ STREAM = "stream:load=1.2,num_jobs=40,scale=0.01"
 EXCLUSIVE = Cluster(exclusive=True)
 
 
-def layer(outputs: int, inputs: int, seed: int = 1) -> Layer:
+def layer(outputs: int, inputs: int, seed: int = 1) -> DenseLayer:
     rng = np.random.default_rng(seed)
-    return Layer(rng.normal(size=(outputs, inputs)), rng.normal(size=outputs))
+    return DenseLayer(rng.normal(size=(outputs, inputs)), rng.normal(size=outputs))
 
 
-def written(folder: Path, *layers: Layer) -> Path:
+def written(folder: Path, *layers: DenseLayer) -> Path:
     write_network(folder / "weights.npz", layers)
     return folder / "weights.npz"
 
@@ -96,12 +96,12 @@ def test_what_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
     ("layers", "message"),
     [
         ([layer(3, 2), layer(2, 4)], r"weight_1 has shape \(2, 4\).*expected \(outputs, 3\)"),
-        ([Layer(np.ones((2, 2)), np.ones(3))], r"weight_0 has shape \(2, 2\), bias_0 \(3,\)"),
-        ([Layer(np.full((2, 2), np.nan), np.ones(2))], "layer 0 is not of finite"),
+        ([DenseLayer(np.ones((2, 2)), np.ones(3))], r"weight_0 has shape \(2, 2\), bias_0 \(3,\)"),
+        ([DenseLayer(np.full((2, 2), np.nan), np.ones(2))], "layer 0 is not of finite"),
         ([], r"has the arrays \[\]"),
     ],
 )
-def test_layers_that_do_not_fit_are_refused(tmp_path: Path, layers: list[Layer], message: str) -> None:
+def test_layers_that_do_not_fit_are_refused(tmp_path: Path, layers: list[DenseLayer], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_network(written(tmp_path, *layers))
 

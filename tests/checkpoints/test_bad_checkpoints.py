@@ -17,12 +17,12 @@ from small_jobs import GPT, contents, stored
 
 from ddlsched.checkpoints import files_in_parts
 from ddlsched.checkpoints.checkpoint import Checkpoint
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import InputError
 
@@ -32,14 +32,14 @@ QKV = "layers.2.attention.qkv.weight"
 
 def a_job(**degrees: int) -> TensorCollection:
     tensors = job_tensors(GPT, dtype="F32", optimiser=Optimiser())
-    return TensorCollection(tensors=tensors, parallelism=Parallelism(**degrees))
+    return TensorCollection(tensors=tensors, parallelism=StoredParallelism(**degrees))
 
 
 def refused(folder: Path, **arguments: Any) -> str:
     """Return why a checkpoint cannot be resharded; it stays as it is and leaves nothing that looks whole."""
     before = contents(folder / "a")
     with pytest.raises(InputError) as raised:
-        reshard(folder / "a", folder / "b", **{"to": Parallelism(tp=4)} | arguments)
+        reshard(folder / "a", folder / "b", **{"to": StoredParallelism(tp=4)} | arguments)
     assert contents(folder / "a") == before
     assert not (folder / "b").exists()
     assert not list(folder.glob(".b*/checkpoint.json"))
@@ -208,13 +208,15 @@ def test_a_destination_that_is_there_or_cannot_be_is_refused(folder: Path) -> No
         "http://host/b": "is no local folder",
     }.items():
         with pytest.raises(InputError, match=message):
-            reshard(folder / "a", destination, to=Parallelism())
+            reshard(folder / "a", destination, to=StoredParallelism())
 
 
 def test_a_parallelism_that_does_not_divide_is_refused(folder: Path) -> None:
     stored(folder / "a", a_job(tp=2))
-    assert refused(folder, to=Parallelism(tp=3)).startswith("tensor layers.0.attention.qkv.weight: 4 blocks of 6 rows")
-    assert refused(folder, to=Parallelism(pp=5)) == "pp is 5; expected at most the number of layers, 4"
+    assert refused(folder, to=StoredParallelism(tp=3)).startswith(
+        "tensor layers.0.attention.qkv.weight: 4 blocks of 6 rows"
+    )
+    assert refused(folder, to=StoredParallelism(pp=5)) == "pp is 5; expected at most the number of layers, 4"
 
 
 def test_no_space_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +242,7 @@ def test_no_space_while_writing_names_the_tensor_and_can_go_on(folder: Path, mon
     assert "rank_0000" in text
     assert "tensor " in text
     assert "cannot be written (no space left)" in text
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
 
 
 def test_tensors_cuts_and_models_that_cannot_be() -> None:
@@ -252,14 +254,14 @@ def test_tensors_cuts_and_models_that_cannot_be() -> None:
         lambda: Cut(dim=-1): "negative number",
         lambda: Cut(dim=0, parts=(CutPart(5, 2),)): "5 rows do not divide into 2 units",
         lambda: Cut(dim=0, parts=(CutPart(5),), pad_multiple=2): "both parts and padding",
-        lambda: Allocation(devices=(0, 1), hosts=(0,)): "expected a host for each device",
-        lambda: Allocation(devices=(-1,), hosts=(0,)): "negative number",
-        lambda: Allocation.packed(2, 0): "gpus_per_host is 0",
-        lambda: TensorCollection(tensors=(), parallelism=Parallelism(), allocation=Allocation.packed(3)): "3 devices",
+        lambda: StoredRegion(devices=(0, 1), hosts=(0,)): "expected a host for each device",
+        lambda: StoredRegion(devices=(-1,), hosts=(0,)): "negative number",
+        lambda: StoredRegion.packed(2, 0): "gpus_per_host is 0",
+        lambda: TensorCollection(tensors=(), parallelism=StoredParallelism(), allocation=StoredRegion.packed(3)): "3 devices",  # noqa: E501
         lambda: Tensor(name="w", shape=(4, 4), dtype="F32", cuts=(Cut(dim=0), Cut(dim=1))): "cut twice over tensor",
-        lambda: Transformer(num_layers=1, hidden=9, heads=2, vocabulary=4): "hidden 9 does not divide by heads 2",
-        lambda: Transformer(num_layers=1, hidden=8, heads=4, key_value_heads=3, vocabulary=4): "key-value heads 3",
-        lambda: Transformer(num_layers=0, hidden=8, heads=4, vocabulary=4): "num_layers is 0",
+        lambda: StoredTransformer(num_layers=1, hidden=9, heads=2, vocabulary=4): "hidden 9 does not divide by heads 2",
+        lambda: StoredTransformer(num_layers=1, hidden=8, heads=4, key_value_heads=3, vocabulary=4): "key-value heads 3",  # noqa: E501
+        lambda: StoredTransformer(num_layers=0, hidden=8, heads=4, vocabulary=4): "num_layers is 0",
         lambda: Optimiser(sharding="zero9"): "sharding is 'zero9'",
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=message):

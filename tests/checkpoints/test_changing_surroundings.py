@@ -18,15 +18,15 @@ from ddlsched.checkpoints import execution, partial_folder, resharding
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.partial_folder import claimed
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import FaultyInputError, InputError
 
-JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2))
+JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2))
 RANK_1 = "rank_00001.safetensors"
-TO = Parallelism(tp=4)
+TO = StoredParallelism(tp=4)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def stop(*_: object) -> None:
     raise StoppedError
 
 
-def stopped_run(source: Path, to: Parallelism = TO) -> Path:
+def stopped_run(source: Path, to: StoredParallelism = TO) -> Path:
     """Return the temporary folder of a run that ended after some batches."""
     with pytest.raises(StoppedError):
         reshard(source, source.parent / "b", to=to, watch=stop)
@@ -217,7 +217,7 @@ def test_a_temporary_folder_that_is_a_link_is_not_followed(source: Path) -> None
 
 
 def test_a_temporary_folder_of_other_arguments_or_of_an_older_source_is_not_built_on(source: Path) -> None:
-    partial = stopped_run(source, Parallelism(tp=4, dp=2))
+    partial = stopped_run(source, StoredParallelism(tp=4, dp=2))
     assert "holds part of another change of parallelism" in refused(source)
     shutil.rmtree(partial)
     stopped_run(source)
@@ -323,9 +323,9 @@ def test_far_too_many_ranks_are_refused_before_they_are_planned(source: Path, mo
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1_000_000))
     monkeypatch.setattr(resource, "setrlimit", stop)
     with pytest.raises(InputError, match="dp is 1000000; expected a whole number from 1 to 100,000"):
-        Parallelism(dp=1_000_000)
+        StoredParallelism(dp=1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, 10**9))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-    assert "has 1,000.0 MB free of" in refused(source, to=Parallelism(dp=100_000))
+    assert "has 1,000.0 MB free of" in refused(source, to=StoredParallelism(dp=100_000))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
-    assert "10,002 files of ranks, old and new" in refused(source, to=Parallelism(dp=10_000))
+    assert "10,002 files of ranks, old and new" in refused(source, to=StoredParallelism(dp=10_000))

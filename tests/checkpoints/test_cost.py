@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddlsched.checkpoints.change_cost import PlannedRescaleCost, ReplicaRule, Site, link_bytes, reconfiguration_s
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.plan import plan
 from ddlsched.checkpoints.rank_placement import staying
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Tensor
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError
@@ -28,7 +28,9 @@ from topologies.star import Star
 
 MB = 1_000_000
 GPT = job_tensors(
-    Transformer(num_layers=4, hidden=32, heads=4, vocabulary=256, pad_vocabulary=32), dtype="F32", optimiser=Optimiser()
+    StoredTransformer(num_layers=4, hidden=32, heads=4, vocabulary=256, pad_vocabulary=32),
+    dtype="F32",
+    optimiser=Optimiser(),
 )
 SITE = Site(topology=Star(nic_gbps=0.8), host_bytes_per_s=1e9, restart_s=7.0)
 """Cards of 100 MB/s."""
@@ -38,13 +40,13 @@ def one_tensor(num_ranks: int, hosts: tuple[int, ...], first_device: int = 0) ->
     """Return replicas of a tensor of 10 MB."""
     tensor = Tensor(name="w", shape=(10 * MB,), dtype="U8")
     devices = tuple(range(first_device, first_device + num_ranks))
-    allocation = Allocation(devices=devices, hosts=hosts)
-    return TensorCollection(tensors=(tensor,), parallelism=Parallelism(dp=num_ranks), allocation=allocation)
+    allocation = StoredRegion(devices=devices, hosts=hosts)
+    return TensorCollection(tensors=(tensor,), parallelism=StoredParallelism(dp=num_ranks), allocation=allocation)
 
 
 def gpt(gpus_per_host: int = 2, **degrees: int) -> TensorCollection:
-    parallelism = Parallelism(**degrees)
-    allocation = Allocation.packed(parallelism.num_ranks, gpus_per_host)
+    parallelism = StoredParallelism(**degrees)
+    allocation = StoredRegion.packed(parallelism.num_ranks, gpus_per_host)
     return TensorCollection(tensors=GPT, parallelism=parallelism, allocation=allocation)
 
 

@@ -16,7 +16,7 @@ from small_jobs import MODELS, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import InputError
 
@@ -24,7 +24,8 @@ DESCRIPTIONS = [
     json.loads(
         Checkpoint(
             collection=TensorCollection(
-                tensors=job_tensors(model, optimiser=Optimiser(sharding="zero1"))[:6], parallelism=Parallelism(tp=2)
+                tensors=job_tensors(model, optimiser=Optimiser(sharding="zero1"))[:6],
+                parallelism=StoredParallelism(tp=2),
             ),
             sha256={"a": "b"},
             model={"x": [1, None, 0.5]},
@@ -105,7 +106,7 @@ def test_anything_else_is_refused_in_one_line(text: bytes) -> None:
 
 
 def test_a_plain_change_imports_no_pydantic(folder: Path) -> None:
-    stored(folder / "a", TensorCollection(tensors=job_tensors(MODELS[0]), parallelism=Parallelism(tp=2)))
+    stored(folder / "a", TensorCollection(tensors=job_tensors(MODELS[0]), parallelism=StoredParallelism(tp=2)))
     program = """
 import sys
 from ddlsched.cli import main

@@ -21,7 +21,7 @@ from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.distributed_files import read_metadata
 from ddlsched.checkpoints.distributed_reading import is_distributed, read_distributed
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensors import Cut, Tensor
 from ddlsched.errors import InputError
@@ -53,7 +53,7 @@ TENSORS = (
 @pytest.fixture
 def like(tmp_path: Path) -> Path:
     """Return a checkpoint whose description tells how such tensors are divided; its contents are others."""
-    checkpoint = Checkpoint(collection=TensorCollection(tensors=TENSORS, parallelism=Parallelism()), iteration=99)
+    checkpoint = Checkpoint(collection=TensorCollection(tensors=TENSORS, parallelism=StoredParallelism()), iteration=99)
     write_checkpoint(tmp_path / "like", checkpoint, {name: np.zeros_like(whole) for name, whole in CONTENTS.items()})
     return tmp_path / "like"
 
@@ -65,7 +65,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_chunks_of_any_layout_become_a_checkpoint(like: Path, tmp_path: Path) -> None:
-    reshard(read_distributed(STORED, like), tmp_path / "new", to=Parallelism(tp=2, dp=2), verify=True)
+    reshard(read_distributed(STORED, like), tmp_path / "new", to=StoredParallelism(tp=2, dp=2), verify=True)
     new = Checkpoint.read(tmp_path / "new")
     for name, expected in CONTENTS.items():
         np.testing.assert_array_equal(whole_tensor(new, location_of(tmp_path / "new"), name), expected)
@@ -80,7 +80,7 @@ def test_what_is_a_distributed_checkpoint(like: Path) -> None:
 
 
 def test_from_another_file_system(like: Path, tmp_path: Path) -> None:
-    reshard(read_distributed(f"file://{STORED}", like), tmp_path / "new", to=Parallelism(tp=3), verify=True)
+    reshard(read_distributed(f"file://{STORED}", like), tmp_path / "new", to=StoredParallelism(tp=3), verify=True)
     new = Checkpoint.read(tmp_path / "new")
     np.testing.assert_array_equal(whole_tensor(new, location_of(tmp_path / "new"), "turned"), MATRIX.T)
 
@@ -141,7 +141,7 @@ def test_a_file_outside_the_directory_is_refused(copy: Path, like: Path) -> None
 def test_tensors_that_differ_from_the_description_are_refused(
     change: tuple[Tensor, ...], message: str, like: Path
 ) -> None:
-    Checkpoint(collection=TensorCollection(tensors=change, parallelism=Parallelism())).write_description(like)
+    Checkpoint(collection=TensorCollection(tensors=change, parallelism=StoredParallelism())).write_description(like)
     with pytest.raises(InputError, match=message):
         read_distributed(STORED, like)
 
@@ -149,11 +149,11 @@ def test_tensors_that_differ_from_the_description_are_refused(
 def test_without_a_description_tensors_are_divided_as_they_lie_there(tmp_path: Path) -> None:
     reading = read_distributed(STORED)
     job = reading.described.collection
-    assert (job.parallelism, reading.checkpoint.iteration) == (Parallelism(tp=2), 12)
+    assert (job.parallelism, reading.checkpoint.iteration) == (StoredParallelism(tp=2), 12)
     assert {tensor.name: [cut.dim for cut in tensor.cuts] for tensor in job.tensors} == {
         "rows": [0], "columns": [1], "turned": [], "half": [], "optimiser.step": [],
     }  # fmt: skip
-    reshard(reading, tmp_path / "new", to=Parallelism(tp=4, dp=2), verify=True)
+    reshard(reading, tmp_path / "new", to=StoredParallelism(tp=4, dp=2), verify=True)
     new = Checkpoint.read(tmp_path / "new")
     for name, expected in CONTENTS.items():
         np.testing.assert_array_equal(whole_tensor(new, location_of(tmp_path / "new"), name), expected)

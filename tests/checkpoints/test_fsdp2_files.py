@@ -24,7 +24,7 @@ from ddlsched.checkpoints.division import Box
 from ddlsched.checkpoints.division_rules import found_division, place_by_name
 from ddlsched.checkpoints.files_in_parts import OpenFiles
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.shards import dense_layout
 from ddlsched.checkpoints.tensors import Cut
@@ -47,10 +47,10 @@ def objects(folder: Path) -> dict[str, object]:
 
 def test_shards_are_found_and_settings_kept_through_a_change(tmp_path: Path) -> None:
     reading = read_distributed(STORED)
-    assert reading.described.collection.parallelism == Parallelism(tp=2, dp=2)
+    assert reading.described.collection.parallelism == StoredParallelism(tp=2, dp=2)
     assert [cut.axis for cut in reading.described.collection.by_name[WEIGHT].cuts] == ["tensor", "data"]
-    reshard(reading, tmp_path / "ours", to=Parallelism(tp=3), verify=True)
-    reshard(tmp_path / "ours", tmp_path / "back", to=Parallelism(dp=4), form=TORCH_FILES, verify=True)
+    reshard(reading, tmp_path / "ours", to=StoredParallelism(tp=3), verify=True)
+    reshard(tmp_path / "ours", tmp_path / "back", to=StoredParallelism(dp=4), form=TORCH_FILES, verify=True)
     assert objects(tmp_path / "back") == objects(STORED)
     assert objects(STORED)[GROUP + "lr"] == 0.25
     before, after = read_metadata(location_of(STORED)), read_metadata(location_of(tmp_path / "back"))
@@ -63,7 +63,7 @@ def test_shards_are_found_and_settings_kept_through_a_change(tmp_path: Path) -> 
 
 
 def test_replicas_share_the_chunks_that_are_written(tmp_path: Path) -> None:
-    reshard(read_distributed(STORED), tmp_path / "new", to=Parallelism(dp=2, tp=2), form=TORCH_FILES)
+    reshard(read_distributed(STORED), tmp_path / "new", to=StoredParallelism(dp=2, tp=2), form=TORCH_FILES)
     files = {path.name: path.stat().st_size for path in (tmp_path / "new").glob("*.distcp")}
     assert len(files) == 4
     assert max(files.values()) < 2 * min(files.values())
@@ -86,13 +86,13 @@ def test_divisions_are_found_from_chunks_and_else_from_names() -> None:
         "a.w2.weight": ((6, 6), frozenset({Box((0, 0), (1, 6)), Box((1, 0), (5, 6))})),
     }  # fmt: skip
     degrees, cuts = found_division(kinds)
-    assert degrees == Parallelism(tp=2, dp=3)
+    assert degrees == StoredParallelism(tp=2, dp=3)
     assert cuts == {
         "wq": rows, "wo": columns, "norm": rows[1:], "step": (), "odd": (), "a.w2.weight": columns[:1],
     }  # fmt: skip
     whole = {name: chunks((6, 6), ()) for name in ("h.1.q_proj.weight", "h.1.o_proj.weight", "h.1.router.weight")}
     degrees, cuts = found_division(whole)
-    assert degrees == Parallelism()
+    assert degrees == StoredParallelism()
     assert list(cuts.values()) == [rows[:1], columns[:1], ()]
 
 
@@ -137,7 +137,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patched:
         patched.setattr(OpenFiles, "flush", full)
         with pytest.raises(OSError, match="No space left"):
-            reshard(read_distributed(STORED), tmp_path / "new", to=Parallelism(dp=3), form=TORCH_FILES)
+            reshard(read_distributed(STORED), tmp_path / "new", to=StoredParallelism(dp=3), form=TORCH_FILES)
     assert not (tmp_path / "new").exists()
-    reshard(read_distributed(STORED), tmp_path / "new", to=Parallelism(dp=3), form=TORCH_FILES, verify=True)
+    reshard(read_distributed(STORED), tmp_path / "new", to=StoredParallelism(dp=3), form=TORCH_FILES, verify=True)
     assert objects(tmp_path / "new") == objects(STORED)

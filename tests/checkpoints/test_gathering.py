@@ -13,7 +13,7 @@ from small_jobs import stored
 from ddlsched.checkpoints import files_in_parts, gathering
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hashes
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensors import Cut, Tensor
@@ -25,7 +25,7 @@ def test_long_rows_are_read_once_for_all_new_ranks_and_never_need_numpy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
 ) -> None:
     wide = Tensor(name="wide", shape=(3000, 1536), dtype="F32", cuts=(Cut(dim=1),))
-    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=Parallelism(tp=before)))
+    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=before)))
     expected = content_hashes(Reading.at(folder / "a"))
     read: list[int] = []
     preadv = os.preadv
@@ -37,19 +37,19 @@ def test_long_rows_are_read_once_for_all_new_ranks_and_never_need_numpy(
     with monkeypatch.context() as patched:
         patched.setattr(gathering.os, "preadv", counted)
         patched.setattr(gathering, "_gather", None)
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=after))
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=after))
     assert sum(read) == wide.num_bytes
     assert content_hashes(Reading.at(folder / "b")) == expected
 
 
 def test_a_write_that_the_system_cuts_short_is_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = Tensor(name="wide", shape=(300, 1536), dtype="F32", cuts=(Cut(dim=1),))
-    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=Parallelism(tp=2)))
+    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=2)))
     expected = content_hashes(Reading.at(folder / "a"))
     pwrite = os.pwrite
     monkeypatch.setattr(files_in_parts.os, "pwritev", lambda to, parts, at: pwrite(to, b"".join(parts)[:1001], at))
     monkeypatch.setattr(files_in_parts.os, "pwrite", lambda to, data, at: pwrite(to, data[:7777], at))
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=3))
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=3))
     assert content_hashes(Reading.at(folder / "b")) == expected
 
 
@@ -67,10 +67,10 @@ def test_a_file_system_that_cannot_allocate_is_written_all_the_same(
             return -1
 
     wide = Tensor(name="wide", shape=(30, 12), dtype="F32", cuts=(Cut(dim=1),))
-    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=Parallelism(tp=2)))
+    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=2)))
     expected = content_hashes(Reading.at(folder / "a"))
     monkeypatch.setattr(ctypes, "CDLL", Refusing)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=3), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=3), verify=True)
     assert len(asked) == 3
     assert content_hashes(Reading.at(folder / "b")) == expected
 
@@ -87,8 +87,8 @@ def test_a_disk_that_is_too_full_is_refused_before_anything_is_copied(
             return -1
 
     wide = Tensor(name="wide", shape=(30, 12), dtype="F32", cuts=(Cut(dim=1),))
-    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=Parallelism(tp=2)))
+    stored(folder / "a", TensorCollection(tensors=(wide,), parallelism=StoredParallelism(tp=2)))
     monkeypatch.setattr(ctypes, "CDLL", Full)
     monkeypatch.setattr(files_in_parts.os, "pwritev", None)
     with pytest.raises(InputError, match=r"rank_00000.*no space left"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=3))
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=3))

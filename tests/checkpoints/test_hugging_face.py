@@ -15,7 +15,7 @@ from ddlsched.checkpoints import hugging_face
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.hugging_face import HUGGING_FACE, read_hugging_face, weights_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 
@@ -61,7 +61,7 @@ def loaded(folder: Path) -> dict[str, np.ndarray]:
 def test_a_model_is_divided_by_its_names_and_comes_back(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reshard(read_hugging_face(model), tmp_path / "ours", to=Parallelism(tp=3, pp=2), verify=True)
+    reshard(read_hugging_face(model), tmp_path / "ours", to=StoredParallelism(tp=3, pp=2), verify=True)
     assert_holds(tmp_path / "ours", llama() | {"config.json": np.frombuffer(CONFIG, "u1")})
     arrays = Checkpoint.read(tmp_path / "ours").collection.arrays
     assert arrays[0]["model.layers.0.mlp.gate_proj.weight"].shape == (4, 8)
@@ -69,7 +69,7 @@ def test_a_model_is_divided_by_its_names_and_comes_back(
     assert "model.layers.1.mlp.down_proj.weight" not in arrays[0]
     assert [rank for rank in range(6) if "lm_head.weight" in arrays[rank]] == [3, 4, 5]
     monkeypatch.setattr(hugging_face, "_FILE_BYTES", 2000)
-    reshard(tmp_path / "ours", tmp_path / "back", to=Parallelism(), form=HUGGING_FACE, verify=True)
+    reshard(tmp_path / "ours", tmp_path / "back", to=StoredParallelism(), form=HUGGING_FACE, verify=True)
     back = loaded(tmp_path / "back")
     assert back.keys() == llama().keys()
     for name, expected in llama().items():
@@ -94,7 +94,7 @@ def test_of_a_training_checkpoint_the_weights_are_kept(tmp_path: Path) -> None:
     ended = run("reshard", source, tmp_path / "new", "--format", "huggingface", "--verify")
     assert "left out what huggingface has no place for: 14 tensors" in ended.stderr
     assert load_file(tmp_path / "new" / "model.safetensors").keys() == {"layers.0.weight"}
-    assert weights_of(read_distributed(source)).job.parallelism == Parallelism(tp=2, dp=2)
+    assert weights_of(read_distributed(source)).job.parallelism == StoredParallelism(tp=2, dp=2)
 
 
 def changed(model: Path, **where: str | None) -> None:

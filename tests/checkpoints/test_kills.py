@@ -19,12 +19,12 @@ from small_jobs import assert_holds, contents, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 
 KILLS = int(os.environ.get("KILLS", 40))
-WIDE = Transformer(num_layers=4, hidden=384, heads=12, vocabulary=3000, pad_vocabulary=8)
-JOB = TensorCollection(tensors=job_tensors(WIDE, optimiser=Optimiser()), parallelism=Parallelism(tp=2, dp=2))
+WIDE = StoredTransformer(num_layers=4, hidden=384, heads=12, vocabulary=3000, pad_vocabulary=8)
+JOB = TensorCollection(tensors=job_tensors(WIDE, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
 PROGRAM = """
 from ddlsched.checkpoints import execution
 execution._BATCH_BYTES = 1 << 20

@@ -14,22 +14,30 @@ from ddlsched.checkpoints.arrays import numpy_dtype, part_of
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.making import bfloat16, made_tensor, make_checkpoint
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 from ddlsched.errors import InputError
 
-GPT = Transformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)
+GPT = StoredTransformer(num_layers=2, hidden=16, heads=4, vocabulary=50, positions=8)
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
 @pytest.mark.parametrize(
-    "to", [Parallelism(tp=4), Parallelism(pp=2), Parallelism(tp=2, dp=3), Parallelism(tp=2, pp=2, dp=2)]
+    "to",
+    [
+        StoredParallelism(tp=4),
+        StoredParallelism(pp=2),
+        StoredParallelism(tp=2, dp=3),
+        StoredParallelism(tp=2, pp=2, dp=2),
+    ],
 )
-def test_resharding_gives_the_files_that_would_have_been_made(sharding: str, to: Parallelism, tmp_path: Path) -> None:
+def test_resharding_gives_the_files_that_would_have_been_made(
+    sharding: str, to: StoredParallelism, tmp_path: Path
+) -> None:
     optimiser = Optimiser(sharding=sharding)  # type: ignore[arg-type]
-    make_checkpoint(tmp_path / "from", GPT, Parallelism(tp=2, dp=2), optimiser=optimiser)
+    make_checkpoint(tmp_path / "from", GPT, StoredParallelism(tp=2, dp=2), optimiser=optimiser)
     make_checkpoint(tmp_path / "made", GPT, to, optimiser=optimiser)
     reshard(tmp_path / "from", tmp_path / "resharded", to=to, verify=True)
     made = Checkpoint.read(tmp_path / "made")
@@ -39,7 +47,7 @@ def test_resharding_gives_the_files_that_would_have_been_made(sharding: str, to:
 
 
 def test_files_are_read_by_the_safetensors_library_and_hashes_are_of_the_contents(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path / "c", GPT, Parallelism(tp=2), dtype="F32", iteration=7)
+    make_checkpoint(tmp_path / "c", GPT, StoredParallelism(tp=2), dtype="F32", iteration=7)
     checkpoint = Checkpoint.read(tmp_path / "c")
     assert checkpoint.sha256 == content_hashes(Reading.at(tmp_path / "c"))
     arrays = load_file(tmp_path / "c" / checkpoint.files[1])
@@ -53,13 +61,13 @@ def test_files_are_read_by_the_safetensors_library_and_hashes_are_of_the_content
 def test_no_two_tensors_and_no_two_seeds_are_alike(tmp_path: Path) -> None:
     hashes = []
     for seed in (0, 1):
-        made = make_checkpoint(tmp_path / str(seed), GPT, Parallelism(), seed=seed)
+        made = make_checkpoint(tmp_path / str(seed), GPT, StoredParallelism(), seed=seed)
         hashes += [digest for name, digest in made.sha256.items() if name != "optimiser.step"]
     assert len(set(hashes)) == len(hashes)
 
 
 def test_weights_are_their_master_weights_rounded(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path / "c", GPT, Parallelism())
+    make_checkpoint(tmp_path / "c", GPT, StoredParallelism())
     checkpoint = Checkpoint.read(tmp_path / "c")
     for tensor in checkpoint.collection.tensors:
         if tensor.dtype == "BF16":
@@ -85,14 +93,14 @@ def test_what_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(InputError, match="full: is not empty; expected a new folder"):
-        make_checkpoint(tmp_path / "full", GPT, Parallelism())
+        make_checkpoint(tmp_path / "full", GPT, StoredParallelism())
     with pytest.raises(InputError, match=r"full/x.*cannot be made"):
-        make_checkpoint(tmp_path / "full" / "x", GPT, Parallelism())
+        make_checkpoint(tmp_path / "full" / "x", GPT, StoredParallelism())
     with pytest.raises(InputError, match="do not divide among 3 tensor-parallel ranks"):
-        make_checkpoint(tmp_path / "c", GPT, Parallelism(tp=3))
+        make_checkpoint(tmp_path / "c", GPT, StoredParallelism(tp=3))
     with pytest.raises(InputError, match="dtype is 'F64'"):
-        make_checkpoint(tmp_path / "c", GPT, Parallelism(), dtype="F64")
-    huge = Transformer(num_layers=1, hidden=2**20, heads=1, vocabulary=2**22)
+        make_checkpoint(tmp_path / "c", GPT, StoredParallelism(), dtype="F64")
+    huge = StoredTransformer(num_layers=1, hidden=2**20, heads=1, vocabulary=2**22)
     with pytest.raises(InputError, match=r"takes [\d,]+ bytes, [\d,]+ are free"):
-        make_checkpoint(tmp_path / "c", huge, Parallelism())
+        make_checkpoint(tmp_path / "c", huge, StoredParallelism())
     assert not (tmp_path / "c").exists() or not list((tmp_path / "c").iterdir())

@@ -25,7 +25,7 @@ from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.megatron import read_megatron
 from ddlsched.checkpoints.name_families import megatron_name
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import InputError
@@ -36,7 +36,7 @@ FIRST = "decoder.layers.mlp.linear_fc1.weight"
 
 def test_layers_are_tensors_of_their_own_divided_as_they_were() -> None:
     job = read_megatron(STORED).job
-    assert job.parallelism == Parallelism(tp=2)
+    assert job.parallelism == StoredParallelism(tp=2)
     first = job.by_name["decoder.layers.1.mlp.linear_fc1.weight"]
     assert (first.shape, first.places) == ((12, 4), (1,))
     assert [(cut.dim, cut.axis, [part.size for part in cut.parts]) for cut in first.cuts] == [(0, "tensor", [6, 6])]
@@ -60,7 +60,7 @@ def test_all_comes_back_through_another_parallelism(tmp_path: Path) -> None:
 
 
 def test_ranks_hold_layers_of_their_stage(tmp_path: Path) -> None:
-    reshard(read_megatron(STORED), tmp_path / "ours", to=Parallelism(tp=2, pp=2), verify=True)
+    reshard(read_megatron(STORED), tmp_path / "ours", to=StoredParallelism(tp=2, pp=2), verify=True)
     new = Checkpoint.read(tmp_path / "ours")
     assert [f"decoder.layers.{layer}.mlp.linear_fc2.weight" in new.collection.arrays[3] for layer in range(2)] == [
         False,
@@ -97,7 +97,7 @@ def test_stacks_of_different_depths_are_refused(tmp_path: Path) -> None:
 def test_our_models_get_the_names_of_megatron(tmp_path: Path) -> None:
     job = TensorCollection(
         tensors=job_tensors(GPT, dtype="BF16", optimiser=Optimiser(sharding="zero1")),
-        parallelism=Parallelism(tp=2, dp=2),
+        parallelism=StoredParallelism(tp=2, dp=2),
     )
     wholes = stored(tmp_path / "ours", job)
     done = run("reshard", tmp_path / "ours", tmp_path / "new", "--to", "tp=4", "--format", "megatron", "--verify")
@@ -112,14 +112,16 @@ def test_our_models_get_the_names_of_megatron(tmp_path: Path) -> None:
         f"optimizer.state.fp32_param.{layer}.mlp.linear_fc2.bias", "optimiser.step",
     } <= names  # fmt: skip
     assert len(names - {"common.pt", "metadata.json"}) == len(wholes)
-    reshard(read_megatron(tmp_path / "new"), tmp_path / "back", to=Parallelism(), verify=True)
+    reshard(read_megatron(tmp_path / "new"), tmp_path / "back", to=StoredParallelism(), verify=True)
     back, place = Checkpoint.read(tmp_path / "back"), location_of(tmp_path / "back")
     for tensor in job.tensors:
         np.testing.assert_array_equal(whole_tensor(back, place, megatron_name(tensor)), wholes[tensor.name])
 
 
 def test_queries_that_lie_apart_are_no_megatron_layout(tmp_path: Path) -> None:
-    stored(tmp_path / "ours", TensorCollection(tensors=job_tensors(LLAMA, dtype="F32"), parallelism=Parallelism()))
+    stored(
+        tmp_path / "ours", TensorCollection(tensors=job_tensors(LLAMA, dtype="F32"), parallelism=StoredParallelism())
+    )
     done = run("reshard", tmp_path / "ours", tmp_path / "new", "--to", "tp=2", "--format", "megatron")
     assert done.exit_code == 2
     assert "layers.0.attention.qkv.weight: queries, keys and values lie one behind the other" in done.stderr

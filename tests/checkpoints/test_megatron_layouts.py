@@ -9,8 +9,8 @@ import pytest
 
 from ddlsched.checkpoints.arrays import part_of
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Coordinates, Parallelism, even_stages, parse_parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.parallelism import Coordinates, StoredParallelism, even_stages, parse_parallelism
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES
 from ddlsched.errors import InputError
 
@@ -20,10 +20,10 @@ GPT2 = {"vocabulary": 50257, "positions": 1024}
 def gpt(
     tp: int, pp: int = 1, dp: int = 1, *, layers: int = 4, hidden: int = 64, sharding: str | None = None
 ) -> TensorCollection:
-    model = Transformer(num_layers=layers, hidden=hidden, heads=16, **GPT2)
+    model = StoredTransformer(num_layers=layers, hidden=hidden, heads=16, **GPT2)
     optimiser = None if sharding is None else Optimiser(sharding=sharding)
     return TensorCollection(
-        tensors=job_tensors(model, optimiser=optimiser), parallelism=Parallelism(tp=tp, pp=pp, dp=dp)
+        tensors=job_tensors(model, optimiser=optimiser), parallelism=StoredParallelism(tp=tp, pp=pp, dp=dp)
     )
 
 
@@ -32,7 +32,7 @@ def shape(collection: TensorCollection, name: str, rank: int = 0) -> tuple[int, 
 
 
 def test_ranks_are_numbered_tensor_then_data_then_pipeline() -> None:
-    parallelism = Parallelism(tp=2, pp=3, dp=4)
+    parallelism = StoredParallelism(tp=2, pp=3, dp=4)
     groups = [parallelism.coordinates(rank) for rank in range(24)]
     assert groups[1] == Coordinates(tensor=1, expert=0, data=0, stage=0)
     assert groups[2] == Coordinates(tensor=0, expert=0, data=1, stage=0)
@@ -84,8 +84,8 @@ def test_checkpoints_are_as_large_as_published(layers: int, hidden: int, publish
 
 
 def test_adam_with_master_weights_takes_14_bytes_a_parameter() -> None:
-    weights = job_tensors(Transformer(num_layers=2, hidden=16, heads=2, vocabulary=40))
-    all_of_it = job_tensors(Transformer(num_layers=2, hidden=16, heads=2, vocabulary=40), optimiser=Optimiser())
+    weights = job_tensors(StoredTransformer(num_layers=2, hidden=16, heads=2, vocabulary=40))
+    all_of_it = job_tensors(StoredTransformer(num_layers=2, hidden=16, heads=2, vocabulary=40), optimiser=Optimiser())
     parameters = sum(math.prod(tensor.shape) for tensor in weights)
     assert sum(tensor.num_bytes for tensor in all_of_it) == 14 * parameters + 8  # and the step
 
@@ -101,11 +101,11 @@ def test_each_head_keeps_its_queries_keys_and_values() -> None:
 
 
 def llama(tp: int, fused: str) -> TensorCollection:
-    model = Transformer(
+    model = StoredTransformer(
         num_layers=1, hidden=32, heads=8, key_value_heads=2, gated=True, biases=False, tied=False,
         vocabulary=64, feed_forward=48, fused_qkv=fused,
     )  # fmt: skip
-    return TensorCollection(tensors=job_tensors(model), parallelism=Parallelism(tp=tp))
+    return TensorCollection(tensors=job_tensors(model), parallelism=StoredParallelism(tp=tp))
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
@@ -135,8 +135,8 @@ def test_more_ranks_than_key_heads_share_them() -> None:
 
 
 def test_experts_are_spread_over_data_parallel_neighbours() -> None:
-    model = Transformer(num_layers=1, hidden=8, heads=2, vocabulary=8, experts=4)
-    job = TensorCollection(tensors=job_tensors(model), parallelism=Parallelism(tp=2, dp=4, ep=2))
+    model = StoredTransformer(num_layers=1, hidden=8, heads=2, vocabulary=8, experts=4)
+    job = TensorCollection(tensors=job_tensors(model), parallelism=StoredParallelism(tp=2, dp=4, ep=2))
     name = "layers.0.mlp.experts.h_to_4h.weight"
     ids = np.arange(4)[:, None, None] * np.ones((1, 32, 8), int)
     held = [part_of(ids, job.arrays[rank][name]) for rank in range(8)]
@@ -170,7 +170,7 @@ def test_zero1_keeps_weights_whole_and_fsdp_does_not() -> None:
 
 def test_a_layer_can_be_on_any_stage() -> None:
     start = gpt(1)
-    job = start.resized(Parallelism(pp=2), stages=(1, 0, 0, 1))
+    job = start.resized(StoredParallelism(pp=2), stages=(1, 0, 0, 1))
     assert [
         rank for layer in range(4) for rank in range(2) if f"layers.{layer}.input_norm.bias" in job.arrays[rank]
     ] == [1, 0, 0, 1]
@@ -198,5 +198,5 @@ def test_texts_that_are_no_parallelism(text: str, message: str) -> None:
 
 
 def test_a_parallelism_reads_back_from_its_text() -> None:
-    for parallelism in (Parallelism(tp=4, pp=2, dp=2), Parallelism(dp=4, ep=2)):
+    for parallelism in (StoredParallelism(tp=4, pp=2, dp=2), StoredParallelism(dp=4, ep=2)):
         assert parse_parallelism(str(parallelism)) == parallelism

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from small_jobs import GPT, collections, odd_collections, under, under_odd
 
 from ddlsched.checkpoints.arrays import box_of
-from ddlsched.checkpoints.collection import Allocation, TensorCollection
+from ddlsched.checkpoints.collection import StoredRegion, TensorCollection
 from ddlsched.checkpoints.division import divided
-from ddlsched.checkpoints.parallelism import Parallelism
-from ddlsched.checkpoints.plan import Plan, plan
+from ddlsched.checkpoints.parallelism import StoredParallelism
+from ddlsched.checkpoints.plan import ReshardPlan, plan
 from ddlsched.checkpoints.shards import Layout, Piece
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import DTYPE_BYTES, Tensor
 from ddlsched.errors import InputError
 
@@ -46,7 +46,7 @@ def by_host(collection: TensorCollection, tensor: Tensor) -> dict[int, np.ndarra
     return {host: mask(tensor.shape, tuple(layouts)) for host, layouts in found.items()}
 
 
-def assert_sound(found: Plan) -> None:
+def assert_sound(found: ReshardPlan) -> None:
     """Assert, element by element, that each rank gets what it holds, once, by the right way, and hosts no more."""
     old, new = found.old, found.new
     for tensor, _, _, cells, moves in found.tensors:
@@ -132,9 +132,9 @@ def test_sources_are_as_even_as_the_best_flow_up_to_a_cell(data: st.DataObject) 
 
 
 def large(tp: int, pp: int, dp: int, sharding: str) -> TensorCollection:
-    model = Transformer(num_layers=8, hidden=1024, heads=16, vocabulary=50257, positions=1024)
+    model = StoredTransformer(num_layers=8, hidden=1024, heads=16, vocabulary=50257, positions=1024)
     tensors = job_tensors(model, optimiser=Optimiser(sharding=sharding))
-    return TensorCollection(tensors=tensors, parallelism=Parallelism(tp=tp, pp=pp, dp=dp))
+    return TensorCollection(tensors=tensors, parallelism=StoredParallelism(tp=tp, pp=pp, dp=dp))
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero1", "fsdp"])
@@ -144,7 +144,7 @@ def test_the_busiest_host_of_a_large_job_is_within_3_percent_of_the_best_flow(
 ) -> None:
     old = large(4, 2, 8, sharding)
     tp, pp, dp = after
-    found = plan(old, old.resized(Parallelism(tp=tp, pp=pp, dp=dp)))
+    found = plan(old, old.resized(StoredParallelism(tp=tp, pp=pp, dp=dp)))
     sent: Counter[int] = Counter()
     for (source, _), size in found.bytes_between_hosts.items():
         sent[source] += size
@@ -153,11 +153,11 @@ def test_the_busiest_host_of_a_large_job_is_within_3_percent_of_the_best_flow(
 
 @pytest.mark.parametrize("sharding", ["none", "zero1"])
 def test_6_7b_parameters_from_64_to_128_gpus_are_planned_within_two_seconds(sharding: str) -> None:
-    model = Transformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
+    model = StoredTransformer(num_layers=32, hidden=4096, heads=32, vocabulary=50257, positions=2048)
     tensors = job_tensors(model, optimiser=Optimiser(sharding=sharding))
-    old = TensorCollection(tensors=tensors, parallelism=Parallelism(tp=8, pp=2, dp=4))
+    old = TensorCollection(tensors=tensors, parallelism=StoredParallelism(tp=8, pp=2, dp=4))
     begin_s = time.process_time()  # of this process, on a machine that does other things too
-    found = plan(old, old.resized(Parallelism(tp=8, pp=4, dp=4)))
+    found = plan(old, old.resized(StoredParallelism(tp=8, pp=4, dp=4)))
     assert time.process_time() - begin_s < 2.0
     assert found.bytes_by_way["network"] == sum(found.lower_bound_bytes.values()) > 100e9
 
@@ -170,8 +170,8 @@ def test_nothing_moves_when_nothing_changes() -> None:
 
 def test_a_replica_for_another_host_is_fetched_once_and_handed_on() -> None:
     tensors = (Tensor(name="w", shape=(1000,), dtype="F32"),)
-    old = TensorCollection(tensors=tensors, parallelism=Parallelism())
-    new = old.resized(Parallelism(dp=12), allocation=Allocation.packed(12, 4))
+    old = TensorCollection(tensors=tensors, parallelism=StoredParallelism())
+    new = old.resized(StoredParallelism(dp=12), allocation=StoredRegion.packed(12, 4))
     found = plan(old, new)
     assert found.bytes_by_way == {"kept": 4000, "host": 3 * 4000, "network": 2 * 4000, "relayed": 6 * 4000}
     assert found.bytes_between_hosts == {(0, 1): 4000, (0, 2): 4000}
@@ -181,16 +181,16 @@ def test_a_replica_for_another_host_is_fetched_once_and_handed_on() -> None:
 def test_the_nearest_replica_sends() -> None:
     tensors = (Tensor(name="w", shape=(1000,), dtype="F32"),)
     old = TensorCollection(
-        tensors=tensors, parallelism=Parallelism(dp=2), allocation=Allocation(devices=(0, 40), hosts=(0, 5))
+        tensors=tensors, parallelism=StoredParallelism(dp=2), allocation=StoredRegion(devices=(0, 40), hosts=(0, 5))
     )
-    new = old.resized(Parallelism(), allocation=Allocation(devices=(32,), hosts=(4,)))
+    new = old.resized(StoredParallelism(), allocation=StoredRegion(devices=(32,), hosts=(4,)))
     for far, sender in ((lambda a, b: abs(a - b), 5), (lambda a, b: -abs(a - b), 0)):
         assert plan(old, new, distance=far).bytes_between_hosts == {(sender, 4): 4000}
 
 
 def test_replicas_serve_for_lost_ranks_and_none_left_is_said() -> None:
-    job = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2, dp=2))
-    smaller = job.resized(Parallelism(tp=2))
+    job = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
+    smaller = job.resized(StoredParallelism(tp=2))
     found = plan(job, smaller, lost=[0, 3])
     assert {move.source for tensor in found.tensors for move in tensor.moves} == {1, 2}
     with pytest.raises(
@@ -198,15 +198,15 @@ def test_replicas_serve_for_lost_ranks_and_none_left_is_said() -> None:
     ):
         plan(job, smaller, lost=[1, 3])
     sharded = TensorCollection(
-        tensors=job_tensors(GPT, optimiser=Optimiser(sharding="zero1")), parallelism=Parallelism(dp=2)
+        tensors=job_tensors(GPT, optimiser=Optimiser(sharding="zero1")), parallelism=StoredParallelism(dp=2)
     )
     with pytest.raises(InputError, match=r"with rank 1 lost, no replica of .* is left"):
-        plan(sharded, sharded.resized(Parallelism()), lost=[1])
+        plan(sharded, sharded.resized(StoredParallelism()), lost=[1])
 
 
 def test_other_tensors_are_refused() -> None:
     def job(*tensors: Tensor) -> TensorCollection:
-        return TensorCollection(tensors=tensors, parallelism=Parallelism())
+        return TensorCollection(tensors=tensors, parallelism=StoredParallelism())
 
     w = Tensor(name="w", shape=(4,), dtype="F32")
     with pytest.raises(InputError, match="tensor v: is not in the old"):

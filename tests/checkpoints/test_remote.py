@@ -14,23 +14,23 @@ from small_jobs import LLAMA, assert_holds, stored
 from ddlsched.checkpoints import locations
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.errors import InputError
 
-WIDE = Transformer(num_layers=2, hidden=64, heads=8, vocabulary=1000)
+WIDE = StoredTransformer(num_layers=2, hidden=64, heads=8, vocabulary=1000)
 
 
-def job(model: Transformer = WIDE, **degrees: int) -> TensorCollection:
-    return TensorCollection(tensors=job_tensors(model, optimiser=Optimiser()), parallelism=Parallelism(**degrees))
+def job(model: StoredTransformer = WIDE, **degrees: int) -> TensorCollection:
+    return TensorCollection(tensors=job_tensors(model, optimiser=Optimiser()), parallelism=StoredParallelism(**degrees))
 
 
 def test_a_checkpoint_is_read_from_a_url(folder: Path) -> None:
     wholes = stored(folder / "a", job(LLAMA, tp=2, pp=2), iteration=5)
     with serving(folder / "a") as (url, _):
         assert Checkpoint.read(url).iteration == 5
-        reshard(url, folder / "b", to=Parallelism(tp=4, dp=2), verify=True)
+        reshard(url, folder / "b", to=StoredParallelism(tp=4, dp=2), verify=True)
     assert_holds(folder / "b", wholes)
 
 
@@ -39,7 +39,7 @@ def test_a_host_fetches_nothing_twice(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(locations, "_BLOCK_BYTES", 16384)
     wholes = stored(folder / "a", job(tp=4))
     with serving(folder / "a") as (url, served):
-        found = reshard(url, folder / "b", to=Parallelism(**after), buffer_bytes=1 << 17, threads=4).plan
+        found = reshard(url, folder / "b", to=StoredParallelism(**after), buffer_bytes=1 << 17, threads=4).plan
     assert_holds(folder / "b", wholes)
     whole_bytes = sum(whole.nbytes for whole in wholes.values())
     sent = sum(size for file, size in served.items() if file.startswith("rank_"))
@@ -52,7 +52,7 @@ def test_only_the_files_of_other_hosts_are_fetched(folder: Path) -> None:
     stored(folder / "a", job(tp=2, dp=2))
     with serving(folder / "a") as (url, served):
         found = reshard(
-            folder / "a", folder / "b", to=Parallelism(tp=2, dp=2, pp=2), host=1, gpus_per_host=2,
+            folder / "a", folder / "b", to=StoredParallelism(tp=2, dp=2, pp=2), host=1, gpus_per_host=2,
             peers={0: url},
         ).plan  # fmt: skip
     fetched = found.bytes_between_hosts.get((0, 1), 0)
@@ -64,7 +64,7 @@ def test_any_file_system_of_fsspec_serves(folder: Path) -> None:
     wholes = stored(folder / "a", job(LLAMA, tp=2))
     memory = fsspec.filesystem("memory")
     memory.put(str(folder / "a"), "/checkpoints/a", recursive=True)
-    reshard("memory://checkpoints/a", folder / "b", to=Parallelism(pp=2))
+    reshard("memory://checkpoints/a", folder / "b", to=StoredParallelism(pp=2))
     assert_holds(folder / "b", wholes)
 
 
@@ -73,15 +73,15 @@ def test_servers_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched, serving(folder / "a", ranges=False) as (url, _):
         patched.setattr(locations, "_BLOCK_BYTES", 512)
         with pytest.raises(InputError, match=r"rank_00000\.safetensors: gave .* bytes of 512; expected a whole file"):
-            reshard(url, folder / "b", to=Parallelism(pp=2))
+            reshard(url, folder / "b", to=StoredParallelism(pp=2))
     with serving(folder / "a") as (url, _):
         (folder / "a" / "rank_00001.safetensors").unlink()
         with pytest.raises(InputError, match=r"http://.*/rank_00001\.safetensors: cannot be read \(FileNotFoundError"):
-            reshard(url, folder / "b", to=Parallelism(pp=2))
+            reshard(url, folder / "b", to=StoredParallelism(pp=2))
     with pytest.raises(InputError, match=r"http://127\.0\.0\.1:9/checkpoint\.json: cannot be read"):
-        reshard("http://127.0.0.1:9", folder / "b", to=Parallelism(pp=2))
+        reshard("http://127.0.0.1:9", folder / "b", to=StoredParallelism(pp=2))
     with pytest.raises(InputError, match=r"odd://x: cannot be opened .*expected a URL that fsspec knows"):
-        reshard("odd://x", folder / "b", to=Parallelism(pp=2))
+        reshard("odd://x", folder / "b", to=StoredParallelism(pp=2))
     assert not (folder / "b").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_stalls_within_a_range_is_given_up_in_one_line(
     monkeypatch.setattr(locations, "_SILENCE_S", 0.3)
     begin_s = time.monotonic()
     with serving(folder / "a", stalls=True) as (url, _), pytest.raises(InputError) as raised:
-        reshard(url, folder / "b", to=Parallelism(pp=2))
+        reshard(url, folder / "b", to=StoredParallelism(pp=2))
     text = str(raised.value)
     assert re.fullmatch(r"http://.*rank_0000\d\.safetensors: cannot be read \(.*imeout.*\); expected .*", text), text
     assert time.monotonic() - begin_s < 10

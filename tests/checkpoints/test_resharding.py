@@ -36,18 +36,18 @@ from ddlsched.checkpoints.arrays import part_of, view_of, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import DIGESTS, Digest, content_hashes, refuse_other_content
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.shards import Piece
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer, job_tensors
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer, job_tensors
 from ddlsched.checkpoints.tensors import Cut, CutPart, Tensor
 from ddlsched.errors import FaultyInputError, InputError
 
 
-def job(model: Transformer = GPT, sharding: str = "none", **degrees: int) -> TensorCollection:
+def job(model: StoredTransformer = GPT, sharding: str = "none", **degrees: int) -> TensorCollection:
     return TensorCollection(
-        tensors=job_tensors(model, optimiser=Optimiser(sharding=sharding)), parallelism=Parallelism(**degrees)
+        tensors=job_tensors(model, optimiser=Optimiser(sharding=sharding)), parallelism=StoredParallelism(**degrees)
     )
 
 
@@ -87,7 +87,7 @@ def test_any_tensors_survive_any_change_and_back(data: st.DataObject, buffer_byt
 
 def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
     stored(folder / "a", dataclasses.replace(job(tp=2, pp=2), tensors=job_tensors(GPT, dtype="F32")))
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4))
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4))
     collection = Checkpoint.read(folder / "b").collection
     for rank, held in enumerate(collection.arrays):
         arrays = load_file(folder / "b" / f"rank_{rank:05d}.safetensors")
@@ -97,7 +97,7 @@ def test_files_are_read_by_the_safetensors_library(folder: Path) -> None:
 def test_what_is_not_in_tensors_is_carried_over(folder: Path) -> None:
     known = {"iteration": 77, "dataset": {"samples": 9856}, "random": {"seed": 5}, "model": {"kind": "gpt"}}
     stored(folder / "a", job(tp=2), **known)
-    reshard(folder / "a", folder / "b", to=Parallelism(dp=3))
+    reshard(folder / "a", folder / "b", to=StoredParallelism(dp=3))
     found = Checkpoint.read(folder / "b")
     assert {name: getattr(found, name) for name in known} == known
 
@@ -107,13 +107,13 @@ def test_resharding_from_surviving_replicas(folder: Path) -> None:
     for rank in (1, 2):
         (folder / "a" / f"rank_{rank:05d}.safetensors").unlink()
     with pytest.raises(InputError, match=r"rank_00001\.safetensors: cannot be read"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=2))
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=2), lost=[1, 2], verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=2))
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=2), lost=[1, 2], verify=True)
     assert_holds(folder / "b", wholes)
     with pytest.raises(InputError, match="with ranks 1, 2, 3 lost, no replica of"):
-        reshard(folder / "a", folder / "c", to=Parallelism(tp=2), lost=[1, 2, 3])
+        reshard(folder / "a", folder / "c", to=StoredParallelism(tp=2), lost=[1, 2, 3])
     with pytest.raises(InputError, match="lost rank 9: expected ranks from 0 to 3"):
-        reshard(folder / "a", folder / "c", to=Parallelism(tp=2), lost=[9])
+        reshard(folder / "a", folder / "c", to=StoredParallelism(tp=2), lost=[9])
 
 
 SLOW_RUN = """
@@ -146,11 +146,11 @@ def test_a_killed_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.Mon
         with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read"):
             Checkpoint.read(folder / ".b.partial")
     with pytest.raises(InputError, match="holds part of another change of parallelism"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=1))
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4, dp=1))
     monkeypatch.setattr(execution, "_BATCH_BYTES", 4096)
     written: list[int] = []
     done = reshard(
-        folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), threads=3, verify=True,
+        folder / "a", folder / "b", to=StoredParallelism(tp=4, dp=2), threads=3, verify=True,
         watch=lambda what, now, total: written.append(now) if what == "copying" else None,
     )  # fmt: skip
     assert done.resumed_bytes >= 4 * 4096
@@ -165,11 +165,11 @@ def test_two_runs_at_a_time_are_refused(folder: Path) -> None:
 
     def again(what: str, done: int, total: int) -> None:
         with pytest.raises(InputError, match="another run is writing it"):
-            reshard(folder / "a", folder / "b", to=Parallelism(tp=4))
+            reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4))
         seen.append(done)
 
     seen: list[int] = []
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), watch=again)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), watch=again)
     assert seen
 
 
@@ -180,7 +180,7 @@ def test_each_host_writes_its_own_ranks_from_where_the_old_files_are(folder: Pat
         (folder / "a" / f"rank_{rank:05d}.safetensors").unlink()
     for rank in (0, 1):
         (folder / "host1" / f"rank_{rank:05d}.safetensors").unlink()
-    to = Parallelism(tp=4, dp=2)
+    to = StoredParallelism(tp=4, dp=2)
     where = {0: str(folder / "a"), 1: str(folder / "host1")}
     for host in range(4):
         reshard(folder / "a", folder / f"b{host}", to=to, host=host, peers=where, gpus_per_host=2)
@@ -214,7 +214,7 @@ def test_a_fused_tensor_cut_at_the_wrong_boundary_is_found_by_content(folder: Pa
     name = "layers.1.mlp.h_to_4h.weight"
     naive = Tensor(name=name, shape=(48, 16), dtype="F32", places=(1,), cuts=(Cut(dim=0),))
     fused = dataclasses.replace(naive, cuts=(Cut(dim=0, parts=(CutPart(24), CutPart(24))),))
-    two = [TensorCollection(tensors=(tensor,), parallelism=Parallelism(tp=2, pp=2)) for tensor in (naive, fused)]
+    two = [TensorCollection(tensors=(tensor,), parallelism=StoredParallelism(tp=2, pp=2)) for tensor in (naive, fused)]
     assert two[0].arrays[2][name].shape == two[1].arrays[2][name].shape
     assert two[0].arrays[2][name] != two[1].arrays[2][name]
     stored(folder / "a", job(LLAMA, tp=2))
@@ -240,7 +240,7 @@ def test_a_replica_that_diverged_is_found_before_a_merge(folder: Path) -> None:
 
 def test_a_tied_embedding_reaches_the_last_stage(folder: Path) -> None:
     wholes = stored(folder / "a", job(tp=2))
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=2, pp=4))
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=2, pp=4))
     name = "embedding.word.weight"
     collection = Checkpoint.read(folder / "b").collection
     files = [folder / "b" / f"rank_{rank:05d}.safetensors" for rank in (0, 1, 6, 7)]
@@ -259,7 +259,7 @@ def test_layers_keep_their_number_when_stages_change(folder: Path) -> None:
         for tensor, whole in zip(collection.tensors, random_tensors(collection).values(), strict=True)
     }
     write_checkpoint(folder / "a", Checkpoint(collection=collection), wholes)
-    reshard(folder / "a", folder / "b", to=collection.resized(Parallelism(pp=2), stages=(1, 0, 1, 0)))
+    reshard(folder / "a", folder / "b", to=collection.resized(StoredParallelism(pp=2), stages=(1, 0, 1, 0)))
     reading = Reading.at(folder / "b")
     for layer, rank in enumerate((1, 0, 1, 0)):
         name = f"layers.{layer}.attention.qkv.bias"
@@ -276,14 +276,14 @@ def hash_of(tensor: Tensor) -> int:
 def test_padding_and_groups_of_flat_buffers_change_with_the_ranks(folder: Path, sharding: str) -> None:
     start = dataclasses.replace(job(EXPERTS, sharding, tp=2, dp=4, ep=2), flat_multiple=64)
     wholes = stored(folder / "a", start)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=1, pp=2, dp=3), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=1, pp=2, dp=3), verify=True)
     assert_holds(folder / "b", wholes)
 
 
 def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
     collection = job(LLAMA, "zero1", tp=2, dp=2)
     wholes = stored(folder / "a", collection)
-    stored(folder / "b", collection.resized(Parallelism(pp=4, dp=3)))
+    stored(folder / "b", collection.resized(StoredParallelism(pp=4, dp=3)))
     assert content_hashes(Reading.at(folder / "a")) == content_hashes(Reading.at(folder / "b"))
     changed = wholes | {"optimiser.step": wholes["optimiser.step"] + 1}
     write_checkpoint(folder / "c", Checkpoint(collection=collection), changed)
@@ -294,20 +294,20 @@ def test_hashes_are_the_same_under_any_parallelism(folder: Path) -> None:
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_verified_hashes_are_kept(folder: Path, digest: Digest) -> None:
     stored(folder / "a", job(tp=2))
-    reshard(folder / "a", folder / "b", to=Parallelism(dp=2), verify=True, digest=digest)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(dp=2), verify=True, digest=digest)
     found = Checkpoint.read(folder / "b")
     assert getattr(found, digest) == content_hashes(Reading.at(folder / "a"), digest)
     assert {name for name in DIGESTS if getattr(found, name)} == {digest}
 
 
 def test_memory_is_bounded_by_the_buffer(folder: Path) -> None:
-    wide = Transformer(num_layers=2, hidden=256, heads=8, vocabulary=3000, pad_vocabulary=8)
+    wide = StoredTransformer(num_layers=2, hidden=256, heads=8, vocabulary=3000, pad_vocabulary=8)
     stored(folder / "a", job(wide, tp=2))
     stored_bytes = sum(file.stat().st_size for file in (folder / "a").iterdir())
     assert stored_bytes > 30_000_000
-    reshard(folder / "a", folder / "warm-up", to=Parallelism(tp=4, dp=2))  # what is imported and cached once
+    reshard(folder / "a", folder / "warm-up", to=StoredParallelism(tp=4, dp=2))  # what is imported and cached once
     tracemalloc.start()
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4, dp=2), buffer_bytes=1_000_000)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4, dp=2), buffer_bytes=1_000_000)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 1_000_000 + 9_000_000  # the plan, the descriptions and the library's own objects

@@ -11,7 +11,7 @@ from small_jobs import GPT, assert_holds, stored
 
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.tensor_models import job_tensors
 
 MAP = (0, 1, 1, 1)
@@ -19,7 +19,7 @@ MAP = (0, 1, 1, 1)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    job = TensorCollection(tensors=job_tensors(GPT, dtype="F32"), parallelism=Parallelism(pp=2), stages=MAP)
+    job = TensorCollection(tensors=job_tensors(GPT, dtype="F32"), parallelism=StoredParallelism(pp=2), stages=MAP)
     wholes = stored(tmp_path / "a", job)
     assert_holds(tmp_path / "a", wholes)
     return tmp_path

@@ -12,14 +12,14 @@ from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hashes
 from ddlsched.checkpoints.distributed_reading import read_distributed
 from ddlsched.checkpoints.distributed_writing import TORCH_FILES
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.errors import InputError
 
-JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2))
-TO = Parallelism(tp=4)
+JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2))
+TO = StoredParallelism(tp=4)
 
 
 class StoppedError(Exception):

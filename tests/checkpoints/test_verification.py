@@ -19,7 +19,7 @@ from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import content_hash
 from ddlsched.checkpoints.files_in_parts import OpenFiles
 from ddlsched.checkpoints.gathering import GATHERED_BYTES, ThreadBuffers
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.read_ahead import begin_reading
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
@@ -27,7 +27,7 @@ from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 from ddlsched.checkpoints.tensors import Cut, Tensor
 from ddlsched.errors import InputError
 
-JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2))
+JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2))
 NAMES = [tensor.name for tensor in JOB.tensors]
 
 
@@ -59,7 +59,7 @@ def test_a_tensor_is_checked_before_the_last_one_is_copied(folder: Path, monkeyp
     monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
     monkeypatch.setattr(verification, "content_hash", content_hash)
     monkeypatch.setattr(OpenFiles, "write", waiting_write)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert set(Checkpoint.read(folder / "b").xxh3) == set(NAMES)
 
 
@@ -79,7 +79,7 @@ def test_a_byte_that_is_written_wrongly_is_found_whenever_it_is(
     monkeypatch.setattr(execution, "_BATCH_BYTES", 1 << 10)
     monkeypatch.setattr(OpenFiles, "write", wrong_write)
     with pytest.raises(InputError, match=rf"tensor {name} has content hash"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert {path.name for path in folder.iterdir()} == {"a"}
 
 
@@ -101,7 +101,7 @@ def test_a_byte_that_changes_in_the_new_file_after_it_was_written_is_found(
 
     monkeypatch.setattr(OpenFiles, "write", write_and_flip)
     with pytest.raises(InputError, match=rf"tensor {name} has content hash"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert {path.name for path in folder.iterdir()} == {"a"}
 
 
@@ -115,7 +115,7 @@ def full_checks(folder: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any)
         return found(tensor, parts, *settings)
 
     monkeypatch.setattr(verification, "content_hash", content_hash)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True, **arguments)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True, **arguments)
     return names
 
 
@@ -143,7 +143,7 @@ def test_recorded_hashes_are_taken_from_the_new_files_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch, digest: Any
 ) -> None:
     stored(folder / "first", JOB)
-    reshard(folder / "first", folder / "a", to=Parallelism(tp=2), verify=True, digest=digest)
+    reshard(folder / "first", folder / "a", to=StoredParallelism(tp=2), verify=True, digest=digest)
     assert full_checks(folder, monkeypatch, digest=digest) == []
 
 
@@ -158,7 +158,7 @@ def test_large_checkpoints_are_checked_in_another_process(folder: Path, monkeypa
 
     monkeypatch.setattr(verification, "content_hash", content_hash)
     monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     assert len(found_in := set((folder / "processes").read_text().split())) == 1
     assert str(os.getpid()) not in found_in
 
@@ -174,9 +174,9 @@ def test_what_a_process_that_was_killed_had_to_check_is_checked(folder: Path, mo
         return found(tensor, *settings)
 
     monkeypatch.setattr(verification, "content_hash", content_hash)
-    reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+    reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     monkeypatch.setattr(checking_process, "_WORTH_A_PROCESS_BYTES", 0)
-    reshard(folder / "a", folder / "c", to=Parallelism(tp=4), verify=True)
+    reshard(folder / "a", folder / "c", to=StoredParallelism(tp=4), verify=True)
     assert (folder / "killed").exists()
     assert Checkpoint.read(folder / "c").xxh3 == Checkpoint.read(folder / "b").xxh3
 
@@ -192,13 +192,13 @@ def test_a_tensor_that_is_brought_to_the_wrong_places_is_found(folder: Path, mon
 
     monkeypatch.setattr(execution, "filled", turned)
     with pytest.raises(InputError, match="has content hash"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
 
 
 def by_columns(folder: Path, number: int = 1) -> Reading:
     """Return a checkpoint of tensors whose rows lie apart, and are too long for numpy to gather."""
     columns = [Tensor(name=f"c{n}", shape=(64, 512), dtype="F32", cuts=(Cut(dim=1),)) for n in range(number)]
-    stored(folder / "columns", TensorCollection(tensors=tuple(columns), parallelism=Parallelism(tp=2)))
+    stored(folder / "columns", TensorCollection(tensors=tuple(columns), parallelism=StoredParallelism(tp=2)))
     return Reading.at(folder / "columns")
 
 
@@ -240,14 +240,14 @@ def test_a_run_that_was_stopped_checks_what_it_does_not_copy_again(
 
     monkeypatch.setattr(OpenFiles, "write", failing_write)
     with pytest.raises(InputError, match="stopped"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
     monkeypatch.setattr(OpenFiles, "write", write)
     file = folder / ".b.partial" / "rank_00000.safetensors"
     content = bytearray(file.read_bytes())
     content[8 + int.from_bytes(content[:8], "little")] ^= 1  # The first byte behind the header.
     file.write_bytes(content)
     with pytest.raises(InputError, match="has content hash"):
-        reshard(folder / "a", folder / "b", to=Parallelism(tp=4), verify=True)
+        reshard(folder / "a", folder / "b", to=StoredParallelism(tp=4), verify=True)
 
 
 def open_files() -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from experiment_scripts import EXPERIMENTS, scripts_of
 
 from ddlsched.checkpoints.change_cost import link_bytes
-from ddlsched.checkpoints.plan import Plan
+from ddlsched.checkpoints.plan import ReshardPlan
 from ddlsched.network.contention import MaxMin
 from ddlsched.network.rates import rates_of
 from ddlsched.network.topology import Link, Topology
@@ -32,7 +32,7 @@ class _Flow:
     links: tuple[int, ...]
 
 
-def fair_sharing_s(change: Plan, topology: Topology) -> float:
+def fair_sharing_s(change: ReshardPlan, topology: Topology) -> float:
     """Return the seconds until all hosts have all, if all pairs transfer at once and cables are shared fairly.
 
     Progressive filling, by the simulator's own contention model, anew whenever a transfer ends.
@@ -90,15 +90,15 @@ def test_the_table_of_bytes_is_what_the_plans_move() -> None:
 
 def test_sharing_cables_fairly_is_no_faster_than_the_busiest_cable() -> None:
     from ddlsched.checkpoints.change_cost import Site, reconfiguration_s
-    from ddlsched.checkpoints.parallelism import Parallelism
+    from ddlsched.checkpoints.parallelism import StoredParallelism
     from ddlsched.checkpoints.plan import plan
-    from ddlsched.checkpoints.tensor_models import Transformer, job_tensors
+    from ddlsched.checkpoints.tensor_models import StoredTransformer, job_tensors
     from topologies.star import Star
 
-    tensors = job_tensors(Transformer(num_layers=4, hidden=64, heads=4, vocabulary=256), dtype="F32")
+    tensors = job_tensors(StoredTransformer(num_layers=4, hidden=64, heads=4, vocabulary=256), dtype="F32")
     topology = Star(nic_gbps=1.0)
-    for to in (Parallelism(tp=4, dp=2), Parallelism(dp=5), Parallelism(pp=4)):
-        old, new = schemes.collection(tensors, Parallelism(tp=2), 1), schemes.collection(tensors, to, 1)
+    for to in (StoredParallelism(tp=4, dp=2), StoredParallelism(dp=5), StoredParallelism(pp=4)):
+        old, new = schemes.collection(tensors, StoredParallelism(tp=2), 1), schemes.collection(tensors, to, 1)
         change = plan(old, new)
         busiest_s = reconfiguration_s(change, Site(topology=topology, host_bytes_per_s=1e12)).network_s
         assert busiest_s * (1 - 1e-4) <= fair_sharing_s(change, topology) <= 2 * busiest_s

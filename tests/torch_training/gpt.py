@@ -11,7 +11,7 @@ from groups import Groups, enter, gather_last, leave
 from torch import Tensor
 from torch.nn import functional
 
-from ddlsched.checkpoints.tensor_models import Transformer
+from ddlsched.checkpoints.tensor_models import StoredTransformer
 
 __all__ = ["Dropout", "Stage"]
 
@@ -46,7 +46,9 @@ class Stage:
         Numbers, in the whole model, of the stage's layers.
     """
 
-    def __init__(self, model: Transformer, groups: Groups, weights: Mapping[str, Tensor], layers: list[int]) -> None:
+    def __init__(
+        self, model: StoredTransformer, groups: Groups, weights: Mapping[str, Tensor], layers: list[int]
+    ) -> None:
         self.model, self.groups, self.weights, self.layers = model, groups, weights, layers
 
     def embed(self, tokens: Tensor, dropout: Dropout) -> Tensor:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 
 __all__ = ["Groups", "PairwiseSum", "enter", "gather_last", "gathered", "leave", "summed"]
 
@@ -22,7 +22,7 @@ __all__ = ["Groups", "PairwiseSum", "enter", "gather_last", "gathered", "leave",
 class Groups:
     """The groups of one rank: tensor-parallel and data-parallel neighbours, and the stages that share tied weights."""
 
-    def __init__(self, parallelism: Parallelism, rank: int) -> None:
+    def __init__(self, parallelism: StoredParallelism, rank: int) -> None:
         self.parallelism, self.rank, self.place = parallelism, rank, parallelism.coordinates(rank)
         tensors, datas, stages = (range(degree) for degree in (parallelism.tp, parallelism.dp, parallelism.pp))
         number = parallelism.rank

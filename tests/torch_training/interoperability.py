@@ -27,10 +27,10 @@ from ddlsched.checkpoints.formats import foreign_reading, form_of, reading_for
 from ddlsched.checkpoints.locations import location_of
 from ddlsched.checkpoints.making import make_checkpoint
 from ddlsched.checkpoints.name_families import megatron_name
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 from ddlsched.checkpoints.tensors import Tensor
 
 Arrays = Mapping[str, np.ndarray]
@@ -47,8 +47,10 @@ class Program(NamedTuple):
 
 def write_ours(folder: Path) -> None:
     """Write a small GPT with Adam's state."""
-    model = Transformer(num_layers=3, hidden=24, heads=6, vocabulary=37, positions=8)
-    make_checkpoint(folder, model, Parallelism(tp=2), optimiser=Optimiser(sharding="zero1"), dtype="F32", iteration=4)
+    model = StoredTransformer(num_layers=3, hidden=24, heads=6, vocabulary=37, positions=8)
+    make_checkpoint(
+        folder, model, StoredParallelism(tp=2), optimiser=Optimiser(sharding="zero1"), dtype="F32", iteration=4
+    )
 
 
 def read_ours(folder: Path) -> Arrays:
@@ -145,7 +147,7 @@ PROGRAMS = (
 )
 
 
-def changed(source: Path, destination: Path, form: Format, to: Parallelism) -> None:
+def changed(source: Path, destination: Path, form: Format, to: StoredParallelism) -> None:
     """Take a checkpoint to another parallelism and format."""
     reading = reading_for(form, foreign_reading(source) or Reading.at(source))
     reshard(reading, destination, to=to, form=form_of(form), verify=True)
@@ -186,10 +188,10 @@ def main() -> None:
             folder = Path(place)
             writer.write(folder / "original")
             original = writer.read(folder / "original")
-            changed(folder / "original", folder / "ours", Format.safetensors, Parallelism(tp=2, pp=2))
+            changed(folder / "original", folder / "ours", Format.safetensors, StoredParallelism(tp=2, pp=2))
             cells = []
             for number, reader in enumerate(programs):
-                changed(folder / "ours", folder / str(number), reader.form, Parallelism(tp=3))
+                changed(folder / "ours", folder / str(number), reader.form, StoredParallelism(tp=3))
                 cells.append(compared(original, reader.read(folder / str(number)), reader))
         print(f"| {writer.title} | " + " | ".join(cells) + " |", flush=True)
 

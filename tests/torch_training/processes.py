@@ -29,7 +29,7 @@ def train(
     Parameters
     ----------
     source
-        A checkpoint of a :class:`~ddlsched.checkpoints.tensor_models.Transformer` with Adam's state.
+        A checkpoint of a :class:`~ddlsched.checkpoints.tensor_models.StoredTransformer` with Adam's state.
     samples
         The data set.
     steps

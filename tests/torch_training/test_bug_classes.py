@@ -16,7 +16,7 @@ from worlds import GPT, STOP, Uninterrupted, World
 from ddlsched.checkpoints.arrays import Array, whole_tensor, write_checkpoint
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.locations import location_of
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.resharding import reshard
 from ddlsched.errors import InputError
 
@@ -95,7 +95,7 @@ def whole_state(directory: Path) -> tuple[Checkpoint, Wholes]:
 
 
 def on_one_device(checkpoint: Checkpoint, **changed: object) -> Checkpoint:
-    alone = checkpoint.collection.resized(Parallelism())
+    alone = checkpoint.collection.resized(StoredParallelism())
     return dataclasses.replace(checkpoint, collection=alone, files=(), **changed)  # type: ignore[arg-type]
 
 
@@ -110,7 +110,7 @@ def test_a_fault_shows_in_the_losses_and_in_the_contents(
     world: World, uninterrupted: Uninterrupted, fault: Callable[[Wholes], None], tmp_path: Path
 ) -> None:
     checkpoint, state = whole_state(uninterrupted.stopped)
-    reshard(uninterrupted.stopped, tmp_path / "right", to=Parallelism(), verify=True)
+    reshard(uninterrupted.stopped, tmp_path / "right", to=StoredParallelism(), verify=True)
     hashes = Checkpoint.read(tmp_path / "right").xxh3
     fault(state)
     step = int(state["optimiser.step"])
@@ -118,7 +118,7 @@ def test_a_fault_shows_in_the_losses_and_in_the_contents(
     write_checkpoint(tmp_path / "faulty", faulty, state)
     assert change(world.train(tmp_path / "faulty", 3), uninterrupted) > LEAST_CHANGE
     with pytest.raises(InputError, match="tensor "):
-        reshard(tmp_path / "faulty", tmp_path / "next", to=Parallelism(), verify=True)
+        reshard(tmp_path / "faulty", tmp_path / "next", to=StoredParallelism(), verify=True)
     assert not (tmp_path / "next").exists()
 
 
@@ -135,22 +135,22 @@ def test_random_numbers_and_cursor_that_are_not_carried_over_show_in_the_losses(
 def test_a_tied_embedding_that_the_last_stage_lost_shows(
     world: World, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    reshard(uninterrupted.stopped, tmp_path / "there", to=Parallelism(pp=2))
+    reshard(uninterrupted.stopped, tmp_path / "there", to=StoredParallelism(pp=2))
     overwrite(tmp_path / "there", 1, "embedding.word.weight")
     assert change(world.train(tmp_path / "there", 2), uninterrupted) > LEAST_CHANGE
     with pytest.raises(InputError, match=r"tensor embedding\.word\.weight"):
-        reshard(tmp_path / "there", tmp_path / "next", to=Parallelism(), verify=True)
+        reshard(tmp_path / "there", tmp_path / "next", to=StoredParallelism(), verify=True)
 
 
 def test_replicas_that_diverged_are_found_before_one_of_them_is_chosen(
     world: World, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    reshard(uninterrupted.stopped, tmp_path / "there", to=Parallelism(dp=2))
+    reshard(uninterrupted.stopped, tmp_path / "there", to=StoredParallelism(dp=2))
     overwrite(tmp_path / "there", 1, "layers.1.attention.dense.weight")
     for lost in (0, 1):
-        reshard(tmp_path / "there", tmp_path / str(lost), to=Parallelism(), verify=True, lost=(lost,))
+        reshard(tmp_path / "there", tmp_path / str(lost), to=StoredParallelism(), verify=True, lost=(lost,))
     with pytest.raises(InputError, match=r"tensor layers\.1\.attention\.dense\.weight differs from its replica"):
-        reshard(tmp_path / "there", tmp_path / "both", to=Parallelism(), verify=True)
+        reshard(tmp_path / "there", tmp_path / "both", to=StoredParallelism(), verify=True)
 
 
 def overwrite(directory: Path, rank: int, name: str) -> None:

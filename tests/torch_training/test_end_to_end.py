@@ -12,7 +12,7 @@ from ddlsched.checkpoints.parallelism import parse_parallelism
 from ddlsched.checkpoints.plan import NoReplicaError
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.resharding import reshard
-from ddlsched.checkpoints.tensor_models import Transformer
+from ddlsched.checkpoints.tensor_models import StoredTransformer
 
 pytestmark = pytest.mark.torch
 
@@ -53,9 +53,9 @@ KINDS = {
     "ZeRO-1": {"sharding": "zero1"},
     "bfloat16 with fp32 master weights, ZeRO-1": {"sharding": "zero1", "dtype": "BF16"},
     "gated, grouped queries, q k v apart": {
-        "model": Transformer(**{**vars(GPT), "gated": True, "key_value_heads": 2, "fused_qkv": "parts"})
+        "model": StoredTransformer(**{**vars(GPT), "gated": True, "key_value_heads": 2, "fused_qkv": "parts"})
     },
-    "untied": {"model": Transformer(**{**vars(GPT), "tied": False, "key_value_heads": 2})},
+    "untied": {"model": StoredTransformer(**{**vars(GPT), "tied": False, "key_value_heads": 2})},
 }
 
 

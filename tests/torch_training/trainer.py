@@ -19,7 +19,7 @@ from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.dataset_files import Samples
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.dataset_views import RankBatches
-from ddlsched.checkpoints.tensor_models import Transformer
+from ddlsched.checkpoints.tensor_models import StoredTransformer
 from ddlsched.errors import InputError
 
 __all__ = ["Hyperparameters", "Trainer"]
@@ -61,7 +61,7 @@ class Trainer:
         self.checkpoint = Checkpoint.read(directory)
         self.collection, self.fixed, self.rank, self.samples = self.checkpoint.collection, fixed, rank, samples
         self.groups = Groups(self.collection.parallelism, rank)
-        self.model = Transformer(**self.checkpoint.model)
+        self.model = StoredTransformer(**self.checkpoint.model)
         self.data = DatasetState.from_json(self.checkpoint.dataset, str(directory))
         self.arrays = load_file(directory / self.checkpoint.files[rank])
         self.step = int(self.arrays["optimiser.step"])

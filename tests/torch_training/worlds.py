@@ -9,9 +9,9 @@ from ddlsched.checkpoints.dataset_files import TokenFiles
 from ddlsched.checkpoints.dataset_state import DatasetState
 from ddlsched.checkpoints.making import make_checkpoint
 from ddlsched.checkpoints.parallelism import parse_parallelism
-from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
 
-GPT = Transformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
+GPT = StoredTransformer(num_layers=4, hidden=64, heads=4, vocabulary=250, positions=32)
 START = "tp=2,pp=1,dp=2"
 STEPS = 8
 STOP = 3
@@ -26,7 +26,7 @@ class World(NamedTuple):
     folder: Path
     samples: TokenFiles
 
-    def made(self, name: str, parallelism: str = START, *, model: Transformer = GPT, **kind: object) -> Path:
+    def made(self, name: str, parallelism: str = START, *, model: StoredTransformer = GPT, **kind: object) -> Path:
         """Write a checkpoint in the middle of training."""
         state = DatasetState(num_samples=len(self.samples), global_batch=8, samples_hash=self.samples.samples_hash)
         optimiser = Optimiser(sharding=str(kind.pop("sharding", "none")))  # type: ignore[arg-type]

@@ -61,10 +61,10 @@ def make(
     """Write the checkpoint of a GPT in the middle of its training with Adam: random, seeded weights and moments."""
     from ddlsched.checkpoints.making import make_checkpoint
     from ddlsched.checkpoints.parallelism import parse_parallelism
-    from ddlsched.checkpoints.tensor_models import Optimiser, Transformer
+    from ddlsched.checkpoints.tensor_models import Optimiser, StoredTransformer
     from ddlsched.io.progress import bytes_bar
 
-    model = Transformer(
+    model = StoredTransformer(
         num_layers=layers,
         hidden=hidden,
         heads=heads,

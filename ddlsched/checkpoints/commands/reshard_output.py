@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddlsched.checkpoints.collection import TensorCollection
-    from ddlsched.checkpoints.plan import Plan, Way
+    from ddlsched.checkpoints.plan import ReshardPlan, Way
     from ddlsched.checkpoints.resharding import Outcome
 
 __all__ = ["numbers", "summary", "text", "times"]
@@ -25,7 +25,7 @@ _NAMED = 8
 _SHADES = "·░▒▓█"
 
 
-def numbers(plan: Plan) -> dict[str, Any]:
+def numbers(plan: ReshardPlan) -> dict[str, Any]:
     """Return a plan as plain numbers."""
     hosts = plan.bytes_between_hosts
     ranks = plan.bytes_between_ranks
@@ -57,7 +57,7 @@ def summary(done: Outcome, destination: Path) -> str:
     return f"{_size(done.written_bytes)} to {destination}{resumed}: {planned}"
 
 
-def text(plan: Plan) -> str:
+def text(plan: ReshardPlan) -> str:
     """Return a plan for a reader."""
     lines = [f"{_job(plan.old)}  ->  {_job(plan.new)}"]
     bound = sum(plan.lower_bound_bytes.values())
@@ -83,7 +83,7 @@ def _size(num_bytes: int) -> str:
     return f"{num_bytes / factor:,.{0 if factor == 1 else 2}f} {unit}"
 
 
-def _hosts(plan: Plan) -> list[str]:
+def _hosts(plan: ReshardPlan) -> list[str]:
     """Return a table of what each host sends and receives."""
     sent: Counter[int] = Counter()
     received: Counter[int] = Counter()
@@ -97,7 +97,7 @@ def _hosts(plan: Plan) -> list[str]:
     return lines
 
 
-def _picture(plan: Plan) -> list[str]:
+def _picture(plan: ReshardPlan) -> list[str]:
     """Return who sends what to whom, as shades: by rank, or by host if there are many ranks."""
     by_rank = max(plan.old.num_ranks, plan.new.num_ranks) <= _MOST_RANKS
     what = "rank" if by_rank else "host"
@@ -121,7 +121,7 @@ def _picture(plan: Plan) -> list[str]:
     return lines + _left_out(plan, by_rank, rows, columns)
 
 
-def _left_out(plan: Plan, by_rank: bool, rows: Sequence[int], columns: Sequence[int]) -> list[str]:
+def _left_out(plan: ReshardPlan, by_rank: bool, rows: Sequence[int], columns: Sequence[int]) -> list[str]:
     """Return a line on the old ranks or hosts that are no rows, and one on the new ones that are no columns."""
     kind = "rank" if by_rank else "host"
     lines = []

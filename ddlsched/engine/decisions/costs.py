@@ -12,7 +12,7 @@ from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import PluginError, guarded, label
 from ddlsched.network.collectives import Rank
 from ddlsched.network.contention import ContentionModel, ring_bytes
-from ddlsched.network.topology import Network, Ring, flows_of_ring, ring_along
+from ddlsched.network.topology import Network, RingLinks, flows_of_ring, ring_along
 from ddlsched.network.traffic import Way, traffic_of
 from ddlsched.units import ns_from_s, s_from_ns
 from ddlsched.workload.dag import CollectiveTask, IterationDag
@@ -86,7 +86,7 @@ class CommunicationCosts:
 
     def rings(self, messages: Sequence[float], servers: Sequence[int], way: Way | None = None) -> list[PlannedTransfer]:
         """Return what all-reduces of messages over servers put on the network."""
-        ring = self._ring(servers, way) if any(messages) else Ring((), 0.0)
+        ring = self._ring(servers, way) if any(messages) else RingLinks((), 0.0)
         return [self._plain(ring, message, len(servers)) for message in messages]
 
     def planned_one(
@@ -109,12 +109,12 @@ class CommunicationCosts:
         """Return whether all collectives are rings over a job's servers, whose inside costs nothing."""
         return self.network.inside is None and dag.only_rings_of_all
 
-    def _plain(self, ring: Ring, message_bytes: float, num_servers: int) -> PlannedTransfer:
+    def _plain(self, ring: RingLinks, message_bytes: float, num_servers: int) -> PlannedTransfer:
         if not message_bytes:
             return _NOTHING
         return PlannedTransfer(ring.links, self.wire_bytes(message_bytes, num_servers), ring.latency_s)
 
-    def _ring(self, servers: Sequence[int], way: Way | None) -> Ring:
+    def _ring(self, servers: Sequence[int], way: Way | None) -> RingLinks:
         """Return the ring over servers in ascending order, along the paths that ``way`` gives its flows."""
         if len(servers) < 2 or way is None:
             return self.network.ring(servers)

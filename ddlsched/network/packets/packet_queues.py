@@ -16,8 +16,8 @@ __all__ = [
     "LOST",
     "READY_BYTES",
     "TOLD",
+    "QueueState",
     "Rings",
-    "State",
     "acknowledged",
     "event_code",
     "next_packet",
@@ -101,7 +101,7 @@ class Rings(NamedTuple):
     per_byte_s: np.ndarray
 
 
-class State(NamedTuple):
+class QueueState(NamedTuple):
     """All that changes, and the parameters; compiled code changes it in place."""
 
     rings: Rings
@@ -127,12 +127,12 @@ class State(NamedTuple):
     recover_s: float
 
 
-def state_of(rings: Rings, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float) -> State:
+def state_of(rings: Rings, queue_bytes: float, packet_bytes: float, react_s: float, recover_s: float) -> QueueState:
     """Return the state in which nothing has been sent."""
     flows, places = len(rings.forth), 2 * len(rings.ring_of) + 2
     most_packets = int(2 * queue_bytes / SMALLEST_PACKET_BYTES + 8)
     num_packets = flows * most_packets
-    state = State(
+    state = QueueState(
         rings=rings,
         events=event_heap(
             len(rings.per_byte_s) + 2 * num_packets + 8 * len(rings.ring_of) * int(rings.num_ranks.max())

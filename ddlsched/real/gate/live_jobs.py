@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ddlsched.engine.decisions.costs import CommunicationCosts, PlannedTransfer, collectives_of
 from ddlsched.engine.records.layout import Columns, make_records
-from ddlsched.network.topology import Ring
+from ddlsched.network.topology import RingLinks
 from ddlsched.policies.transfer_states import TransferState
 from ddlsched.policies.view_parts import write_fields
 from ddlsched.policies.views import JobView, TransferView
@@ -121,7 +121,7 @@ class LiveJob:
     in_buckets: bool = False
     ranks: list[LiveRank] = field(default_factory=list)
     gpus: tuple[int, ...] = ()
-    ring: Ring = field(default_factory=lambda: Ring((), 0.0))
+    ring: RingLinks = field(default_factory=lambda: RingLinks((), 0.0))
     transfers: dict[int, LiveTransfer] = field(default_factory=dict)
     placed_ns: int = -1
     began_ns: int = -1

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Beside",
+    "MeasuredRings",
     "Pinned",
-    "Rings",
     "alone_jobs",
     "calibration_settings",
     "fitted_constants",
@@ -53,7 +53,7 @@ _PAUSE_NS = 2_000_000
 
 
 @dataclass(frozen=True)
-class Rings:
+class MeasuredRings:
     """Jobs that reduce at a time, each the same message over the same servers."""
 
     jobs: int
@@ -61,14 +61,14 @@ class Rings:
     servers: int
 
 
-def calibration_settings(num_servers: int, sizes_bytes: Iterable[int] = _SIZES_BYTES) -> list[Rings]:
+def calibration_settings(num_servers: int, sizes_bytes: Iterable[int] = _SIZES_BYTES) -> list[MeasuredRings]:
     """Return jobs alone and pairs, of each size, on two servers and on all."""
     counts = sorted({2, num_servers})
-    return [Rings(*setting) for setting in itertools.product((1, 2), sizes_bytes, counts)]
+    return [MeasuredRings(*setting) for setting in itertools.product((1, 2), sizes_bytes, counts)]
 
 
 def measure_settings(
-    wanted: Iterable[Rings], settings: GateSettings, crew: WorkerCrew, watch: Callable[[], None] = lambda: None
+    wanted: Iterable[MeasuredRings], settings: GateSettings, crew: WorkerCrew, watch: Callable[[], None] = lambda: None
 ) -> list[Measured]:
     """Return the mean time of an all-reduce in each setting, as :mod:`ddlsched.real.calibration` takes them."""
     rows = []
@@ -79,7 +79,7 @@ def measure_settings(
     return rows
 
 
-def _mean_s(setting: Rings, settings: GateSettings, crew: WorkerCrew) -> float:
+def _mean_s(setting: MeasuredRings, settings: GateSettings, crew: WorkerCrew) -> float:
     names = [f"calibration-{number}" for number in range(setting.jobs)]
     jobs = [reducing_job(name, setting.message_bytes, setting.servers, ITERATIONS) for name in names]
     return _mean_transfer_s(_counted(sent_freely(jobs, settings, crew), ITERATIONS))

@@ -153,7 +153,7 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _sweep(given: list[str], recompute: str) -> Any:
-    from ddlsched.training.estimate.design_sweep import Sweep
+    from ddlsched.training.estimate.design_sweep import DesignSweep
     from ddlsched.training.estimate.parallel_layout import RECOMPUTE
 
     kinds = list(dict.fromkeys(recompute.split(",")))
@@ -166,7 +166,7 @@ def _sweep(given: list[str], recompute: str) -> Any:
         if name in axes:
             raise InputError(f"--sweep {text}: {name} was given before; expected all its values at once")
         axes[name] = values
-    return Sweep(axes=axes, recompute=kinds)  # type: ignore[arg-type]
+    return DesignSweep(axes=axes, recompute=kinds)  # type: ignore[arg-type]
 
 
 _FROM_ZERO = {"zero": 3, "sequence_parallel": 1, "overlap": 1}

@@ -22,7 +22,7 @@ from ddlsched.training.estimate.step_estimate import estimate
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CLUSTER_AXES", "PLAN_AXES", "Sweep", "best_of", "design", "pareto_front"]
+__all__ = ["CLUSTER_AXES", "PLAN_AXES", "DesignSweep", "best_of", "design", "pareto_front"]
 
 PLAN_AXES = ("tensor", "pipeline", "micro_batch", "interleave", "expert", "zero", "sequence_parallel", "overlap")
 """Axes of the parallelism that hold numbers; ``data`` follows from the GPUs."""
@@ -45,7 +45,7 @@ _CHUNK = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class DesignSweep:
     """What to try.
 
     Parameters
@@ -86,7 +86,13 @@ _DEFAULTS: dict[str, Sequence[float]] = {
 
 
 def design(
-    model: Model, plan: Plan, *, num_gpus: int, global_batch: int, sweep: Sweep, precision: Precision = "half"
+    model: Model,
+    plan: Plan,
+    *,
+    num_gpus: int,
+    global_batch: int,
+    sweep: DesignSweep,
+    precision: Precision = "half",
 ) -> pd.DataFrame:
     """Return all valid configurations, those that fit first, the fastest of them first.
 
@@ -148,7 +154,7 @@ def _crossed(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> 
     return repeated | {name: np.tile(column, rows) for name, column in other.items()}
 
 
-def _all_axes(sweep: Sweep, machine: Machine, num_gpus: int, global_batch: int) -> dict[str, np.ndarray]:
+def _all_axes(sweep: DesignSweep, machine: Machine, num_gpus: int, global_batch: int) -> dict[str, np.ndarray]:
     free = {
         "tensor": _divisors(num_gpus),
         "pipeline": _divisors(num_gpus),

@@ -12,7 +12,7 @@ import numpy as np
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind, Span, collective_s, split_group
 from ddlsched.training.estimate.hardware import Machine, Precision, operations_s
-from ddlsched.training.estimate.layers import Collective, GroupName, Layer, Operation
+from ddlsched.training.estimate.layers import GroupName, Layer, LayerCollective, Operation
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 
 __all__ = ["Costs", "Group", "PassTimes", "groups_of", "halving_rules"]
@@ -121,7 +121,7 @@ class Costs:
         launches = sum(one.kernels for one in operations)
         return np.maximum(self.computing_s(operations), launches * self.machine.gpu.efficiency.launch_s)
 
-    def collectives_s(self, collectives: Iterable[Collective]) -> Amount:
+    def collectives_s(self, collectives: Iterable[LayerCollective]) -> Amount:
         """Return the time of collectives one after the other; one of no bytes takes none."""
         total_s: Amount = 0.0
         for kind, message_bytes, group, copies in collectives:
@@ -176,7 +176,7 @@ class Costs:
         )
         return PassTimes(forward_s=forward_s, backward_s=backward_s, again_s=forward_s * self._again(layer, recomputed))
 
-    def _is_sent(self, collective: Collective) -> Amount:
+    def _is_sent(self, collective: LayerCollective) -> Amount:
         return (np.asarray(collective.message_bytes) > 0) & (self._members(collective.group) > 1)
 
     def _again(self, layer: Layer, recomputed: bool) -> Amount:

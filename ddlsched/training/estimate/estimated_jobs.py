@@ -11,7 +11,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import Plan
-from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.energy_costs import Costs, groups_of
 from ddlsched.training.estimate.grouped_steps import grouped_step
 from ddlsched.training.estimate.hardware import Machine
@@ -131,7 +131,12 @@ def _bytes_between_servers(found: Estimate, parallelism: Parallelism, machine: M
 
 
 def scaling_curve(
-    model: Model, plan: Plan, *, gpus: Sequence[int], global_batches: Sequence[int], sweep: Sweep | None = None
+    model: Model,
+    plan: Plan,
+    *,
+    gpus: Sequence[int],
+    global_batches: Sequence[int],
+    sweep: DesignSweep | None = None,
 ) -> pd.DataFrame:
     """Return the best rate at each number of GPUs and batch: what an elastic policy decides by.
 
@@ -168,7 +173,7 @@ def scaling_curve(
     rows = []
     for count in gpus:
         for batch in global_batches:
-            found = design(model, plan, num_gpus=count, global_batch=batch, sweep=sweep or Sweep())
+            found = design(model, plan, num_gpus=count, global_batch=batch, sweep=sweep or DesignSweep())
             fitting = found[found["fits"]]
             if len(fitting):
                 best = fitting.iloc[0]

@@ -17,7 +17,7 @@ import numpy as np
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes
-from ddlsched.training.estimate.layers import Collective, Layer, Layers
+from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, stage_parameters
 from ddlsched.training.estimate.parallel_layout import Parallelism, stage_blocks
 from ddlsched.training.estimate.step_estimate import Estimate, reduction_rounds
@@ -182,10 +182,10 @@ class _Step:
         waits_s = sum(count * self._latency_s(one) for count, one in self._collectives(stage, direction))
         return float(own_s) + waits_s
 
-    def _latency_s(self, collective: Collective) -> float:
+    def _latency_s(self, collective: LayerCollective) -> float:
         return float(self.costs.group_s(collective.kind, 0.0, collective.group))
 
-    def _collectives(self, stage: int, direction: Direction) -> Iterator[tuple[float, Collective]]:
+    def _collectives(self, stage: int, direction: Direction) -> Iterator[tuple[float, LayerCollective]]:
         """Yield how often a stage's layers send what in one pass, what is computed again included."""
         for layers, count, recomputed in self._parts(stage):
             for layer in layers:

@@ -10,7 +10,17 @@ from typing import Literal, NamedTuple, TypeAlias
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import Kind
 
-__all__ = ["Collective", "GroupName", "Layer", "Layers", "Operation", "Role", "Work", "elementwise", "matrix_product"]
+__all__ = [
+    "GroupName",
+    "Layer",
+    "LayerCollective",
+    "Layers",
+    "Operation",
+    "Role",
+    "Work",
+    "elementwise",
+    "matrix_product",
+]
 
 GroupName: TypeAlias = Literal["tensor", "context", "expert", "data", "replicas", "world"]
 """Which GPUs take part: those that share a layer's matrices, a sequence, its experts, its copies, copies of its
@@ -51,7 +61,7 @@ class Operation(NamedTuple):
     rows: Amount = 1.0
 
 
-class Collective(NamedTuple):
+class LayerCollective(NamedTuple):
     """A collective that follows a layer; ``message_bytes`` as in :func:`~.collectives.collective_s`.
 
     Of an all-to-all, ``copies`` says to how many members each token goes; it crosses to a node once for all there.
@@ -97,8 +107,8 @@ class Layer:
     expert_parameters: Amount = 0
     table_parameters: Amount = 0
     activation_bytes: Amount = 0
-    forward_collectives: tuple[Collective, ...] = ()
-    backward_collectives: tuple[Collective, ...] = ()
+    forward_collectives: tuple[LayerCollective, ...] = ()
+    backward_collectives: tuple[LayerCollective, ...] = ()
     role: Role = "other"
     awaited_before: str | None = None
 
@@ -113,7 +123,7 @@ class Layer:
                 for one in operations
             )
 
-        def sent(collectives: tuple[Collective, ...]) -> tuple[Collective, ...]:
+        def sent(collectives: tuple[LayerCollective, ...]) -> tuple[LayerCollective, ...]:
             return tuple(one._replace(message_bytes=one.message_bytes * share) for one in collectives)
 
         return dataclasses.replace(
@@ -159,8 +169,8 @@ def matrix_product(
     weights: bool = True,
     bias: Amount = 0,
     activation_bytes: Amount | None = None,
-    forward_collectives: Sequence[Collective] = (),
-    backward_collectives: Sequence[Collective] = (),
+    forward_collectives: Sequence[LayerCollective] = (),
+    backward_collectives: Sequence[LayerCollective] = (),
     role: Role = "other",
     odd: Amount = False,
     work: Work = "matrix",
@@ -196,8 +206,8 @@ def elementwise(
     element_bytes: Amount = 2,
     parameters: Amount = 0,
     activation_bytes: Amount = 0,
-    forward_collectives: Sequence[Collective] = (),
-    backward_collectives: Sequence[Collective] = (),
+    forward_collectives: Sequence[LayerCollective] = (),
+    backward_collectives: Sequence[LayerCollective] = (),
     role: Role = "other",
 ) -> Layer:
     """Return a layer that only moves bytes: norms, activations, softmax, dropout, lookups.

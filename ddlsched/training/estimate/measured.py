@@ -13,11 +13,11 @@ from ddlsched.errors import InputError
 from ddlsched.training.estimate.hardware import Efficiency
 from ddlsched.training.estimate.models import Model
 
-__all__ = ["PROGRAMS", "Program", "remark", "usual_program"]
+__all__ = ["PROGRAMS", "MeasuredProgram", "remark", "usual_program"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
+class MeasuredProgram:
     """A program that trains, as its published times show it.
 
     Attributes
@@ -128,23 +128,23 @@ _LIKE_H100 = {"h200": "h100", "h100-96": "h100"}
 _LIKE_H100_96 = {"h100": "h100-96", "h200": "h100-96"}
 _TITAN_LINKS = {"h100-96": (0.6853, 0.868)}
 
-PROGRAMS: Mapping[str, Program] = {
-    "fsdp": Program(
+PROGRAMS: Mapping[str, MeasuredProgram] = {
+    "fsdp": MeasuredProgram(
         efficiencies=_FSDP,
         links={"a100-40": (0.6184, 0.6535), "a100-80": (0.6832, 0.5493), "h100": (0.7166, 0.5412)},
         errors=_FSDP_ERRORS,
         stand_ins=_LIKE_H100,
     ),
-    "torchtitan": Program(
+    "torchtitan": MeasuredProgram(
         efficiencies={"h100-96": _TITAN}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
     ),
-    "torchtitan-eager": Program(
+    "torchtitan-eager": MeasuredProgram(
         efficiencies={"h100-96": _TITAN_EAGER}, links=_TITAN_LINKS, errors=_TITAN_ERRORS, stand_ins=_LIKE_H100_96
     ),
-    "megatron-bridge": Program(
+    "megatron-bridge": MeasuredProgram(
         efficiencies=_BRIDGES, links=dict.fromkeys(_BRIDGES, _LINKS), errors=_BRIDGE_ERRORS, stand_ins=_LIKE_H100
     ),
-    "megatron-bridge-26.04": Program(
+    "megatron-bridge-26.04": MeasuredProgram(
         efficiencies={gpu: dataclasses.replace(one, **_OLDER) for gpu, one in _BRIDGES.items()},
         links=dict.fromkeys(_BRIDGES, _LINKS),
         errors=_BRIDGE_ERRORS,

@@ -11,8 +11,8 @@ import numpy as np
 
 from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.layers import (
-    Collective,
     Layer,
+    LayerCollective,
     Layers,
     Operation,
     elementwise,
@@ -335,7 +335,7 @@ class _Shard:
         flops = 2 * pairs * width
         traffic_bytes = 4 * self.tokens * (self.query + self.key_value) / self.tensor
         sums_bytes = 4 * self.tokens * model.heads / self.tensor
-        shared = Collective("all-gather", 4 * self.tokens * self.key_value / self.tensor, "context")
+        shared = LayerCollective("all-gather", 4 * self.tokens * self.key_value / self.tensor, "context")
         sent = (shared,) if np.any(np.asarray(self.parallelism.context) > 1) else ()
         layer = Layer(
             name="attention",
@@ -486,24 +486,24 @@ class _Shard:
         split = np.asarray(self.parallelism.sequence_parallel)
         return np.where(split, 0.0, whole), np.where(split, whole / self.tensor, 0.0), np.where(split, whole, 0.0)
 
-    def _entering(self) -> tuple[Collective, ...]:
-        return (Collective("all-gather", self._sharing()[1]),)
+    def _entering(self) -> tuple[LayerCollective, ...]:
+        return (LayerCollective("all-gather", self._sharing()[1]),)
 
-    def _entering_backward(self) -> tuple[Collective, ...]:
+    def _entering_backward(self) -> tuple[LayerCollective, ...]:
         reduced, gathered, scattered = self._sharing()
         # With sequence parallelism the input is gathered anew for the weight gradient.
         return (
-            Collective("all-reduce", reduced),
-            Collective("reduce-scatter", scattered),
-            Collective("all-gather", gathered),
+            LayerCollective("all-reduce", reduced),
+            LayerCollective("reduce-scatter", scattered),
+            LayerCollective("all-gather", gathered),
         )
 
-    def _leaving(self) -> tuple[Collective, ...]:
+    def _leaving(self) -> tuple[LayerCollective, ...]:
         reduced, _, scattered = self._sharing()
-        return (Collective("all-reduce", reduced), Collective("reduce-scatter", scattered))
+        return (LayerCollective("all-reduce", reduced), LayerCollective("reduce-scatter", scattered))
 
-    def _leaving_backward(self) -> tuple[Collective, ...]:
-        return (Collective("all-gather", self._sharing()[1]),)
+    def _leaving_backward(self) -> tuple[LayerCollective, ...]:
+        return (LayerCollective("all-gather", self._sharing()[1]),)
 
     def experts(self) -> tuple[Layer, ...]:
         """Return a mixture of experts with balanced load: route, send tokens, compute, send them back."""
@@ -514,7 +514,7 @@ class _Shard:
         visits = self.tokens * model.active_experts / apart
         hidden = np.where(np.asarray(model.expert_hidden) > 0, model.expert_hidden, self.h)
         sent_bytes = 2 * visits * hidden * apart / self.tensor
-        sent = (Collective("all-to-all", sent_bytes, "expert", model.active_experts),)
+        sent = (LayerCollective("all-to-all", sent_bytes, "expert", model.active_experts),)
         router = matrix_product("router", self.tokens, self.h, model.experts)
         first = matrix_product(
             "experts in",

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ddlsched.training.estimate.layers import Collective, Layer, Layers, elementwise, matrix_product
+from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers, elementwise, matrix_product
 from ddlsched.training.estimate.parallel_layout import Parallelism, Rule
 from ddlsched.training.estimate.small_models import data_parallel_only
 
@@ -73,7 +73,7 @@ class Dlrm:
         """Return the lookups of this GPU's share of the tables, for the samples of all GPUs."""
         batch, gpus = parallelism.micro_batch, np.asarray(parallelism.data)
         pooled = batch * self.tables * self.dimension
-        sent = (Collective("all-to-all", 2 * pooled, "world"),)
+        sent = (LayerCollective("all-to-all", 2 * pooled, "world"),)
         held = self.tables * self.rows * self.dimension / gpus
         layer = elementwise(
             "embedding",

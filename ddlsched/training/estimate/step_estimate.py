@@ -11,7 +11,7 @@ from ddlsched.training.estimate import Amount
 from ddlsched.training.estimate.collectives import closed_form
 from ddlsched.training.estimate.energy_costs import Costs, PassTimes, groups_of, halving_rules
 from ddlsched.training.estimate.hardware import Machine, Precision
-from ddlsched.training.estimate.layers import Collective, Layer, Layers
+from ddlsched.training.estimate.layers import Layer, LayerCollective, Layers
 from ddlsched.training.estimate.layerwise import LayerTimes, layerwise_step
 from ddlsched.training.estimate.memory import GRADIENT_BYTES, WEIGHT_BYTES, Memory, memory_per_gpu, stage_parameters
 from ddlsched.training.estimate.models import Model, forward_flops_per_sample
@@ -245,7 +245,9 @@ def _layer_times(layer: Layer, costs: Costs, *, reduce: bool) -> LayerTimes:
         weight_gradient_s=costs.launched_s(layer.weight_gradient),
         forward_collective_s=costs.collectives_s(layer.forward_collectives),
         input_gradient_collective_s=costs.collectives_s(layer.backward_collectives),
-        weight_gradient_collective_s=costs.collectives_s([Collective("all-reduce", gradient_bytes, "data")] * reduce),
+        weight_gradient_collective_s=costs.collectives_s(
+            [LayerCollective("all-reduce", gradient_bytes, "data")] * reduce
+        ),
         awaited_before=layer.awaited_before,
     )
 
@@ -289,8 +291,8 @@ def _data_s(layers: Layers, costs: Costs, backward_s: Amount) -> Amount:
     plan = costs.parallelism
     copied_bytes, expert_bytes = _gradient_bytes(layers, plan)
     reductions = (
-        Collective("all-reduce", copied_bytes, "data"),
-        Collective("all-reduce", expert_bytes, "replicas"),
+        LayerCollective("all-reduce", copied_bytes, "data"),
+        LayerCollective("all-reduce", expert_bytes, "replicas"),
     )
     total_s = reduction_rounds(plan) * costs.collectives_s(reductions)
     hidden_s = np.minimum(total_s, plan.overlapped_passes * backward_s)

@@ -16,11 +16,11 @@ from small_jobs import GPT, assert_holds, contents, stored
 from ddlsched.checkpoints.checkpoint import Checkpoint
 from ddlsched.checkpoints.collection import TensorCollection
 from ddlsched.checkpoints.content import Digest, content_hashes
-from ddlsched.checkpoints.parallelism import Parallelism
+from ddlsched.checkpoints.parallelism import StoredParallelism
 from ddlsched.checkpoints.reading import Reading
 from ddlsched.checkpoints.tensor_models import Optimiser, job_tensors
 
-JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=Parallelism(tp=2, dp=2))
+JOB = TensorCollection(tensors=job_tensors(GPT, optimiser=Optimiser()), parallelism=StoredParallelism(tp=2, dp=2))
 
 
 def test_reshard_writes_shows_and_verifies(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.design_sweep import Sweep, best_of, design, pareto_front
+from ddlsched.training.estimate.design_sweep import DesignSweep, best_of, design, pareto_front
 from ddlsched.training.estimate.models import Transformer
 from ddlsched.training.estimate.parallel_layout import Parallelism
 from ddlsched.training.estimate.presets import MODELS
@@ -24,7 +24,7 @@ PLAN = parse_cluster("a100-80")
 
 
 def test_every_valid_combination_and_no_other() -> None:
-    sweep = Sweep(axes={"pipeline": range(1, 9)}, recompute=("none",))
+    sweep = DesignSweep(axes={"pipeline": range(1, 9)}, recompute=("none",))
     table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=sweep)
     found = set(table[["tensor", "pipeline", "data", "micro_batch"]].itertuples(index=False, name=None))
     machine, expected = PLAN.machine(8), set()
@@ -40,7 +40,7 @@ def test_every_valid_combination_and_no_other() -> None:
 
 
 def test_each_row_is_the_single_estimate() -> None:
-    sweep = Sweep(axes={"zero": (0, 1, 3), "sequence_parallel": (0, 1), "overlap": (0, 1)})
+    sweep = DesignSweep(axes={"zero": (0, 1, 3), "sequence_parallel": (0, 1), "overlap": (0, 1)})
     table = design(GPT, PLAN, num_gpus=16, global_batch=32, sweep=sweep)
     for _, row in table.sample(30, random_state=1).iterrows():
         names = ("tensor", "pipeline", "data", "micro_batch", "zero")
@@ -55,7 +55,7 @@ def test_each_row_is_the_single_estimate() -> None:
 
 def test_what_fits_comes_first_and_the_fastest_of_it() -> None:
     plan = parse_cluster("a100-80:memory_gb=2")
-    table = design(GPT, plan, num_gpus=8, global_batch=64, sweep=Sweep())
+    table = design(GPT, plan, num_gpus=8, global_batch=64, sweep=DesignSweep())
     assert 0 < table["fits"].sum() < len(table)
     assert table["fits"].is_monotonic_decreasing
     assert table[table["fits"]]["step_s"].is_monotonic_increasing
@@ -64,8 +64,8 @@ def test_what_fits_comes_first_and_the_fastest_of_it() -> None:
 
 def test_variants_of_the_cluster() -> None:
     axes = {"memory_bandwidth": (0.5, 1.0, 2.0), "network_bandwidth": (0.5, 1.0), "tensor": (2,)}
-    table = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=Sweep(axes=axes))
-    one = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=Sweep(axes={"tensor": (2,)}))
+    table = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=DesignSweep(axes=axes))
+    one = design(GPT, PLAN, num_gpus=16, global_batch=16, sweep=DesignSweep(axes={"tensor": (2,)}))
     assert len(table) == 6 * len(one)
     cells = best_of(table, "memory_bandwidth", "network_bandwidth")
     assert cells.index.tolist() == [0.5, 1, 2]
@@ -76,8 +76,8 @@ def test_variants_of_the_cluster() -> None:
 def test_expansion_lets_fit_what_did_not() -> None:
     small = parse_cluster("a100-80:memory_gb=1")
     axes = {"expansion_gb": (100,), "expansion_gb_per_s": (50, 500)}
-    none = design(GPT, small, num_gpus=8, global_batch=8, sweep=Sweep(axes={"zero": (0,)}))
-    more = design(GPT, small, num_gpus=8, global_batch=8, sweep=Sweep(axes=axes))
+    none = design(GPT, small, num_gpus=8, global_batch=8, sweep=DesignSweep(axes={"zero": (0,)}))
+    more = design(GPT, small, num_gpus=8, global_batch=8, sweep=DesignSweep(axes=axes))
     assert more["fits"].all()
     assert not none["fits"].all()
     cells = best_of(more, "tensor", "expansion_gb_per_s")
@@ -85,24 +85,24 @@ def test_expansion_lets_fit_what_did_not() -> None:
 
 
 def test_nothing_valid_is_an_empty_table() -> None:
-    table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=Sweep(axes={"tensor": (8,)}))
+    table = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=DesignSweep(axes={"tensor": (8,)}))
     assert len(table) == 0
     assert "step_s" in table
 
 
 def test_models_without_blocks_can_be_swept() -> None:
-    table = design(MODELS["resnet-50"], parse_cluster("v100"), num_gpus=16, global_batch=512, sweep=Sweep())
+    table = design(MODELS["resnet-50"], parse_cluster("v100"), num_gpus=16, global_batch=512, sweep=DesignSweep())
     assert set(table["data"]) == {16}
     assert set(table["recompute"]) == {"none"}
 
 
 def test_refused_axes() -> None:
     with pytest.raises(InputError, match="'tensr' is no axis"):
-        Sweep(axes={"tensr": (1,)})
+        DesignSweep(axes={"tensr": (1,)})
     with pytest.raises(InputError, match="tensor has no values"):
-        Sweep(axes={"tensor": ()})
+        DesignSweep(axes={"tensor": ()})
     with pytest.raises(InputError, match="expected both or neither"):
-        design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=Sweep(axes={"expansion_gb": (1,)}))
+        design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=DesignSweep(axes={"expansion_gb": (1,)}))
 
 
 def test_a_hundred_thousand_configurations_in_seconds() -> None:
@@ -110,9 +110,9 @@ def test_a_hundred_thousand_configurations_in_seconds() -> None:
     axes = {"memory_bandwidth": factors, "network_bandwidth": factors, "sequence_parallel": (0, 1)}
     begin_s = time.process_time()  # of this process, on a machine that does other things too
     plan = parse_cluster("h100")
-    table = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=Sweep(axes=axes))
+    table = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=DesignSweep(axes=axes))
     took_s = time.process_time() - begin_s
-    one = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=Sweep())
+    one = design(MODELS["megatron-175b"], plan, num_gpus=512, global_batch=1536, sweep=DesignSweep())
     # Every plan on each of 10 x 10 clusters; sequence parallelism divides 2,048 tokens by every tensor that divides 96.
     assert len(table) == 200 * len(one) - 100 * int((2048 % one["tensor"] != 0).sum())
     assert len(table) > 100_000
@@ -121,7 +121,7 @@ def test_a_hundred_thousand_configurations_in_seconds() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_configurations_that_threads_take_together_are_all_there(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    sweep = Sweep(axes={"memory_bandwidth": (0.5, 1.0)})
+    sweep = DesignSweep(axes={"memory_bandwidth": (0.5, 1.0)})
     whole = design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=sweep)
     monkeypatch.setattr("ddlsched.training.estimate.design_sweep._CHUNK", size)
     pd.testing.assert_frame_equal(design(GPT, PLAN, num_gpus=8, global_batch=8, sweep=sweep), whole)
@@ -129,13 +129,13 @@ def test_configurations_that_threads_take_together_are_all_there(monkeypatch: py
 
 def test_a_cluster_of_another_size_is_refused() -> None:
     with pytest.raises(InputError, match="the cluster has 32 GPUs; expected the 64 to try"):
-        design(GPT, parse_cluster("h100:nodes=4"), num_gpus=64, global_batch=64, sweep=Sweep())
+        design(GPT, parse_cluster("h100:nodes=4"), num_gpus=64, global_batch=64, sweep=DesignSweep())
 
 
 def test_too_many_combinations_are_refused() -> None:
     axes = {name: tuple(np.linspace(0.5, 2, 100)) for name in ("memory_bandwidth", "network_bandwidth", "compute")}
     with pytest.raises(InputError, match="combinations; expected at most 50,000,000"):
-        design(GPT, PLAN, num_gpus=64, global_batch=64, sweep=Sweep(axes=axes))
+        design(GPT, PLAN, num_gpus=64, global_batch=64, sweep=DesignSweep(axes=axes))
 
 
 points = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30)

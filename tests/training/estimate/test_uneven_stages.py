@@ -8,7 +8,7 @@ import pytest
 
 from ddlsched.errors import InputError
 from ddlsched.training.estimate.clusters import parse_cluster
-from ddlsched.training.estimate.design_sweep import Sweep, design
+from ddlsched.training.estimate.design_sweep import DesignSweep, design
 from ddlsched.training.estimate.energy_costs import Costs
 from ddlsched.training.estimate.estimated_jobs import job_of
 from ddlsched.training.estimate.models import Transformer
@@ -71,7 +71,9 @@ def test_the_stages_of_a_job_with_groups_have_their_own_layers() -> None:
 
 def test_a_sweep_tries_uneven_stages_only_when_it_is_told_the_stages() -> None:
     cluster = parse_cluster("h100")
-    told = design(LLAMA, cluster, num_gpus=128, global_batch=16, sweep=Sweep(axes={"pipeline": (16,), "tensor": (8,)}))
-    own = design(LLAMA, cluster, num_gpus=128, global_batch=16, sweep=Sweep(axes={"tensor": (8,)}))
+    told = design(
+        LLAMA, cluster, num_gpus=128, global_batch=16, sweep=DesignSweep(axes={"pipeline": (16,), "tensor": (8,)})
+    )
+    own = design(LLAMA, cluster, num_gpus=128, global_batch=16, sweep=DesignSweep(axes={"tensor": (8,)}))
     assert set(told["pipeline"]) == {16}
     assert set(own["pipeline"]) == {1, 2}

@@ -1,0 +1,26 @@
+"""No two public classes of the product share a name."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def public_classes() -> dict[str, list[str]]:
+    """Return where each public class of a module's own level is defined."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for package in ("ddlsched", "algorithms", "topologies"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return places
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    places = public_classes()
+    assert len(places) > 300
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

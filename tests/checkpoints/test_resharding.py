@@ -118,7 +118,7 @@ def test_resharding_from_surviving_replicas(folder: Path) -> None:
 
 SLOW_RUN = """
 import sys, time
-from ddlsched.checkpoints import Parallelism, execution, partial_folder, reshard
+from ddlsched.checkpoints import StoredParallelism, execution, partial_folder, reshard
 execution._BATCH_BYTES = 4096
 record = partial_folder.BatchJournal.record
 def slow(self, batches):
@@ -126,7 +126,7 @@ def slow(self, batches):
     print(self.done, flush=True)
     time.sleep(0.05)
 partial_folder.BatchJournal.record = slow
-reshard(sys.argv[1], sys.argv[2], to=Parallelism(tp=4, dp=2), threads=2)
+reshard(sys.argv[1], sys.argv[2], to=StoredParallelism(tp=4, dp=2), threads=2)
 """
 
 

@@ -14,7 +14,7 @@ from command_line import run
 from comparison_folders import SMALL
 
 import ddlsched
-from ddlsched.comparisons.report.reported import Reported, ComparedSetting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 
 POLICIES = [{"name": "SRSF(1)", "scheduler": "srsf-1"}, {"name": "NA", "scheduler": "srsf-2"}]
 

@@ -88,7 +88,7 @@ def without_nan(numbers: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def status(text: str) -> AbstractContextManager[Any]:
     """Show on a terminal's stderr that something goes on."""
-    if not sys.stderr.isatty():
+    if not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
         return nullcontext()
     from rich.console import Console
 

@@ -231,7 +231,7 @@ def _metrics_table(result: Result, ran: str) -> str:
     rows = _rows(result.summary(), _used(result))
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     table = [f" {name:<{names}}  {value:>{values}}  {unit}".rstrip() for name, value, unit in rows]
-    styled = typer.style(title, bold=True) if sys.stdout.isatty() else title
+    styled = typer.style(title, bold=True) if sys.stdout.isatty() or os.environ.get("FORCE_COLOR") else title
     return "".join(f"{line}\n" for line in [styled, *table, ran, *_remarks(result)])
 
 

@@ -68,7 +68,8 @@ def test_a_workload_on_kinds_of_gpus() -> None:
     assert (told["models"], told["speeds_by_kind"]) == (2, [0.25, 1.0])
     Path("jobs.csv").write_text(HEADER + "a,0,2,5,1,1,1e9,1000,r\nb,0,8,5,1,1,1e9,4000,vgg\n")
     refused(run("validate", *command), "jobs.csv, row 2: job 'b': t.csv has no throughput in the row of model 'vgg'")
-    refused(run("validate", "jobs.csv", "--reference-kind", "new"), "--reference-kind: does nothing alone")
+    alone = run("validate", "jobs.csv", "--reference-kind", "new")
+    refused(alone, "reference_kind is 'new'; expected throughputs as well")
     refused(run("validate", "jobs.csv", "--throughputs", "t.csv"), "the gpu_kind of server 0 is None")
 
 

@@ -14,7 +14,7 @@ from command_line import run
 from comparison_folders import SMALL
 
 import ddlsched
-from ddlsched.comparisons.report.reported import Reported, Setting
+from ddlsched.comparisons.report.reported import ComparedSetting, Reported
 
 POLICIES = [{"name": "SRSF(1)", "scheduler": "srsf-1"}, {"name": "NA", "scheduler": "srsf-2"}]
 
@@ -37,7 +37,7 @@ def run_file(folder: Path, number: int = 1) -> Path:
 def test_a_folder_is_read_as_it_was_written(written):
     opened = Reported.open(written)
     assert opened.policies == ["SRSF(1)", "NA"]
-    assert opened.settings == [Setting(SMALL, "16x4")]
+    assert opened.settings == [ComparedSetting(SMALL, "16x4")]
     assert opened.servers("16x4") == [4] * 16
     assert opened.comparison.failures.empty
     (setting,) = opened.settings

@@ -18,7 +18,7 @@ from experiment_scripts import EXPERIMENTS, scripts_of
 from ddlsched.cluster.cluster import Cluster
 from ddlsched.errors import InputError, TestbedError
 from ddlsched.real.calibration import shares as calibration_shares
-from ddlsched.real.calibration.fit import Form, tells
+from ddlsched.real.calibration.fit import ModelForm, tells
 from ddlsched.real.calibration.shares import COLUMNS
 from ddlsched.real.testbed.fidelity import Planned
 from ddlsched.real.testbed.fidelity_report import FidelityReport
@@ -154,7 +154,7 @@ def test_the_committed_tables_are_those_of_the_command(tmp_path: Path) -> None:
 def test_tables_come_from_measured_runs_without_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fits: list[Form] = []
+    fits: list[ModelForm] = []
     monkeypatch.setattr(calibration_shares, "tells", lambda form, rows: not fits.append(form) and tells(form, rows))
     monkeypatch.setattr(run, "run_models", few_models)
     shutil.copytree(MEASURED, tmp_path, dirs_exist_ok=True)

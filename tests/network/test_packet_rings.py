@@ -18,7 +18,7 @@ from ddlsched import Cluster, Job, Workload, simulate
 from ddlsched.errors import InputError
 from ddlsched.network import packet_rings
 from ddlsched.network.packet_rings import PacketRings
-from ddlsched.network.packets import ring_packets
+from ddlsched.network.packets import packet_simulation as packet_simulation
 from ddlsched.network.rates import contention_form
 from ddlsched.network.topology import Network
 from ddlsched.plugins.names import resolve
@@ -198,15 +198,15 @@ def test_a_run_under_it_is_repeatable_and_slower_than_max_min() -> None:
 
 
 def test_compiled_code_is_stale_once_a_source_of_its_folder_has_changed(tmp_path: Path) -> None:
-    folder = Path(ring_packets.__file__).parent
+    folder = Path(packet_simulation.__file__).parent
     shutil.copytree(folder, tmp_path / "packets", ignore=shutil.ignore_patterns("__pycache__"))
     asked = (
         "import importlib.util as u, sys; s = u.spec_from_file_location('r', sys.argv[1]); m = u.module_from_spec(s);"
     )
     command = [sys.executable, "-c", asked + " s.loader.exec_module(m); print(m._stamp())"]
-    command.append(str(tmp_path / "packets" / "ring_packets.py"))
+    command.append(str(tmp_path / "packets" / "packet_simulation.py"))
     before = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert int(before) == ring_packets._stamp()
+    assert int(before) == packet_simulation._stamp()
     with (tmp_path / "packets" / "packet_queues.py").open("a", encoding="utf-8") as file:
         file.write("# changed\n")
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout != before

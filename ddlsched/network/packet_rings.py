@@ -28,9 +28,9 @@ class PacketRings(MaxMin):
 
     A transfer alone takes the time of its bytes, and what steps and further servers cost. Beside others it takes as
     long as all-reduces that go on and on beside each other do in
-    :mod:`ddlsched.network.packets.packet_simulation`, if that is longer: an answer for each set of messages that are sent at once, which is kept. Shares by size, rings that wait
-    for each other where they overlap in part, and what a full queue costs follow from the packets. The transfers of a
-    job are one connection from rank to rank.
+    :mod:`ddlsched.network.packets.packet_simulation`, if that is longer: an answer for each set of messages that
+    are sent at once, which is kept. Shares by size, rings that wait for each other where they overlap in part, and
+    what a full queue costs follow from the packets. The transfers of a job are one connection from rank to rank.
 
     Asked in Python at each change of the transfers: for small clusters, whose all-reduces are rings on the topology's
     own routes.

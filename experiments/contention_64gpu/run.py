@@ -16,6 +16,8 @@ from typing import Any
 
 import pandas as pd
 
+from ddlsched.comparisons.charts.jct_charts import Change, changes
+from ddlsched.comparisons.charts.style import PALETTE, save
 from ddlsched.comparisons.sweeps.sweep import Run, Sweep
 from ddlsched.results.paired_comparison import (
     METRICS,
@@ -38,6 +40,7 @@ FF = ADA | {"placement": "first-fit"}
 PUBLISHED = {"communication": f"{PUBLISHED_FILE}:PublishedAdaDual", "contention": f"{PUBLISHED_FILE}:PublishedRates"}
 SHARE = "faster_than_alone"
 FULL_SIZE, SMALL, ARTEFACT = "full size, bytes conserved", "1/100, bytes conserved", "1/100, published accounting"
+COLOURS = {FULL_SIZE: PALETTE["blue"], SMALL: PALETTE["sky"], ARTEFACT: PALETTE["grey"]}
 QUICK_SEEDS, QUICK_SMALL_SEEDS, FULL_SEEDS = 6, 10, 100
 
 
@@ -182,8 +185,8 @@ def came_out(measured: dict[str, Measured]) -> str:
     )
 
 
-def abstract(measured: dict[str, Measured]) -> str:
-    """Return the abstract's three claims beside what is measured, as a table."""
+def abstract(measured: dict[str, Measured]) -> tuple[str, list[Change]]:
+    """Return the abstract's three claims beside what is measured, as a table and as rows of a chart."""
     placement, communication, accounting = (measured[name] for name in CLAIMED)
     ratios = {
         FULL_SIZE: paired_ratio(placement.per_seed["FF"], placement.per_seed["LWF-1"]),
@@ -192,6 +195,12 @@ def abstract(measured: dict[str, Measured]) -> str:
     }
     rows = [{"claim": "average JCT of FF / LWF-1", "abstract": "up to 1.59"}]
     rows[0] |= {name: interval_text(ratio, decimals=2) for name, ratio in ratios.items()}
+    lwf = {
+        FULL_SIZE: placement.change("LWF-1", "FF"),
+        SMALL: accounting.change("Ada-SRSF", "FF"),
+        ARTEFACT: accounting.change("Ada-SRSF, published", "FF, published"),
+    }
+    chart = [Change("LWF-1\nagainst FF", lwf, claimed=100.0 * (1 / 1.59 - 1))]
     for baseline, claimed in (("SRSF(1)", -20.1), ("SRSF(2)", -36.7)):
         found = {
             FULL_SIZE: communication.change("Ada-SRSF", baseline),
@@ -200,12 +209,13 @@ def abstract(measured: dict[str, Measured]) -> str:
         }
         cells = {name: interval_text(change, sign=True) for name, change in found.items()}
         rows.append({"claim": f"Ada-SRSF against {baseline}, average JCT, %", "abstract": f"{claimed}"} | cells)
+        chart.append(Change(f"Ada-SRSF\nagainst {baseline}", found, claimed=claimed))
     seeds = f"{len(placement.per_seed)} seeds at full size, {len(accounting.per_seed)} at 1/100"
-    return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n"
+    return f"## The abstract's claims (mean [95 % interval]; {seeds})\n\n{markdown(rows)}\n", chart
 
 
 def report(done: Sweep, tables: Sequence[Table], out: Path) -> None:
-    """Write the tables as CSV files, and print what came out; if all tables are there, these too."""
+    """Write tables and a chart of the claims, and print what came out; if all tables are there, these too."""
     measured = {table.name: Measured(table, done) for table in tables}
     if len(tables) == len(TABLES):
         for part in measured.values():
@@ -213,7 +223,10 @@ def report(done: Sweep, tables: Sequence[Table], out: Path) -> None:
     write_tables(out / "tables", {name: part.comparison for name, part in measured.items()})
     everything = pd.concat([part.per_seed.add_prefix(f"{name}: ") for name, part in measured.items()], axis=1).round(9)
     write_tables(out / "tables", {"average_jct_s_per_seed": everything}, index=True, float_format=None)
-    print(came_out(measured), abstract(measured), sep="\n")
+    text, claims = abstract(measured)
+    drawn = changes(claims, axis="Change of the average JCT (%)", claim="the paper's abstract", colour=COLOURS)
+    charts = save(drawn, out / "charts" / "abstract")
+    print(came_out(measured), text, "Tables:", *sorted((out / "tables").glob("*.csv")), "Charts:", *charts, sep="\n")
 
 
 def main() -> int:

@@ -262,10 +262,12 @@ def _metrics_table(result: Result, used: dict[str, float], ran: str) -> str:
 def _remarks(result: Result) -> list[str]:
     """Return what is to be known of the figures, a line each."""
     from ddlsched.network.card_remark import card_remark
+    from ddlsched.results.sampled import sampled_text
 
     most, remark = result.most_jobs_on_a_gpu, card_remark(result.contention, result.finished.network)
     shared = f"GPUs were shared: up to {most} jobs at a time on one (--exclusive: one job a GPU)."
-    return [*([shared] if most > 1 else []), *([remark] if remark else [])]
+    sampled = [sampled_text(result)] if result.finished.sampled else []
+    return [*sampled, *([shared] if most > 1 else []), *([remark] if remark else [])]
 
 
 def _rows(summary: dict[str, float], used: dict[str, float]) -> list[tuple[str, str, str]]:

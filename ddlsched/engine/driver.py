@@ -162,6 +162,8 @@ class Simulation:
             run.refused_by_link = False
         run.skipping_networked = self._may_skip_networked()
         run.jumps_from_round = ROUNDS_BEFORE_JUMPS if self._may_jump() else NEVER
+        if self._settings.options["sample"] and self._may_jump():
+            run.sampling, run.jumps_from_round = 1, 0
         # Otherwise each GPU's tasks are recorded; and an order that may remember what it was asked is asked about each
         # GPU, as in recorded runs.
         run.grouping = window is None and not run.order_ranked
@@ -296,6 +298,7 @@ class Simulation:
             warmup_ns=min(self._settings.span.warmup_ns, now_ns),
             end_ns=now_ns,
             engine_s=engine_s,
+            sampled=self._settings.options["sample"],
             recorded_job_id=None if self._settings.window is None else self._settings.window.job_id,
         )
 

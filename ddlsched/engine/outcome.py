@@ -111,6 +111,8 @@ class Finished:
         Every job's stays on GPUs, in the order of placement; slices name them by number.
     slices
         What was recorded of the timeline, in the order in which it ended.
+    sampled
+        Whether the run was asked to be sampled.
     recorded_job_id
         The only job that was recorded, if it is one.
     rescales
@@ -142,6 +144,7 @@ class Finished:
     warmup_ns: int
     end_ns: int
     engine_s: float
+    sampled: bool = False
     recorded_job_id: str | None = None
 
     @cached_property

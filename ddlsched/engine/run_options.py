@@ -98,6 +98,9 @@ class RunOptions(TypedDict, total=False):
     steady
         Count only the middle of the arrivals: neither the first fifth of the jobs nor the last tenth; in Python in
         place of a warm-up, by place in the workload if all arrive at once (:mod:`ddlsched.workload.job`).
+    sample
+        Simulate a part of the iterations of jobs that share GPUs or links, and let the rest pass at the rates of that
+        part: faster, with the stated error (docs/sampling.md).
     draw
         Which draw of the jobs' lengths (:mod:`ddlsched.workload.length_draws`), from 0, the lengths that were given.
     timeline
@@ -139,6 +142,7 @@ class RunOptions(TypedDict, total=False):
     warmup_s: Annotated[float, Option(0.0, panel=_RUN)]
     until_s: Annotated[float | None, Option(panel=_RUN, shown="the last finish")]
     steady: Annotated[bool, Option(False, panel=_RUN, flag="--steady")]
+    sample: Annotated[bool, Option(False, panel=_RUN, flag="--sample")]
     draw: Annotated[int, Option(0, listed=True)]
     timeline: Annotated[bool | tuple[float, float] | Window, Option(False, listed=True)]
     watch: Annotated[RunWatcher | None, Option(listed=True)]

@@ -253,6 +253,17 @@ class Result(RunRecords):
         """Iterations that ended while their job shared a GPU with another job, or a link with another job's ring."""
         return int(self.finished.state.run[0].contended_iterations)
 
+    @property
+    def leapt_iterations(self) -> int:
+        """Of the contended iterations, those that a sampled run let pass at measured rates."""
+        return int(self.finished.state.run[0].leapt_iterations)
+
+    @property
+    def computed_iterations(self) -> int:
+        """Of the contended iterations, those that were simulated one by one: no leap and no period jump passed them."""
+        run = self.finished.state.run[0]
+        return int(run.contended_iterations - run.leapt_iterations - run.jumped_contended)
+
     def summary(self) -> dict[str, float]:
         """Return the metrics of the run.
 

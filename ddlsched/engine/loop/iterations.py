@@ -10,7 +10,7 @@ from ddlsched.engine.loop.tasks import begin_sources, compute_steps, end_all_red
 from ddlsched.engine.loop.time_accounts import book_computing, count_time
 from ddlsched.engine.loop.transfers import join_waiting
 from ddlsched.engine.native.jit import called_from_python, njit
-from ddlsched.engine.records.field_values import JobState
+from ddlsched.engine.records.field_values import Due, JobState
 from ddlsched.engine.records.layout import Records, State
 
 
@@ -37,7 +37,7 @@ def start_iteration(s: State, job: Records) -> None:
         else:
             job.group_wait -= 1
     if job.anchor == 1 and job.due == 0:
-        job.due, job.next_due = 1, s.run[0].first_due
+        job.due, job.next_due = Due.BEGINS, s.run[0].first_due
         s.run[0].first_due = s.workers[job.first_worker].job
     begin_sources(s, job)
 

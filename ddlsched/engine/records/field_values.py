@@ -23,10 +23,12 @@ __all__ = [
     "Communication",
     "Contention",
     "Door",
+    "Due",
     "JobState",
     "Question",
     "SliceKind",
     "Stage",
+    "Stretch",
     "TransferState",
 ]
 
@@ -110,6 +112,21 @@ class JobState(IntEnum):
     RUNNING = 2
     FINISHED = 3
     DROPPED = 4
+
+
+class Due(IntEnum):
+    """Why a component is examined: a leap was cut short, or its anchor has begun an iteration."""
+
+    GOES_ON = 1
+    BEGINS = 2
+
+
+class Stretch(IntEnum):
+    """Where the sampling of a component stands: nowhere, in a stretch that is simulated exactly, or behind one."""
+
+    NONE = 0
+    EXACT = 1
+    MEASURED = 2
 
 
 class SliceKind(IntEnum):

@@ -28,6 +28,7 @@ _INTEGERS = {
         "computing_gpus allocated_gpus num_samples sampled_ns sample_step_ns next_sample_ns "
         "instant_ns late num_dormant num_open_gpus num_sorted skipped_iterations contended_iterations "
         "num_running first_due num_words jumps jumped_iterations events_to_recurrence "
+        "num_components first_component leaps leapt_iterations jumped_contended "
         # what this instant must still do
         "must_place communicate rerate unweighed again clock_overflow num_elastic_queued components_changed "
         # jobs that are to move, or whose state is on its way
@@ -40,7 +41,7 @@ _INTEGERS = {
         "next_capacity_ns pause_ns "
         # what was configured
         "num_gpus record record_from_ns record_to_ns checkpoint_iterations jitter_seed "
-        "skipping_networked jumps_from_round grouping elastic exclusive penalised_once asks_moves rerouting "
+        "skipping_networked sampling jumps_from_round grouping elastic exclusive penalised_once asks_moves rerouting "
         # a compiled path policy's; of the flows that are asked for together, the stamp of their links
         "path_address path_fields path_stamp "
         # policies: addresses of entries and of the records of fields (0: asked in Python), and what is known of them
@@ -73,6 +74,11 @@ _INTEGERS = {
         "dormant_since_round dormant_place "
         # its component, and what is known of that
         "running_place root next_member snapshot ahead_ns anchor due next_due saved_ns tries window resting_until_ns "
+        "recurs component component_stay component_size found_root found_next "
+        # of a sampled run's component, at its anchor: the stretch that was simulated, and the leap from there; and by
+        # how much each of its jobs changed in that stretch
+        "stretch stretch_iterations stretch_left stretch_from_ns stretch_ns leap_left_ns leap_rest_ns "
+        "stretch_gpu_wait_ns stretch_communicating_ns stretch_network_wait_ns stretch_key key_now "
         # iterations until its GPUs are compared again, and from then to the next time
         "group_wait group_window "
         # progress
@@ -124,6 +130,8 @@ _INTEGERS = {
     ),
     "link": (
         "head waiting_head count touched stamp busy_since_ns busy_ns first_job num_jobs link_jobs "
+        # for how long it was busy in the stretch of a sampled run
+        "stretch_busy_ns "
         # of the filling: entries in the order in which their transfers were filled; then, while the link takes part,
         # how far it has come in that list, what is left to fill of a level, and when its next step is due
         "first_filled fill_stamp stale cursor last_step fill_level num_unfilled "
@@ -148,7 +156,7 @@ _INTEGERS = {
 }
 _FLOATS = {
     "run": "per_byte_s penalty_per_byte_s latency_s busy_ns answer",
-    "job": "busy_per_gpu_ns",
+    "job": "busy_per_gpu_ns stretch_work leap_carry",
     "gpu": "slowness relative_speed",
     "sample": "busy_ns",
     "transfer": "bytes latency_ns bytes_left latency_left_ns rate ns_per_byte weight new_rate",

@@ -4,99 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddlsched.engine.loop.order import goes_before, write_key
+from ddlsched.engine.loop.order import write_key
 from ddlsched.engine.loop.policy_calls import call_policy
-from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, snapshot_words, walk
-from ddlsched.engine.loop.tasks import compute_steps, needs, uneven_ns
+from ddlsched.engine.loop.skipping.components import find_components
+from ddlsched.engine.loop.skipping.period_snapshots import COMPARING, SAVING, walk
+from ddlsched.engine.loop.skipping.quiet import quiet_until_ns
+from ddlsched.engine.loop.skipping.sampling import go_on_leaping, sample
+from ddlsched.engine.loop.tasks import compute_steps
 from ddlsched.engine.native.jit import called_by_address, njit
-from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door
+from ddlsched.engine.records.field_values import KEY_WORDS, NEVER, ZERO, Door, Due, Stretch
 from ddlsched.engine.records.layout import Records, State
 
-MOST_JOBS = 16
-"""Larger components are left alone: their state seldom recurs."""
 MOST_TRIES = 1 << 12
-"""A component whose state has not recurred in so many examinations is left alone until it changes."""
-
-
-@njit
-def find_root(s: State, number: int) -> int:
-    root = number
-    while s.jobs[root].root != root:
-        root = s.jobs[root].root
-    s.jobs[number].root = root
-    return root
-
-
-@njit
-def join_components(s: State, number: int, other: int) -> None:
-    root, other_root = find_root(s, number), find_root(s, other)
-    s.jobs[max(root, other_root)].root = min(root, other_root)
-
-
-@njit
-def join_neighbours(s: State, number: int) -> None:
-    """Join a job to those on its GPUs, and to those whose transfers use its links."""
-    run = s.run[0]
-    job = s.jobs[number]
-    if job.shared_gpus > 0:
-        for worker in range(job.first_worker, job.first_worker + job.num_gpus):
-            gpu = s.workers[worker].gpu
-            if s.gpus[gpu].stamp != run.stamp:  # the first of its jobs joins them all
-                s.gpus[gpu].stamp = run.stamp
-                for place in range(s.gpus[gpu].num_residents):
-                    join_components(s, number, s.workers[s.residents[gpu, place]].job)
-    if job.shared_links > 0:
-        for place in range(job.first_link, job.first_link + job.num_links):
-            link = s.links[s.job_links[place]]
-            if link.stamp == run.stamp:
-                join_components(s, number, link.first_job)
-            else:
-                link.stamp, link.first_job = run.stamp, number
-
-
-@njit
-def find_components(s: State) -> None:
-    """Group the running jobs by shared GPUs and links; nothing is known of the groups' past."""
-    run = s.run[0]
-    run.components_changed, run.first_due, run.num_words = 0, -1, 0
-    for place in range(run.num_running):
-        job = s.jobs[s.running[place]]
-        job.root, job.next_member = s.running[place], -1
-        job.anchor = job.due = 0
-    run.stamp += 1
-    for place in range(run.num_running):
-        join_neighbours(s, s.running[place])
-    for place in range(run.num_running):
-        number = s.running[place]
-        root = find_root(s, number)
-        if root != number:
-            s.jobs[number].next_member = s.jobs[root].next_member
-            s.jobs[root].next_member = number
-    for place in range(run.num_running):
-        number = s.running[place]
-        if s.jobs[number].root == number and s.jobs[number].dormant == 0:
-            begin_component(s, number)
-
-
-@njit
-def begin_component(s: State, root: int) -> None:
-    """Give a component room for a snapshot, and its most urgent job, which never starves, the part of the anchor."""
-    run = s.run[0]
-    anchor, number, count = root, root, 0
-    while number >= 0:
-        job = s.jobs[number]
-        count += 1
-        job.snapshot = run.num_words
-        run.num_words += snapshot_words(job)
-        if count > MOST_JOBS or run.num_words > len(s.snapshots):
-            run.num_words = s.jobs[root].snapshot
-            return
-        if goes_before(s, number, anchor):
-            anchor = number
-        number = job.next_member
-    job = s.jobs[anchor]
-    job.anchor = 1
-    job.tries = job.window = job.resting_until_ns = 0
+"""In a component whose state has not recurred in so many examinations it is looked for no more until that changes."""
 
 
 @called_by_address("examine_address")
@@ -110,32 +30,50 @@ def examine_components(s: State, number: int) -> None:
         find_components(s)
     while run.first_due >= 0:
         number = run.first_due
+        due = s.jobs[number].due
         run.first_due = s.jobs[number].next_due
         s.jobs[number].due = 0
-        examine(s, number)
+        if due == Due.BEGINS:
+            examine(s, number)
+        elif s.jobs[number].ahead_ns <= run.now_ns:
+            go_on_leaping(s, number)
 
 
 @njit
 def examine(s: State, anchor: int) -> None:
-    """Jump if the state is that of the snapshot; take another after 1, 2, 4, 8 ... examinations."""
+    """Jump over periods if the state recurs; else, in a sampled run, take the next step of that."""
     run = s.run[0]
     job = s.jobs[anchor]
     if run.now_ns <= job.resting_until_ns:
         return
+    jumps = job.recurs == 1 and recurs(s, anchor)
+    if jumps:
+        job.stretch = Stretch.NONE
+    elif run.sampling == 1:
+        sample(s, anchor)
+
+
+@njit
+def recurs(s: State, anchor: int) -> bool:
+    """Jump if the state is that of the snapshot; take another after 1, 2, 4, 8 ... examinations."""
+    run = s.run[0]
+    job = s.jobs[anchor]
     if job.window == 0 or job.resting_until_ns > 0:
         job.resting_until_ns = 0
         save(s, anchor)
-        return
+        return False
     job.tries += 1
     if walk(s, anchor, COMPARING, ZERO):
         if run.jumps == 0:
             run.events_to_recurrence = run.events
-        jump(s, anchor)
-    elif job.tries >= job.window:
+        return jump(s, anchor)
+    if job.tries >= job.window:
         job.window *= 2
         save(s, anchor)
         if job.window > MOST_TRIES:
-            job.anchor = 0
+            job.recurs = 0
+            job.anchor = run.sampling
+    return False
 
 
 @njit
@@ -151,15 +89,15 @@ def save(s: State, anchor: int) -> None:
 
 
 @njit
-def jump(s: State, anchor: int) -> None:
-    """Let as many periods pass at once as nothing from outside breaks, and start from there."""
+def jump(s: State, anchor: int) -> bool:
+    """Let as many periods pass at once as nothing from outside breaks, and start from there; return whether it may."""
     run = s.run[0]
     job = s.jobs[anchor]
     period_ns = run.now_ns - job.saved_ns
     limit_ns = quiet_until_ns(s, job.root)
     if limit_ns - run.now_ns < period_ns:
         job.resting_until_ns = limit_ns
-        return
+        return True
     periods = min((limit_ns - run.now_ns) // period_ns, most_periods(s, job.root))
     if periods > 0:
         run.jumps += 1
@@ -169,46 +107,7 @@ def jump(s: State, anchor: int) -> None:
     run.now_ns += max(periods, 0) * period_ns
     save(s, anchor)
     run.now_ns = now_ns
-
-
-@njit
-def quiet_until_ns(s: State, root: int) -> int:
-    """Until when nothing comes from outside of the component of ``root``, and nothing looks at it."""
-    run = s.run[0]
-    limit_ns = min(run.pause_ns, run.next_sample_ns, np.int64(4e18), run.next_capacity_ns - 1)
-    if run.record == 1:
-        limit_ns = min(limit_ns, run.record_from_ns)
-    if run.next_arrival < len(s.arrivals):
-        limit_ns = min(limit_ns, s.jobs[s.arrivals[run.next_arrival]].arrival_ns - 1)
-    if run.wake_placement_ns >= 0:
-        limit_ns = min(limit_ns, run.wake_placement_ns - 1)
-    if run.wake_communication_ns >= 0:
-        limit_ns = min(limit_ns, run.wake_communication_ns - 1)
-    if run.num_queued > 0 or run.asks_moves == 1:
-        for place in range(run.num_running):
-            number = s.running[place]
-            if s.jobs[number].root != root:
-                limit_ns = min(limit_ns, earliest_finish_ns(s, number) - 1)
-    return limit_ns
-
-
-@njit
-def earliest_finish_ns(s: State, number: int) -> int:
-    """A time before which a job surely does not finish."""
-    run = s.run[0]
-    job = s.jobs[number]
-    if job.dormant == 1:
-        return s.end_ns[s.position[run.num_gpus + len(s.transfers) + number]]
-    iteration_ns = job.compute_ns
-    if job.uneven == 1:
-        iteration_ns = np.int64(0)
-        for task in range(job.num_tasks):
-            ours = job.grouped == 0 or needs(s, job, job.first_worker, task) >= 0
-            if ours and s.tasks[job.first_task + task].transfer < 0:
-                iteration_ns += uneven_ns(s, job.first_worker, task)
-    from_ns = max(run.now_ns, job.ahead_ns)
-    most_iterations = (np.int64(4e18) - from_ns) // max(iteration_ns, 1)
-    return from_ns + min(job.iterations_left - 1, most_iterations) * iteration_ns
+    return periods > 0
 
 
 @njit
@@ -320,5 +219,6 @@ def book_periods(s: State, root: int, periods: int, until_ns: int) -> None:
         run.jumped_iterations += iterations
         if job.shared_gpus > 0 or job.shared_links > 0:
             run.contended_iterations += iterations
+            run.jumped_contended += iterations
         run.events += iterations * (compute_steps(job) + job.num_linked)
         number = job.next_member

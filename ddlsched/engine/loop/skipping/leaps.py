@@ -1,0 +1,256 @@
+"""How a sampled run leaps: what jobs that share GPUs or links did in a stretch goes on at the same rates.
+
+A leap keeps the state within each job's iteration and lets whole iterations pass, as many as the job's rate in the
+stretch makes of the leap's time; what is left of an iteration is carried to the next leap. Time, compute and links'
+use pass at the rates of the stretch, bytes and service with the iterations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddlsched.engine.loop.heap import schedule
+from ddlsched.engine.loop.order import write_key
+from ddlsched.engine.loop.skipping.period_snapshots import shifted
+from ddlsched.engine.loop.tasks import compute_steps, needs, should_be_lockstep, uneven_ns
+from ddlsched.engine.loop.time_accounts import count_time
+from ddlsched.engine.loop.transfers import bytes_left_now
+from ddlsched.engine.native.jit import njit
+from ddlsched.engine.records.field_values import KEY_WORDS, TransferState
+from ddlsched.engine.records.layout import Records, State
+
+
+@njit
+def may_be_measured(s: State, root: int) -> bool:
+    """Whether all jobs of a component run, none is about to begin or to end its lockstep."""
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        if job.restarting == 1 or job.lockstep != should_be_lockstep(job):
+            return False
+        number = job.next_member
+    return True
+
+
+@njit
+def load_ns_of_iteration(s: State, job: Records) -> int:
+    load_ns = np.int64(0)
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        load_ns += s.tasks[job.first_task + s.transfers[number].task].load_ns
+    return load_ns
+
+
+@njit
+def work_of_iteration(s: State, job: Records) -> float:
+    """The work of an iteration: compute of a worker, and transfers as they take alone, nanoseconds."""
+    return job.service_ns / job.iterations / job.num_gpus + (0.0 if job.grouped == 1 else load_ns_of_iteration(s, job))
+
+
+@njit
+def work_left(s: State, job: Records) -> float:
+    """The work that a job has left, that under way in part."""
+    run = s.run[0]
+    left = job.remaining_service_ns / job.num_gpus + job.load_left_ns
+    for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
+        g = s.gpus[s.workers[number].gpu]
+        if g.worker == number:
+            weight = 1.0 if job.lockstep == 1 else g.group_size / job.num_gpus
+            lasts_ns = s.end_ns[s.position[s.workers[number].gpu]] - g.started_ns
+            done = (run.now_ns - g.started_ns) / max(lasts_ns, 1)
+            left -= weight * done * s.tasks[job.first_task + g.task].duration_ns
+    if job.grouped == 0 and job.num_linked > 0:
+        for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+            transfer = s.transfers[number]
+            if transfer.state != TransferState.IDLE and transfer.bytes > 0.0:
+                sent = 1.0 - bytes_left_now(transfer, run.now_ns) / transfer.bytes
+                left -= sent * s.tasks[job.first_task + transfer.task].load_ns
+    return left
+
+
+@njit
+def link_busy_ns(run: Records, link: Records) -> int:
+    return link.busy_ns + (run.now_ns - link.busy_since_ns if link.count > 0 else 0)
+
+
+@njit
+def order_key(s: State, number: int) -> int:
+    """The first number of a job's key."""
+    spare = len(s.keys) // KEY_WORDS - 2
+    write_key(s, number, spare)
+    return s.keys[spare * KEY_WORDS]
+
+
+@njit
+def measure(s: State, root: int) -> None:
+    """Let what is noted of each job and link become how much it has changed since; once more: what it is now."""
+    run = s.run[0]
+    run.stamp += 1
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        count_time(job, run.now_ns)
+        job.stretch_gpu_wait_ns = job.gpu_wait_ns - job.stretch_gpu_wait_ns
+        job.stretch_communicating_ns = job.communicating_ns - job.stretch_communicating_ns
+        job.stretch_network_wait_ns = job.network_wait_ns - job.stretch_network_wait_ns
+        job.stretch_work = work_left(s, job) - job.stretch_work
+        if run.key_is_periodic == 0:
+            job.stretch_key = order_key(s, number) - job.stretch_key
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
+            if link.stamp != run.stamp:
+                link.stamp = run.stamp
+                link.stretch_busy_ns = link_busy_ns(run, link) - link.stretch_busy_ns
+        number = job.next_member
+
+
+@njit
+def forget_stretch(s: State, root: int) -> None:
+    """Begin to measure from nothing."""
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        job.stretch_gpu_wait_ns = job.stretch_communicating_ns = job.stretch_network_wait_ns = job.stretch_key = 0
+        job.stretch_work = 0.0
+        for place in range(job.first_link, job.first_link + job.num_links):
+            s.links[s.job_links[place]].stretch_busy_ns = 0
+        number = job.next_member
+
+
+@njit
+def longest_leap_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
+    """How long a leap may be before a job ends its last iteration but one, or, being in its last, ends by its rate.
+
+    A job that starves in its last iteration thus holds up nobody.
+    """
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        rate = -job.stretch_work / work_of_iteration(s, job) / stretch_ns
+        left = max(job.iterations_left - 1, 1) - job.leap_carry
+        if rate > 0.0 and left / rate < most_ns:
+            most_ns = np.int64(max(left, 0.0) / rate)
+        number = job.next_member
+    return most_ns
+
+
+@njit
+def until_keys_cross_ns(s: State, root: int, stretch_ns: int, most_ns: int) -> int:
+    """How long a leap may be before two of the component's jobs change their order."""
+    if s.run[0].key_is_periodic == 1:
+        return most_ns
+    number = root
+    while number >= 0:
+        s.jobs[number].key_now = order_key(s, number)
+        number = s.jobs[number].next_member
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        other = job.next_member
+        while other >= 0:
+            nears = np.float64(job.stretch_key - s.jobs[other].stretch_key)
+            gap = np.float64(s.jobs[other].key_now - job.key_now)
+            if nears != 0.0 and gap / nears > 0.0 and gap / nears * stretch_ns < most_ns:
+                most_ns = np.int64(gap / nears * stretch_ns)
+            other = s.jobs[other].next_member
+        number = job.next_member
+    return most_ns
+
+
+@njit
+def leap(s: State, root: int, leap_ns: int, stretch_ns: int) -> None:
+    """Let a component go on for ``leap_ns`` at the rates of its stretch."""
+    run = s.run[0]
+    run.stamp += 1
+    run.leaps += 1
+    share = leap_ns / stretch_ns
+    number = root
+    while number >= 0:
+        job = s.jobs[number]
+        passed = job.leap_carry - job.stretch_work / work_of_iteration(s, job) * share
+        iterations = min(max(np.int64(passed), 0), job.iterations_left - 1)
+        job.leap_carry = min(max(passed - iterations, 0.0), 1.0)
+        leap_job(s, job, iterations, leap_ns, stretch_ns)
+        for place in range(job.first_link, job.first_link + job.num_links):
+            link = s.links[s.job_links[place]]
+            if link.stamp != run.stamp:
+                link.stamp = run.stamp
+                link.busy_ns += np.int64(link.stretch_busy_ns * share)
+                link.busy_since_ns += leap_ns
+        number = job.next_member
+
+
+@njit
+def leap_job(s: State, job: Records, iterations: int, leap_ns: int, stretch_ns: int) -> None:
+    run = s.run[0]
+    share, from_ns = leap_ns / stretch_ns, run.now_ns - stretch_ns
+    leap_phases(job, leap_ns, share)
+    run.leapt_iterations += iterations
+    run.contended_iterations += iterations
+    run.events += iterations * (compute_steps(job) + job.num_linked)
+    unsafe = (job.start_iterations_left - job.iterations_left) % run.checkpoint_iterations + iterations
+    job.iterations_left -= iterations
+    job.remaining_service_ns -= iterations * (job.service_ns // job.iterations)
+    job.since_ns += leap_ns
+    job.iteration_ns += leap_ns
+    if unsafe >= run.checkpoint_iterations:
+        behind = (job.start_iterations_left - job.iterations_left) % run.checkpoint_iterations
+        job.checkpoint_ns = max(job.iteration_ns - np.int64(behind * (leap_ns / iterations)), run.now_ns)
+    job.ahead_ns = run.now_ns + leap_ns
+    for number in range(job.first_transfer, job.first_transfer + job.num_transfers):
+        leap_transfer(s, job, number, iterations, leap_ns, from_ns)
+    for number in range(job.first_worker, job.first_worker + (1 if job.lockstep == 1 else job.num_gpus)):
+        if s.workers[number].leader == number:
+            leap_worker(s, job, number, iterations, leap_ns)
+
+
+@njit
+def leap_phases(job: Records, leap_ns: int, share: float) -> None:
+    """What a job does and waits for takes the parts of the time that it took in the stretch."""
+    gpu_wait_ns = np.int64(job.stretch_gpu_wait_ns * share)
+    communicating_ns = np.int64(job.stretch_communicating_ns * share)
+    network_wait_ns = np.int64(job.stretch_network_wait_ns * share)
+    job.gpu_wait_ns += gpu_wait_ns
+    job.communicating_ns += communicating_ns
+    job.network_wait_ns += network_wait_ns
+    job.computing_ns += leap_ns - gpu_wait_ns - communicating_ns - network_wait_ns
+
+
+@njit
+def leap_transfer(s: State, job: Records, number: int, iterations: int, leap_ns: int, from_ns: int) -> None:
+    run = s.run[0]
+    transfer = s.transfers[number]
+    task = s.tasks[job.first_task + transfer.task]
+    if job.grouped == 0:
+        job.load_left_ns -= iterations * task.load_ns
+    for member in range(task.first_member, task.first_member + task.num_members):
+        s.workers[job.first_worker + s.members[member]].load_left_ns -= iterations * task.load_ns
+    if transfer.num_entries == 0:
+        return
+    transfer.times_sent += iterations
+    if transfer.state == TransferState.ACTIVE:
+        transfer.since_ns += leap_ns
+        transfer.segment_ns += leap_ns
+        item = run.num_gpus + number
+        if s.position[item] >= 0:
+            schedule(run, s.heap, s.position, s.end_ns, item, s.end_ns[s.position[item]] + leap_ns)
+    elif transfer.state == TransferState.WAITING:
+        transfer.since_ns = shifted(transfer.since_ns, from_ns, leap_ns)
+
+
+@njit
+def leap_worker(s: State, job: Records, number: int, iterations: int, leap_ns: int) -> None:
+    run = s.run[0]
+    worker = s.workers[number]
+    g = s.gpus[worker.gpu]
+    busy_ns = np.int64(0)
+    for task in range(job.num_tasks):
+        ours = job.grouped == 0 or needs(s, job, number, task) >= 0
+        if ours and s.tasks[job.first_task + task].transfer < 0:
+            worker.done_ns += iterations * s.tasks[job.first_task + task].duration_ns
+            busy_ns += iterations * uneven_ns(s, number, task)
+    worker.busy_ns += busy_ns
+    if g.worker == number:
+        busy_ns -= leap_ns
+        g.started_ns += leap_ns
+        schedule(run, s.heap, s.position, s.end_ns, worker.gpu, s.end_ns[s.position[worker.gpu]] + leap_ns)
+    run.busy_ns += np.float64(job.num_gpus if job.lockstep == 1 else g.group_size) * busy_ns

@@ -1,0 +1,50 @@
+"""What part of a sampled run was computed, and how far such runs are from exact ones at the same placements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddlsched.results.result import Result
+
+__all__ = ["STATED", "SampledError", "sampled_text", "sampling_class"]
+
+
+@dataclass(frozen=True)
+class SampledError:
+    """The measured error of a class of runs, in %: the average JCT's root mean square, and what 95 % of jobs are within.
+
+    ``benchmarks/sampling_error.py`` measures it, on seeds that chose nothing in the method.
+    """
+
+    average_percent: float
+    jobs_percent: float
+
+
+STATED = {
+    "no transfer held back": SampledError(0.2, 1.1),
+    "transfers held back for up to a third of their time": SampledError(0.6, 6.0),
+    "transfers held back for more than a third of their time": SampledError(0.6, 8.0),
+}
+"""By how much of the time of transfers the sending policy holds them back."""
+
+
+def sampling_class(result: Result) -> str:
+    """Return the class of :data:`STATED` that a run is of."""
+    held_s, sent_s = result.jobs["network_wait_s"].sum(), result.jobs["communication_s"].sum()
+    share = held_s / (held_s + sent_s) if held_s + sent_s else 0.0
+    return list(STATED)[0 if share < 0.001 else 1 if share <= 1 / 3 else 2]
+
+
+def sampled_text(result: Result) -> str:
+    """Return what a reader of a sampled run's figures must know."""
+    contended, computed = result.contended_iterations, result.computed_iterations
+    if not result.leapt_iterations:
+        return f"Sampled: but all {contended:,} iterations of jobs that share GPUs or links are exact."
+    kind = sampling_class(result)
+    return (
+        f"Sampled: of {contended:,} iterations of jobs that share GPUs or links {100 * computed / contended:.2f} % were "
+        f"computed. At given placements, with {kind}, the average JCT is off by {STATED[kind].average_percent:g} % "
+        f"(rms) and 95 % of jobs by at most {STATED[kind].jobs_percent:g} %; whole runs vary more (--draws)."
+    )

@@ -1,0 +1,110 @@
+"""Sampled runs: what is simulated in part still adds up, and comes out as the exact run does within its error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ddlsched
+from ddlsched.engine.native.support import runs_in_python
+from ddlsched.results.result import PHASES, Result
+from ddlsched.workload.job import Workload
+from tests.jobs_by_hand import data_parallel_job
+
+LONG = 3_000
+SENDING = {
+    "free": {"communication": "bounded-overlap:limit=99"},
+    "max-min": {"communication": "bounded-overlap:limit=99", "contention": "max-min"},
+    "SRSF(2)": {"communication": "bounded-overlap:limit=2"},
+    "AdaDUAL": {"communication": "adadual"},
+}
+
+
+def _jobs(iterations: int = LONG) -> Workload:
+    rng = np.random.default_rng(5)
+    return Workload.of(
+        [
+            data_parallel_job(
+                f"job {n}",
+                2 + n % 4,
+                arrival_s=float(rng.integers(0, 40)),
+                iterations=int(iterations * (0.5 + rng.random())),
+                memory_mb=9_000.0,
+                forward_s=0.002 + 0.004 * rng.random(),
+                backward_s=0.004 + 0.006 * rng.random(),
+                message_bytes=4e6 + 2e7 * rng.random(),
+                buckets=1 + n % 3,
+            )
+            for n in range(14)
+        ]
+    )
+
+
+def _run(sending: str, **options: Any) -> Result:
+    cluster = ddlsched.Cluster(num_servers=5, gpus_per_server=2, gpu_memory_mb=20_000)
+    return ddlsched.simulate(_jobs(), cluster, placement="first-fit", **SENDING[sending], **options)
+
+
+@pytest.mark.parametrize("sending", SENDING)
+def test_a_sampled_run_adds_up_and_comes_out_as_the_exact_one(sending: str) -> None:
+    exact, sampled = _run(sending), _run(sending, sample=True)
+    run = sampled.finished.state.run[0]
+    assert run.leapt_iterations > 0.3 * run.contended_iterations
+    assert exact.leapt_iterations == 0
+    jobs = sampled.jobs
+    assert jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(jobs["jct_s"].to_numpy(), abs=1e-6)
+    # Work and bytes are conserved, whatever the rates were.
+    assert jobs["compute_s"].to_numpy() == pytest.approx(exact.jobs["compute_s"].to_numpy(), rel=1e-12)
+    assert sampled.links["bytes"].sum() == pytest.approx(exact.links["bytes"].sum(), rel=1e-9)
+    assert run.events == exact.finished.state.run[0].events
+    samples = sampled.samples
+    sampled_busy_s = (samples["busy_gpus"] * np.diff(samples["time_s"], prepend=0.0)).sum()
+    assert sampled_busy_s == pytest.approx(sampled.gpus["busy_s"].sum(), rel=1e-9)
+    # Nothing was busy for longer than there was time, and links were as busy as they were.
+    assert (sampled.gpus["utilisation"] <= 1.0).all()
+    assert (sampled.links["utilisation"] <= 1.0).all()
+    assert sampled.links["busy_s"].sum() == pytest.approx(exact.links["busy_s"].sum(), rel=0.05)
+    assert jobs["jct_s"].mean() == pytest.approx(exact.jobs["jct_s"].mean(), rel=0.05)
+
+
+def test_failures_a_warm_up_and_a_cut_do_not_break_what_adds_up() -> None:
+    goes_wrong = ddlsched.Disturbances(server_mtbf_s=60, server_repair_s=5, restart_s=1, checkpoint_iterations=100)
+    result = _run("SRSF(2)", sample=True, disturbances=goes_wrong, warmup_s=20, until_s=120, seed=3)
+    jobs = result.jobs
+    assert jobs["restarts"].sum() > 0
+    assert result.leapt_iterations > 0
+    until_s = np.where(jobs["state"] == "finished", jobs["finish_s"], 120.0)
+    assert jobs[list(PHASES)].sum(axis=1).to_numpy() == pytest.approx(until_s - jobs["arrival_s"], abs=1e-6)
+    assert (jobs["lost_s"] >= 0).all()
+    assert (result.gpus["utilisation"] <= 1.0).all()
+
+
+class LastFirst:
+    """An order whose keys say nothing of how they change."""
+
+    compiled = False
+
+    def key(self, job: Any, now_s: float) -> float:
+        """Return the number, negated."""
+        return -float(job.number)
+
+
+@pytest.mark.parametrize(
+    "further",
+    [{"order": LastFirst()}, {"disturbances": ddlsched.Disturbances(jitter_cv=0.1)}],
+    ids=["python", "jitter"],
+)
+def test_what_cannot_be_sampled_is_simulated_exactly(further: dict[str, Any]) -> None:
+    workload, cluster = _jobs(60), ddlsched.Cluster(num_servers=5, gpus_per_server=2, gpu_memory_mb=20_000)
+    exact = ddlsched.simulate(workload, cluster, placement="first-fit", **further)
+    sampled = ddlsched.simulate(workload, cluster, placement="first-fit", sample=True, **further)
+    assert sampled.leapt_iterations == 0
+    assert sampled.jobs.equals(exact.jobs)
+
+
+@pytest.mark.skipif(runs_in_python(), reason="is what it would be compared with")
+def test_a_sampled_run_is_the_same_compiled_and_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = (_run("free", sample=True) for _ in range(2))
+    assert first.jobs.equals(again.jobs)
